@@ -1,0 +1,61 @@
+# Fairlead: every target does its own set-up. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+OUT ?= out
+
+.DEFAULT_GOAL := help
+.PHONY: help venv dev up test check fast soak bench docs lock clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Fairlead needs Python 3.11 or later; say which with: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "installing Fairlead into $(VENV)"
+	@$(PIP) install --require-hashes -r requirements/run.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "installing the development tools"
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+venv: $(VENV)/.run ## create .venv with the fairlead command
+dev: $(VENV)/.dev ## the same with the development tools
+
+up: venv ## set up and watch the CPU market live (Ctrl-C stops it)
+	@$(BIN)/fairlead demo
+
+test: check ## set up, then everything: format, lint, types, imports, tests
+
+check: dev ## the quality gates and the whole test suite
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/gate.py
+
+fast: dev ## the test suite without the gates
+	@$(BIN)/python -m pytest -q -n 2 tests
+
+soak: dev ## the large counts in full; the report goes to bench/results/soak.json
+	@$(BIN)/python -m tests.soak
+
+bench: dev ## every benchmark; JSON and plots go to bench/results
+	@$(BIN)/python -m bench.cpu_clear
+
+docs: dev ## regenerate the pictures in docs from the running code
+	@$(BIN)/python docs/make_pictures.py
+
+lock: dev ## re-pin requirements/*.txt (hashes, no addresses)
+	@cd requirements && for f in run dev; do CUSTOM_COMPILE_COMMAND="make lock" \
+	  ../$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host \
+	  --no-emit-find-links --strip-extras --allow-unsafe -o $$f.txt $$f.in; done
+
+clean: ## remove what the other targets made
+	@rm -rf $(VENV) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

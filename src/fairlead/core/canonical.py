@@ -1,0 +1,84 @@
+"""Canonical JSON bytes (RFC 8785) and their digests: the form in which decisions are compared.
+
+Accepts what a decision is made of: dict with string keys, list, tuple, str, int, float, bool, None.
+Integers beyond 2^53 - 1 are refused rather than rounded: another reader would see another number.
+"""
+
+from hashlib import sha256
+from json.encoder import encode_basestring
+from math import isfinite
+
+from fairlead.core.units import INTEGER_MAX
+
+
+class NotCanonical(ValueError):  # noqa: N818 - names the property that is missing
+    """A value that canonical JSON cannot carry exactly."""
+
+
+def canonical(value: object) -> bytes:
+    """The one UTF-8 byte string for `value`: sorted keys, no white space, shortest numbers."""
+    try:
+        return _text(value).encode()
+    except UnicodeEncodeError as error:
+        raise NotCanonical(f"a string holds a lone surrogate: {error.object!r}") from error
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical bytes, in hex."""
+    return sha256(canonical(value)).hexdigest()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return encode_basestring(value)
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int):
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            raise NotCanonical(f"integer beyond 2^53 - 1: {value}")
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(_members(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    raise NotCanonical(f"no JSON form for {type(value).__name__}")
+
+
+def _members(value: dict[object, object]) -> list[str]:
+    keys = list(value)
+    if not all(isinstance(key, str) for key in keys):
+        raise NotCanonical("object keys must be strings")
+    names: list[str] = sorted(keys, key=utf16)  # type: ignore[type-var,arg-type]
+    return [f"{encode_basestring(key)}:{_text(value[key])}" for key in names]
+
+
+def utf16(text: str) -> bytes:
+    """Sort key: RFC 8785 orders keys by UTF-16 code units, which differs past U+FFFF only."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def number(value: float) -> str:
+    """A finite double as ECMAScript prints it: 1.0 -> 1, 1e16 -> 10000000000000000, 1e-7 -> 1e-7."""
+    if not isfinite(value):
+        raise NotCanonical(f"no JSON form for {value!r}")
+    text = repr(value)
+    if "e" not in text:
+        text = text.removesuffix(".0")
+        return "0" if text == "-0" else text
+    mantissa, _, exponent_text = text.partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    digits = whole + fraction
+    point = int(exponent_text) + 1  # the decimal point stands after this many digits
+    if 0 < point <= 21:
+        return sign + digits.ljust(point, "0")
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    tail = "." + digits[1:] if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"

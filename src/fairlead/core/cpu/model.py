@@ -1,0 +1,132 @@
+"""The values of a clearing: pods and a capacity in (`Snapshot`), grants with reasons out (`Plan`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.core import units
+from fairlead.core.reasons import CpuReason
+from fairlead.core.units import OutOfRange
+
+
+class Mode(StrEnum):
+    """How scarce the node is."""
+
+    UNCONGESTED = "uncongested"
+    """Σ needs fit: everybody gets its need."""
+    CONGESTED = "congested"
+    """Σ needs do not fit, Σ minimums do: the policy decides who gives way."""
+    OVERLOADED = "overloaded"
+    """Not even Σ minimums fit: the minimums are scaled down."""
+
+
+class Policy(StrEnum):
+    """How a congested node is shared."""
+
+    DEMAND_CAPPED = "demand-capped"
+    """Every pod's surplus need is cut by the same ratio."""
+    MARKET = "market"
+    """The whole capacity is handed out in proportion to bids (weight times demand)."""
+    NASH = "nash"
+    """Weighted Nash bargaining, capped at the need; claiming more than one needs gains nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """How much is added on top of the raw need: min(cap, base + per_demand*d + per_miss*misses)."""
+
+    base: float = 0.10
+    per_demand: float = 0.15
+    per_miss: float = 0.05
+    cap: float = 0.50
+
+    def __post_init__(self) -> None:
+        for field in ("base", "per_demand", "per_miss", "cap"):
+            object.__setattr__(self, field, units.ratio(getattr(self, field), field))
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One claimant. `None` means unknown; `weight` defaults to max(1, min_millicores)."""
+
+    uid: str
+    min_millicores: int
+    max_millicores: int
+    demand: float
+    weight: float | None = None
+    usage_millicores: int | None = None
+    current_millicores: int | None = None
+    headroom_misses: int = 0
+    signal_ok: bool = True
+    lower_millicores: int | None = None
+    upper_millicores: int | None = None
+
+    def __post_init__(self) -> None:
+        units.name(self.uid, "uid")
+        units.size(self.min_millicores, "min_millicores")
+        units.size(self.max_millicores, "max_millicores")
+        units.size(self.headroom_misses, "headroom_misses")
+        object.__setattr__(self, "demand", units.ratio(self.demand, "demand"))
+        weight = max(1, self.min_millicores) if self.weight is None else self.weight
+        object.__setattr__(self, "weight", units.weight(weight, "weight"))
+        if type(self.signal_ok) is not bool:
+            raise OutOfRange("signal_ok", f"must be true or false, got {self.signal_ok!r}")
+        if self.usage_millicores is not None:
+            units.size(self.usage_millicores, "usage_millicores")
+        if self.current_millicores is not None:
+            units.size(self.current_millicores, "current_millicores")
+        if self.lower_millicores is not None:
+            units.size(self.lower_millicores, "lower_millicores")
+        if self.upper_millicores is not None:
+            units.size(self.upper_millicores, "upper_millicores")
+
+    @property
+    def floor_millicores(self) -> int:
+        """The minimum in force: where it lies above the maximum, the ceiling wins."""
+        return min(self.min_millicores, self.max_millicores)
+
+    @property
+    def share_weight(self) -> float:
+        """The weight, its default filled in."""
+        return self.weight if self.weight is not None else float(max(1, self.min_millicores))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a clearing looks at. The order of the pods never matters."""
+
+    capacity_millicores: int
+    pods: tuple[Pod, ...]
+    policy: Policy = Policy.DEMAND_CAPPED
+    previous_mode: Mode | None = None
+    hysteresis_band: float = 0.05
+    headroom: Headroom = Headroom()
+
+    def __post_init__(self) -> None:
+        units.size(self.capacity_millicores, "capacity_millicores")
+        object.__setattr__(self, "pods", tuple(self.pods))
+        object.__setattr__(self, "policy", Policy(self.policy))
+        if self.previous_mode is not None:
+            object.__setattr__(self, "previous_mode", Mode(self.previous_mode))
+        band = units.ratio(self.hysteresis_band, "hysteresis_band")
+        object.__setattr__(self, "hysteresis_band", band)
+        seen: dict[str, int] = {}
+        for index, pod in enumerate(self.pods):
+            first = seen.setdefault(pod.uid, index)
+            if first != index:
+                raise OutOfRange(f"pods[{index}].uid", f"repeats pods[{first}].uid, {pod.uid!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each pod gets and why, by uid. All in millicores; `shadow_price` is lambda = 1/t."""
+
+    mode: Mode
+    capacity_millicores: int
+    total_min: int
+    total_need: int
+    shadow_price: float | None
+    needs: Mapping[str, int]
+    allocations: Mapping[str, int]
+    reduction_ratio: Mapping[str, float]
+    reasons: Mapping[str, tuple[CpuReason, ...]]

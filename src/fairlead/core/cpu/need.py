@@ -1,0 +1,90 @@
+"""How many millicores a pod needs, and the parameters it enters the market with.
+
+IEEE doubles in the order the specification writes them, truncated towards zero: the need is the
+one place where rounding is defined by floating point, so that any language can reproduce it.
+"""
+
+from dataclasses import dataclass
+
+from fairlead.core import units
+from fairlead.core.cpu.model import Headroom, Pod
+from fairlead.core.reasons import CpuReason
+
+# A usage-based need leaves 30 % room, since usage says nothing about what was held back.
+USAGE_ROOM = 1.3
+# Above this share of its minimum a pod that shows no demand is suspicious.
+USAGE_SUSPICIOUS = 0.9
+BASELINE_MILLICORES = 100
+PRIORITY_UNIT = 10_000
+MISS_DEMAND = 0.3
+MISS_QUIET_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A pod's need in millicores and where the number comes from."""
+
+    millicores: int
+    reasons: tuple[CpuReason, ...]
+
+
+def estimate_need(pod: Pod, headroom: Headroom = Headroom()) -> Need:
+    """The millicores that would end the pod's throttling, within its own minimum and maximum."""
+    low, high = pod.floor_millicores, pod.max_millicores
+    value, reason = _value(pod, low, headroom)
+    reasons = (reason, CpuReason.MIN_ABOVE_MAX) if pod.min_millicores > high else (reason,)
+    return Need(min(max(value, low), high), reasons)
+
+
+def _value(pod: Pod, low: int, headroom: Headroom) -> tuple[int, CpuReason]:
+    usage = pod.usage_millicores
+    if not pod.signal_ok:
+        if usage is not None:
+            return int(usage * USAGE_ROOM), CpuReason.SIGNAL_MISSING_USAGE
+        if pod.current_millicores is not None:
+            return pod.current_millicores, CpuReason.SIGNAL_MISSING_HOLD
+        return low, CpuReason.SIGNAL_MISSING_MIN
+    if pod.demand == 0 and usage is not None and usage > USAGE_SUSPICIOUS * low:
+        return int(usage * USAGE_ROOM), CpuReason.USAGE_FALLBACK
+    raw = low + int((pod.max_millicores - low) * pod.demand)
+    factor = min(
+        headroom.cap,
+        headroom.base + headroom.per_demand * pod.demand + headroom.per_miss * pod.headroom_misses,
+    )
+    return raw + int(raw * factor), CpuReason.DEMAND_DRIVEN
+
+
+def count_misses(
+    misses: int, *, demand: float, applied_ms: int | None, missed_ms: int | None, now_ms: int,
+    cooldown_ms: int,
+) -> tuple[int, int | None]:  # fmt: skip
+    """Count a headroom miss, or forgive one. Called once per clear.
+
+    A miss: the cooldown of an applied grant is over and smoothed demand is still above 0.3. One is
+    forgiven after each quiet minute, so that headroom is not a ratchet. Returns the new count and
+    the time of the last miss or forgiveness.
+    """
+    if applied_ms is not None and now_ms - applied_ms >= cooldown_ms and demand > MISS_DEMAND:
+        return misses + 1, now_ms
+    if misses and missed_ms is not None and now_ms - missed_ms >= MISS_QUIET_MS:
+        return misses - 1, now_ms
+    return misses, missed_ms
+
+
+def pod_weight(request_millicores: int, priority: int = 0) -> float:
+    """max(1, request), times the PriorityClass factor 1 + priority/10000 clipped to [1, 10]."""
+    request = units.size(request_millicores, "request_millicores")
+    factor = min(max(1 + priority / PRIORITY_UNIT, 1.0), 10.0)
+    return max(1, request) * factor
+
+
+def pod_bounds(
+    request_millicores: int, limit_millicores: int | None, *, capacity_millicores: int
+) -> tuple[int, int]:
+    """Minimum and maximum from what the *user* asked for, frozen at first sight.
+
+    Taking the current limit as the ceiling would make every cut permanent.
+    """
+    low = max(BASELINE_MILLICORES, units.size(request_millicores, "request_millicores"))
+    high = capacity_millicores if limit_millicores is None else limit_millicores
+    return low, units.size(high, "limit_millicores")
