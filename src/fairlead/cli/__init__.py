@@ -1,0 +1,1 @@
+"""The command line: presentation only. Commands are imported when they are called."""

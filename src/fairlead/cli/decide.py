@@ -1,0 +1,84 @@
+"""`fairlead decide`: the governors' own functions, by hand, from JSON to JSON."""
+
+import json
+import sys
+from typing import BinaryIO
+
+import click
+
+from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
+from fairlead.core.canonical import canonical
+from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
+from fairlead.schema.kinds import KINDS, Kind
+
+HELP = """Run one decision as a function: JSON in, JSON out.
+
+KIND names the decision (see --list), FILE holds the input document (default: standard input).
+The result is indented on a terminal and canonical (RFC 8785) in a pipe. Bad input is refused with
+the path of the offending field and exit code 2; a refusal is a result with exit code 1.
+
+\b
+  echo '{"capacity_millicores": 1000, "pods": [{"uid": "a", "min_millicores": 100,
+         "max_millicores": 900, "demand": 0.5}]}' | fairlead decide cpu.clear
+  fairlead decide cpu.clear --jsonl < documents.jsonl > decisions.jsonl
+  fairlead decide cpu.clear --schema
+"""
+
+
+@click.command("decide", help=HELP)
+@click.argument("kind", required=False)
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--jsonl", is_flag=True, help="One document per line in, one result per line out.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of input and output.")
+@click.option("--list", "list_kinds", is_flag=True, help="Name the kinds of decisions.")
+@click.pass_context
+def command(
+    ctx: click.Context, *, kind: str | None, file: BinaryIO, jsonl: bool, schema: bool,
+    list_kinds: bool,
+) -> None:  # fmt: skip
+    """Dispatch on the options; the work is in the kinds."""
+    if list_kinds:
+        for name in sorted(KINDS):
+            click.echo(f"{name:<14} {KINDS[name].summary}" if sys.stdout.isatty() else name)
+        return
+    if kind is None:
+        raise click.UsageError("say which KIND of decision; `fairlead decide --list` names them")
+    if kind not in KINDS:
+        raise click.UsageError(f"no decision is called {kind!r}; there are: {', '.join(KINDS)}")
+    if schema:
+        click.echo(json.dumps(KINDS[kind].json_schema(), indent=2))
+        return
+    ctx.exit(_stream(KINDS[kind], file) if jsonl else _one(KINDS[kind], file))
+
+
+def _one(kind: Kind, file: BinaryIO) -> int:
+    try:
+        outcome = kind.run(file.read(DOCUMENT_BYTES_MAX + 1))
+    except BadInput as error:
+        click.echo(f"error: {error}", err=True)
+        return EXIT_BAD_INPUT
+    if sys.stdout.isatty():
+        click.echo(json.dumps(outcome.result, indent=2, ensure_ascii=False))
+    else:
+        sys.stdout.buffer.write(canonical(outcome.result) + b"\n")
+        sys.stdout.buffer.flush()
+    return EXIT_REFUSED if outcome.refused else 0
+
+
+def _stream(kind: Kind, file: BinaryIO) -> int:
+    """Answer line by line, flushed, so that a partner can wait for each answer."""
+    status, out = 0, sys.stdout.buffer
+    while line := file.readline(DOCUMENT_BYTES_MAX + 1):
+        if not line.strip():
+            continue
+        try:
+            result = kind.run(line)
+            answer = canonical(result.result)
+        except BadInput as error:
+            answer = canonical({"error": {"path": error.path, "message": error.message}})
+            status = EXIT_BAD_INPUT
+            while len(line) > DOCUMENT_BYTES_MAX and not line.endswith(b"\n"):
+                line = file.readline(DOCUMENT_BYTES_MAX + 1)  # the rest of an oversized line
+        out.write(answer + b"\n")
+        out.flush()
+    return status

@@ -1,0 +1,189 @@
+"""Strict JSON in, typed documents out, every refusal with the path of the offending field.
+
+The standard library's parser is used for the text because it lets us see repeated keys and NaN;
+msgspec checks the shape. `BadInput` is the only exception that leaves this module.
+"""
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+T = TypeVar("T")
+
+# A document is read into memory whole: 64 MiB holds 300 000 pods.
+DOCUMENT_BYTES_MAX = 64 * 2**20
+_NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow on purpose
+_SHOWN_CHARACTERS_MAX = 60
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_FIELD = re.compile(r"^Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+
+
+class BadInput(ValueError):  # noqa: N818 - said to users as it is
+    """Input that never gets past the border: a path and a sentence."""
+
+    def __init__(self, path: str, message: str) -> None:
+        # A hostile key may hold a lone surrogate; the refusal must be printable all the same.
+        self.path = path.encode("utf-8", "backslashreplace").decode()
+        self.message = message.encode("utf-8", "backslashreplace").decode()
+        super().__init__(f"{self.path}: {self.message}")
+
+
+class _RepeatedKey(Exception):  # noqa: N818 - internal signal
+    pass
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse one JSON text. Repeated keys, bad UTF-8, rubbish and over-deep nesting are refused."""
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise BadInput("$", f"must be at most {DOCUMENT_BYTES_MAX} bytes, got {len(data)}")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except _RepeatedKey:
+        raise _find_repeated(text) from None
+    except json.JSONDecodeError as error:
+        raise BadInput("$", f"must be JSON: {error.msg} at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise BadInput("$", "is nested too deeply") from error
+    except ValueError:  # an integer of thousands of digits: parse again without int()
+        return json.loads(text, object_pairs_hook=_object, parse_int=_long_integer)
+
+
+def read_document(data: bytes, shape: type[T]) -> T:
+    """Parse and check one JSON object against a msgspec Struct."""
+    return check_shape(parse_json(data), shape)
+
+
+def check_shape(value: Any, shape: type[T]) -> T:
+    """Check parsed data against a msgspec Struct, with our paths and sentences."""
+    if not isinstance(value, dict):
+        raise BadInput("$", f"must be an object, got {_shown(value)}")
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), value, shape) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise _RepeatedKey
+    return result
+
+
+def _long_integer(text: str) -> int:
+    return int(text) if len(text) <= _NUMBER_DIGITS_MAX else 10**_NUMBER_DIGITS_MAX
+
+
+def _find_repeated(text: str) -> BadInput:
+    """Parse once more, keeping the pairs, to name the path of the first repeated key."""
+
+    class Pairs(list[tuple[str, Any]]):
+        pass
+
+    def walk(value: Any, path: str) -> str | None:
+        if isinstance(value, Pairs):
+            seen = set()
+            for key, member in value:
+                here = f"{path}.{key}" if path else key
+                if key in seen:
+                    return here
+                seen.add(key)
+                found = walk(member, here)
+                if found:
+                    return found
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                found = walk(item, f"{path}[{index}]")
+                if found:
+                    return found
+        return None
+
+    found = walk(json.loads(text, object_pairs_hook=Pairs, parse_int=_long_integer), "")
+    return BadInput(found or "$", "is given twice")
+
+
+def _explain(text: str, document: Any, shape: type) -> BadInput:
+    """Turn msgspec's message into our path and sentence, with the value that was given."""
+    match = _AT.match(text)
+    what = match["what"] if match else text
+    where = ((match["path"] if match else None) or "$").removeprefix("$")
+    path = where.removeprefix(".")
+    field = _FIELD.match(what)
+    if field:
+        at = f"{path}.{field['name']}" if path else field["name"]
+        known = field["how"] == "missing required"
+        return BadInput(at, "is required" if known else "is not a known field")
+    value, kind = _look_up(where, document, shape)
+    return BadInput(path or "$", f"{_expectation(kind, what)}, got {_shown(value)}")
+
+
+def _look_up(where: str, document: Any, shape: type) -> tuple[Any, inspect.Type | None]:
+    """The value at a path and the type that was expected there."""
+    value: Any = document
+    kind: inspect.Type | None = inspect.type_info(shape)
+    for step in _STEP.finditer(where):
+        name, index = step.group(1), step.group(2)
+        kind = _without_null(kind)
+        if name is not None:
+            value = value.get(name) if isinstance(value, dict) else None
+            fields = kind.fields if isinstance(kind, inspect.StructType) else ()
+            kind = next((f.type for f in fields if f.encode_name == name), None)
+        elif index is not None:
+            value = value[int(index)]
+            kind = kind.item_type if isinstance(kind, inspect.ListType) else None
+        else:  # msgspec does not name the key of a free-form object
+            return value, None
+    return value, _without_null(kind)
+
+
+def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
+    if isinstance(kind, inspect.UnionType):
+        rest = [t for t in kind.types if not isinstance(t, inspect.NoneType)]
+        return rest[0] if len(rest) == 1 else kind
+    return kind
+
+
+def _expectation(kind: inspect.Type | None, what: str) -> str:
+    match kind:
+        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
+            noun = "an integer" if isinstance(kind, inspect.IntType) else "a number"
+            if low is None and high is None:
+                return f"must be {noun}"
+            if high is None or high > 2**64:
+                return f"must be {noun} of at least {low:g}"
+            return f"must be {noun} between {low or 0:g} and {_plain(high)}"
+        case inspect.StrType():
+            return "must be a non-empty string" if kind.min_length else "must be a string"
+        case inspect.BoolType():
+            return "must be true or false"
+        case inspect.EnumType(cls=cls):
+            return "must be one of " + ", ".join(str(member.value) for member in cls)
+        case inspect.ListType():
+            return "must be a list"
+        case inspect.StructType():
+            return "must be an object"
+        case _:
+            return what[:1].lower() + what[1:]
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+def _shown(value: Any) -> str:
+    """A value as the user wrote it, short enough for one line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, float):
+        return repr(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"

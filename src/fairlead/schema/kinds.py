@@ -1,0 +1,59 @@
+"""The decisions that `fairlead decide` and replay know, by name: one table, one line per kind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead.core import cpu
+from fairlead.schema import cpu as cpu_documents
+from fairlead.schema.border import check_shape, parse_json
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision as a JSON-ready object; `refused` is an expected no, not an error."""
+
+    result: dict[str, Any]
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of decision: its documents and the core function behind it."""
+
+    name: str
+    summary: str
+    input_shape: type[msgspec.Struct]
+    output_shape: type[msgspec.Struct]
+    decide: Callable[[Any], Outcome]
+
+    def run(self, data: bytes) -> Outcome:
+        """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
+        return self.decide(check_shape(parse_json(data), self.input_shape))
+
+    def json_schema(self) -> dict[str, Any]:
+        """JSON Schema of the input and the output."""
+        return {
+            "input": msgspec.json.schema(self.input_shape),
+            "output": msgspec.json.schema(self.output_shape),
+        }
+
+
+def _cpu_clear(document: cpu_documents.ClearDocument) -> Outcome:
+    return Outcome(cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document))))
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="cpu.clear",
+            summary="divide a node's millicores among its pods",
+            input_shape=cpu_documents.ClearDocument,
+            output_shape=cpu_documents.ClearResult,
+            decide=_cpu_clear,
+        ),
+    )
+}
