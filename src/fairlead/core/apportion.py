@@ -11,13 +11,12 @@ are floored first and the leftovers go to the largest remainders.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead.core.invariant import require
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One claimant of a water-fill: x(t) = clamp(base + rate*t, low, high)."""
 
     base: int
@@ -26,8 +25,7 @@ class Claim:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(NamedTuple):
     """Grants in the order of the claims, and the level t = numerator/denominator.
 
     `denominator` 0 means that no finite level uses up the total: everybody who rises is at its

@@ -29,33 +29,35 @@ def digest(value: object) -> str:
 
 
 def _text(value: object) -> str:
+    kind = type(value)
+    if kind is int:
+        return _integer(value)  # type: ignore[arg-type]
+    if kind is float:
+        return number(value)  # type: ignore[arg-type]
     if isinstance(value, str):
         return encode_basestring(value)
-    if value is None:
-        return "null"
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    if isinstance(value, int):
-        if not -INTEGER_MAX <= value <= INTEGER_MAX:
-            raise NotCanonical(f"integer beyond 2^53 - 1: {value}")
-        return int.__repr__(value)
-    if isinstance(value, float):
-        return number(value)
     if isinstance(value, dict):
         return "{" + ",".join(_members(value)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
-    raise NotCanonical(f"no JSON form for {type(value).__name__}")
+    if value is None or kind is bool:
+        return "null" if value is None else "true" if value else "false"
+    raise NotCanonical(f"no JSON form for {kind.__name__}")
 
 
-def _members(value: dict[object, object]) -> list[str]:
-    keys = list(value)
-    if not all(isinstance(key, str) for key in keys):
-        raise NotCanonical("object keys must be strings")
-    names: list[str] = sorted(keys, key=utf16)  # type: ignore[type-var,arg-type]
-    return [f"{encode_basestring(key)}:{_text(value[key])}" for key in names]
+def _integer(value: int) -> str:
+    if not -INTEGER_MAX <= value <= INTEGER_MAX:
+        raise NotCanonical(f"integer beyond 2^53 - 1: {value}")
+    return repr(value)
+
+
+def _members(value: dict[str, object]) -> list[str]:
+    try:
+        plain = "".join(value).isascii()
+    except TypeError:
+        raise NotCanonical("object keys must be strings") from None
+    keys = sorted(value) if plain else sorted(value, key=utf16)
+    return [f"{encode_basestring(key)}:{_text(value[key])}" for key in keys]
 
 
 def utf16(text: str) -> bytes:

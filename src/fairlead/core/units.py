@@ -29,6 +29,11 @@ def size(value: int, field: str) -> int:
     return value
 
 
+def size_or_none(value: int | None, field: str) -> int | None:
+    """The same, where it may be unknown."""
+    return None if value is None else size(value, field)
+
+
 def ratio(value: float, field: str) -> float:
     """A share between 0 and 1."""
     if type(value) not in (int, float) or not 0 <= value <= 1:

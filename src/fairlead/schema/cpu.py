@@ -101,7 +101,9 @@ def from_snapshot(snapshot: cpu.Snapshot) -> dict[str, Any]:
         "policy": snapshot.policy.value,
         "previous_mode": snapshot.previous_mode.value if snapshot.previous_mode else None,
         "hysteresis_band": snapshot.hysteresis_band,
-        "headroom": {name: getattr(snapshot.headroom, name) for name in HeadroomDocument.__struct_fields__},
+        "headroom": {
+            name: getattr(snapshot.headroom, name) for name in HeadroomDocument.__struct_fields__
+        },
         "pods": [
             {name: getattr(pod, name) for name in PodDocument.__struct_fields__}
             for pod in snapshot.pods

@@ -5,9 +5,9 @@ any input and the order of the pods never matters. Guardrails arrive as bounds, 
 correction after the fact: a correction would break Σ grants <= capacity.
 """
 
-from dataclasses import dataclass
 from itertools import starmap
 from operator import attrgetter
+from typing import NamedTuple
 
 from fairlead.core.apportion import Claim, largest_remainder, water_fill
 from fairlead.core.cpu.model import Mode, Plan, Pod, Policy, Snapshot
@@ -19,21 +19,18 @@ from fairlead.core.reasons import CpuReason
 SURVIVAL_MILLICORES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Seat:
-    """A pod at the table: its minimum, its need, and the bounds of this clearing."""
+class _Seat(NamedTuple):
+    """A pod at the table: its minimum, its need, the bounds of this clearing, and what it wants:
+    the need inside the bounds. (A tuple, because ten thousand pods are seated at once.)
+    """
 
     pod: Pod
     floor: int
     need: int
     low: int
     high: int
+    want: int
     reasons: tuple[CpuReason, ...]
-
-    @property
-    def want(self) -> int:
-        """The need inside the bounds."""
-        return min(max(self.need, self.low), self.high)
 
 
 def clear(snapshot: Snapshot) -> Plan:
@@ -50,7 +47,7 @@ def clear(snapshot: Snapshot) -> Plan:
         mode = _label(total_want, snapshot)
         grants, price = _divide(capacity, seats, total_want, snapshot.policy)
     plan = _plan(snapshot, mode, price, seats, grants)
-    _check(plan, seats, snapshot.policy)
+    _check(plan, seats, grants, snapshot.policy)
     return plan
 
 
@@ -60,7 +57,8 @@ def _seat(pod: Pod, snapshot: Snapshot) -> _Seat:
     # Where a step bound falls below the minimum, the minimum wins; above the maximum, the maximum.
     high = top if pod.upper_millicores is None else min(max(pod.upper_millicores, floor), top)
     low = floor if pod.lower_millicores is None else min(max(pod.lower_millicores, floor), high)
-    return _Seat(pod, floor, need.millicores, low, high, need.reasons)
+    want = min(max(need.millicores, low), high)
+    return _Seat(pod, floor, need.millicores, low, high, want, need.reasons)
 
 
 def _relax(capacity: int, seats: list[_Seat]) -> list[_Seat]:
@@ -77,7 +75,8 @@ def _relaxed(seat: _Seat, extra: int) -> _Seat:
     if low == seat.low:
         return seat
     reasons = (*seat.reasons, CpuReason.GUARDRAIL_RELAXED)
-    return _Seat(seat.pod, seat.floor, seat.need, low, seat.high, reasons)
+    want = min(max(seat.need, low), seat.high)
+    return seat._replace(low=low, want=want, reasons=reasons)
 
 
 def _label(total_want: int, snapshot: Snapshot) -> Mode:
@@ -193,21 +192,25 @@ def _plan(
     )
 
 
-def _check(plan: Plan, seats: list[_Seat], policy: Policy) -> None:
+def _check(plan: Plan, seats: list[_Seat], grants: list[int], policy: Policy) -> None:
     """The promises of this module, kept on every clearing and not only in tests."""
-    capacity, grants = plan.capacity_millicores, plan.allocations
-    total = sum(grants.values())
-    require(total <= capacity, "INV-2: the grants fit the capacity")
-    for seat in seats:
-        require(grants[seat.pod.uid] <= seat.pod.max_millicores, "INV-1: no grant above a maximum")
+    total, pairs = sum(grants), list(zip(seats, grants, strict=True))
+    require(total <= plan.capacity_millicores, "INV-2: the grants fit the capacity")
     if plan.mode is Mode.OVERLOADED:
-        require(total == capacity, "an overloaded node is handed out to the millicore")
+        require(
+            all(grant <= seat.pod.max_millicores for seat, grant in pairs),
+            "INV-1: no grant lies above its maximum",
+        )
+        require(total == plan.capacity_millicores, "an overloaded node is handed out whole")
         return
-    capped = policy is not Policy.MARKET
-    scarce = sum(seat.want for seat in seats) > capacity
-    for seat in seats:
-        grant = grants[seat.pod.uid]
-        require(seat.low <= grant <= seat.high, "INV-1: every grant lies inside its bounds")
-        require(grant <= seat.want or not capped, "no grant above the need")
-        require(grant == seat.want or scarce or not capped, "INV-3: without scarcity, the need")
-    require(total == capacity or not (capped and scarce), "a congested node is handed out whole")
+    require(
+        all(seat.low <= grant <= seat.high for seat, grant in pairs),
+        "INV-1: every grant lies inside its bounds",
+    )
+    if policy is Policy.MARKET:
+        return
+    if sum(seat.want for seat in seats) <= plan.capacity_millicores:
+        require(all(grant == seat.want for seat, grant in pairs), "INV-3: unscarce, the need")
+        return
+    require(all(grant <= seat.want for seat, grant in pairs), "no grant lies above the need")
+    require(total == plan.capacity_millicores, "a congested node is handed out whole")

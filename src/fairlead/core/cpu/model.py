@@ -63,27 +63,36 @@ class Pod:
 
     def __post_init__(self) -> None:
         units.name(self.uid, "uid")
-        units.size(self.min_millicores, "min_millicores")
-        units.size(self.max_millicores, "max_millicores")
-        units.size(self.headroom_misses, "headroom_misses")
-        object.__setattr__(self, "demand", units.ratio(self.demand, "demand"))
-        weight = max(1, self.min_millicores) if self.weight is None else self.weight
-        object.__setattr__(self, "weight", units.weight(weight, "weight"))
+        # The values first, their names only for a culprit: a fleet has a million of these.
+        for value in (self.min_millicores, self.max_millicores, self.headroom_misses):
+            if type(value) is not int or not 0 <= value <= units.SIZE_MAX:
+                self._name_culprit()
+        for known in (
+            self.usage_millicores, self.current_millicores, self.lower_millicores,
+            self.upper_millicores,
+        ):  # fmt: skip
+            if known is not None and (type(known) is not int or not 0 <= known <= units.SIZE_MAX):
+                self._name_culprit()
         if type(self.signal_ok) is not bool:
             raise OutOfRange("signal_ok", f"must be true or false, got {self.signal_ok!r}")
-        if self.usage_millicores is not None:
-            units.size(self.usage_millicores, "usage_millicores")
-        if self.current_millicores is not None:
-            units.size(self.current_millicores, "current_millicores")
-        if self.lower_millicores is not None:
-            units.size(self.lower_millicores, "lower_millicores")
-        if self.upper_millicores is not None:
-            units.size(self.upper_millicores, "upper_millicores")
+        if type(self.demand) is not float or not 0 <= self.demand <= 1:
+            object.__setattr__(self, "demand", units.ratio(self.demand, "demand"))
+        if self.weight is None:
+            object.__setattr__(self, "weight", float(max(1, self.min_millicores)))
+        else:
+            object.__setattr__(self, "weight", units.weight(self.weight, "weight"))
+
+    def _name_culprit(self) -> None:
+        for field in ("min_millicores", "max_millicores", "headroom_misses"):
+            units.size(getattr(self, field), field)
+        for field in ("usage", "current", "lower", "upper"):
+            units.size_or_none(getattr(self, f"{field}_millicores"), f"{field}_millicores")
 
     @property
     def floor_millicores(self) -> int:
         """The minimum in force: where it lies above the maximum, the ceiling wins."""
-        return min(self.min_millicores, self.max_millicores)
+        low, high = self.min_millicores, self.max_millicores
+        return low if low <= high else high
 
     @property
     def share_weight(self) -> float:

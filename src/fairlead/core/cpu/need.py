@@ -4,7 +4,7 @@ IEEE doubles in the order the specification writes them, truncated towards zero:
 one place where rounding is defined by floating point, so that any language can reproduce it.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead.core import units
 from fairlead.core.cpu.model import Headroom, Pod
@@ -20,8 +20,7 @@ MISS_DEMAND = 0.3
 MISS_QUIET_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """A pod's need in millicores and where the number comes from."""
 
     millicores: int
@@ -33,7 +32,7 @@ def estimate_need(pod: Pod, headroom: Headroom = Headroom()) -> Need:
     low, high = pod.floor_millicores, pod.max_millicores
     value, reason = _value(pod, low, headroom)
     reasons = (reason, CpuReason.MIN_ABOVE_MAX) if pod.min_millicores > high else (reason,)
-    return Need(min(max(value, low), high), reasons)
+    return Need(low if value < low else high if value > high else value, reasons)
 
 
 def _value(pod: Pod, low: int, headroom: Headroom) -> tuple[int, CpuReason]:
