@@ -1,5 +1,6 @@
 """Decisions only: frozen values in, frozen values out. No clock, no chance, no I/O.
 
 Everything here is standard library only, so that a decision can be read, vendored and replayed
-without installing anything. Import the package of a governor: `from fairlead.core.cpu import clear`.
+without installing anything. Import the package of a governor:
+`from fairlead.core.cpu import clear`.
 """

@@ -66,7 +66,7 @@ def utf16(text: str) -> bytes:
 
 
 def number(value: float) -> str:
-    """A finite double as ECMAScript prints it: 1.0 -> 1, 1e16 -> 10000000000000000, 1e-7 -> 1e-7."""
+    """A finite double as ECMAScript prints it: 1.0 as 1, 1e20 in full, 1e-7 as 1e-7."""
     if not isfinite(value):
         raise NotCanonical(f"no JSON form for {value!r}")
     text = repr(value)

@@ -1,4 +1,4 @@
-"""The border: the only place that parses input. What passes it is well-formed, typed and in range."""
+"""The border, the only place that parses input: what passes is well-formed and in range."""
 
 from fairlead.schema.border import BadInput, parse_json, read_document
 from fairlead.schema.kinds import KINDS, Kind, Outcome

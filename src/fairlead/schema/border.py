@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from fairlead.core.units import FLOAT_MAX
+
 T = TypeVar("T")
 
 # A document is read into memory whole: 64 MiB holds 300 000 pods.
@@ -21,6 +23,13 @@ _SHOWN_CHARACTERS_MAX = 60
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"^Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+
+_NOUNS: dict[type, str] = {
+    inspect.StrType: "a string",
+    inspect.BoolType: "true or false",
+    inspect.ListType: "a list",
+    inspect.StructType: "an object",
+}
 
 
 class BadInput(ValueError):  # noqa: N818 - said to users as it is
@@ -146,33 +155,34 @@ def _look_up(where: str, document: Any, shape: type) -> tuple[Any, inspect.Type 
 
 
 def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
+    """The type behind its description and its `| null`."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
     if isinstance(kind, inspect.UnionType):
         rest = [t for t in kind.types if not isinstance(t, inspect.NoneType)]
-        return rest[0] if len(rest) == 1 else kind
+        return _without_null(rest[0]) if len(rest) == 1 else kind
     return kind
 
 
 def _expectation(kind: inspect.Type | None, what: str) -> str:
-    match kind:
-        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
-            noun = "an integer" if isinstance(kind, inspect.IntType) else "a number"
-            if low is None and high is None:
-                return f"must be {noun}"
-            if high is None or high > 2**64:
-                return f"must be {noun} of at least {low:g}"
-            return f"must be {noun} between {low or 0:g} and {_plain(high)}"
-        case inspect.StrType():
-            return "must be a non-empty string" if kind.min_length else "must be a string"
-        case inspect.BoolType():
-            return "must be true or false"
-        case inspect.EnumType(cls=cls):
-            return "must be one of " + ", ".join(str(member.value) for member in cls)
-        case inspect.ListType():
-            return "must be a list"
-        case inspect.StructType():
-            return "must be an object"
-        case _:
-            return what[:1].lower() + what[1:]
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
+        return f"must be {_range(kind)}"
+    if isinstance(kind, inspect.EnumType):
+        return "must be one of " + ", ".join(str(member.value) for member in kind.cls)
+    if isinstance(kind, inspect.StrType) and kind.min_length:
+        return "must be a non-empty string"
+    noun = _NOUNS.get(type(kind))
+    return f"must be {noun}" if noun else what[:1].lower() + what[1:]
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    whole = isinstance(kind, inspect.IntType)
+    low, high = kind.ge, kind.le
+    if low is None or high is None:
+        return "an integer" if whole else "a number"
+    if high >= FLOAT_MAX:
+        return f"a finite number of at least {_plain(low)}"
+    return f"{'an integer ' if whole else ''}between {_plain(low)} and {_plain(high)}"
 
 
 def _plain(number: float) -> str:

@@ -1,4 +1,4 @@
-"""The values of a clearing: pods and a capacity in (`Snapshot`), grants with reasons out (`Plan`)."""
+"""The values of a clearing: pods and capacity in (`Snapshot`), grants and reasons out (`Plan`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +43,9 @@ class Headroom:
     def __post_init__(self) -> None:
         for field in ("base", "per_demand", "per_miss", "cap"):
             object.__setattr__(self, field, units.ratio(getattr(self, field), field))
+
+
+DEFAULT_HEADROOM = Headroom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Snapshot:
     policy: Policy = Policy.DEMAND_CAPPED
     previous_mode: Mode | None = None
     hysteresis_band: float = 0.05
-    headroom: Headroom = Headroom()
+    headroom: Headroom = DEFAULT_HEADROOM
 
     def __post_init__(self) -> None:
         units.size(self.capacity_millicores, "capacity_millicores")

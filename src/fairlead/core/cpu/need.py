@@ -7,7 +7,7 @@ one place where rounding is defined by floating point, so that any language can 
 from typing import NamedTuple
 
 from fairlead.core import units
-from fairlead.core.cpu.model import Headroom, Pod
+from fairlead.core.cpu.model import DEFAULT_HEADROOM, Headroom, Pod
 from fairlead.core.reasons import CpuReason
 
 # A usage-based need leaves 30 % room, since usage says nothing about what was held back.
@@ -27,7 +27,7 @@ class Need(NamedTuple):
     reasons: tuple[CpuReason, ...]
 
 
-def estimate_need(pod: Pod, headroom: Headroom = Headroom()) -> Need:
+def estimate_need(pod: Pod, headroom: Headroom = DEFAULT_HEADROOM) -> Need:
     """The millicores that would end the pod's throttling, within its own minimum and maximum."""
     low, high = pod.floor_millicores, pod.max_millicores
     value, reason = _value(pod, low, headroom)

@@ -3,8 +3,8 @@
 A throttled container shows how much it was *held back*: the time its runnable threads stood
 throttled. Usage plus that time is what it wanted, so
 
-    shortage = held / (used + held)                  0 when unthrottled, (want - limit)/want when short
-    want     = used + held                           in millicores
+    shortage = held / (used + held)      0 when unthrottled, (want - limit)/want when short
+    want     = used + held               in millicores
     demand   = clip((want - min) / (max - min), 0, 1)
 
 keeps its slope from 0 to 100 % shortage. clip((held/used)/0.1) reads 1.0 from 9 % on, and a signal
@@ -77,7 +77,10 @@ def read_signal(before: Counters | None, after: Counters | None) -> Reading | No
     )
 
 
-def smooth(previous: float | None, value: float, smoothing: Smoothing = Smoothing()) -> float:
+DEFAULT_SMOOTHING = Smoothing()
+
+
+def smooth(previous: float | None, value: float, smoothing: Smoothing = DEFAULT_SMOOTHING) -> float:
     """Exponentially weighted mean, with its own factor for rising and for falling."""
     if previous is None:
         return value
