@@ -75,6 +75,8 @@ def _level(missing: int, claims: Sequence[Claim], grants: Sequence[int]) -> tupl
     fractions with denominators below 2^b differ by more than 2^-2b, so scaling by 2^2b keeps them
     apart and makes equal ones equal.
     """
+    if missing == 0:
+        return 0, 1
     shift = 2 * max((claim.rate for claim in claims), default=0).bit_length()
     events: list[tuple[int, int, int, int, int]] = []
     rate_now = 0

@@ -49,9 +49,9 @@ def weight(value: float, field: str) -> float:
 
 
 def name(value: str, field: str) -> str:
-    """An identifier: not empty, and encodable, so that it can be hashed and written."""
-    if type(value) is not str or not value:
-        raise OutOfRange(field, f"must be a non-empty string, got {value!r}")
+    """An identifier: any text that can be hashed and written."""
+    if type(value) is not str:
+        raise OutOfRange(field, f"must be a string, got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -13,7 +13,6 @@ Millicores = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="thousandths of 
 Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Weight = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
-Name = Annotated[str, Meta(min_length=1)]
 
 
 class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -28,7 +27,7 @@ class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One claimant of the node's CPU."""
 
-    uid: Name
+    uid: str
     min_millicores: Millicores
     max_millicores: Millicores
     demand: Ratio

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fairlead.core import units
 from fairlead.core.cpu.market import clear
-from fairlead.core.cpu.model import Plan, Pod, Snapshot
+from fairlead.core.cpu.model import Plan, Snapshot
 from fairlead.core.units import OutOfRange
 
 
@@ -46,37 +46,21 @@ def clear_guarded(
 ) -> tuple[Snapshot, Plan]:
     """Clear inside the guardrails; returns the bounded snapshot (to record) and its plan.
 
-    An upper bound is passed on as it is. A lower bound raises the base from which a pod's surplus
-    counts, so one that does not bind would bend the shares of everybody: it is passed on only for
-    pods that would fall below it, and those are pinned to it. Pins only take from the others, so
-    the loop adds at least one each time and ends.
+    The free clearing comes first, because the dead band asks how far the target is.
     """
     targets = clear(snapshot).allocations
-    lowers: dict[str, int] = {}
-    pods: dict[str, Pod] = {}
+    pods = []
     for pod in snapshot.pods:
-        history = histories.get(pod.uid)
-        current = pod.current_millicores
+        history, current = histories.get(pod.uid), pod.current_millicores
         if history is None or current is None:
-            pods[pod.uid] = pod
+            pods.append(pod)
             continue
         lower, upper = _bounds(current, targets[pod.uid], history, guardrails, now_ms)
-        lowers[pod.uid] = min(max(lower, pod.floor_millicores), pod.max_millicores)
-        pinned = lower if lower == upper else None
-        pods[pod.uid] = replace(pod, lower_millicores=pinned, upper_millicores=upper)
-    while True:
-        bounded = replace(snapshot, pods=tuple(pods.values()))
-        plan = clear(bounded)
-        short = [
-            uid
-            for uid, lower in lowers.items()
-            if plan.allocations[uid] < lower and pods[uid].lower_millicores is None
-        ]
-        if not short:
-            return bounded, plan
-        for uid in short:
-            lower = lowers[uid]
-            pods[uid] = replace(pods[uid], lower_millicores=lower, upper_millicores=lower)
+        pods.append(
+            replace(pod, lower_millicores=lower, upper_millicores=min(upper, units.SIZE_MAX))
+        )
+    bounded = replace(snapshot, pods=tuple(pods))
+    return bounded, clear(bounded)
 
 
 def _bounds(

@@ -5,7 +5,6 @@ any input and the order of the pods never matters. Guardrails arrive as bounds, 
 correction after the fact: a correction would break Σ grants <= capacity.
 """
 
-from itertools import starmap
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -36,9 +35,9 @@ class _Seat(NamedTuple):
 def clear(snapshot: Snapshot) -> Plan:
     """Divide the capacity. Pure, exact, permutation-invariant; every pod's reasons are given."""
     capacity = snapshot.capacity_millicores
-    seats = [_seat(pod, snapshot) for pod in sorted(snapshot.pods, key=attrgetter("uid"))]
-    total_min = sum(seat.floor for seat in seats)
-    if total_min > capacity:
+    seated = [_seat(pod, snapshot) for pod in sorted(snapshot.pods, key=attrgetter("uid"))]
+    seats = seated
+    if sum(seat.floor for seat in seats) > capacity:
         mode = Mode.OVERLOADED
         grants, price = _scale_minimums(capacity, seats), None
     else:
@@ -46,7 +45,7 @@ def clear(snapshot: Snapshot) -> Plan:
         total_want = sum(seat.want for seat in seats)
         mode = _label(total_want, snapshot)
         grants, price = _divide(capacity, seats, total_want, snapshot.policy)
-    plan = _plan(snapshot, mode, price, seats, grants)
+    plan = _plan(snapshot, mode, price, seated, grants)
     _check(plan, seats, grants, snapshot.policy)
     return plan
 
@@ -63,20 +62,15 @@ def _seat(pod: Pod, snapshot: Snapshot) -> _Seat:
 
 def _relax(capacity: int, seats: list[_Seat]) -> list[_Seat]:
     """Lower the lower bounds towards the minimums until they fit."""
-    total_min = sum(seat.floor for seat in seats)
     if sum(seat.low for seat in seats) <= capacity:
         return seats
-    extra = largest_remainder(capacity - total_min, [seat.low - seat.floor for seat in seats])
-    return list(starmap(_relaxed, zip(seats, extra, strict=True)))
-
-
-def _relaxed(seat: _Seat, extra: int) -> _Seat:
-    low = seat.floor + extra
-    if low == seat.low:
-        return seat
-    reasons = (*seat.reasons, CpuReason.GUARDRAIL_RELAXED)
-    want = min(max(seat.need, low), seat.high)
-    return seat._replace(low=low, want=want, reasons=reasons)
+    spare = capacity - sum(seat.floor for seat in seats)
+    extra = largest_remainder(spare, [seat.low - seat.floor for seat in seats])
+    relaxed = []
+    for seat, more in zip(seats, extra, strict=True):
+        low = seat.floor + more
+        relaxed.append(seat._replace(low=low, want=min(max(seat.need, low), seat.high)))
+    return relaxed
 
 
 def _label(total_want: int, snapshot: Snapshot) -> Mode:
@@ -103,7 +97,7 @@ def _divide(
 
 
 def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
-    """x = max(floor, minimum*s) with s solving Σx = capacity; nobody is starved to zero."""
+    """x = max(survival, minimum*s) with s solving Σx = capacity; nobody is starved to zero."""
     share = capacity // len(seats)
     claims = []
     for seat in seats:
@@ -112,51 +106,57 @@ def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
     return list(water_fill(capacity, claims).grants)
 
 
+# In congestion every policy is one curve per pod, rising from its minimum with a common level t
+# and clamped to the bounds. A bound that does not bind changes nothing for anybody.
+
+
 def _cut_surplus(capacity: int, seats: list[_Seat]) -> list[int]:
-    """Everybody keeps its lower bound; what it wants above is cut by one common ratio."""
-    surplus = capacity - sum(seat.low for seat in seats)
-    extra = largest_remainder(surplus, [seat.want - seat.low for seat in seats])
-    return [seat.low + more for seat, more in zip(seats, extra, strict=True)]
+    """x = minimum + (need - minimum)*t: everybody's surplus is cut by one common ratio."""
+    claims = [Claim(seat.floor, seat.need - seat.floor, seat.low, seat.high) for seat in seats]
+    return list(water_fill(capacity, claims).grants)
 
 
 def _nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
-    """x = min(want, low + weight*t); pods of weight 0 share what the others cannot take."""
-    rates, scale = _integers([seat.pod.share_weight for seat in seats])
-    claims = [_claim(seat, rate, seat.want) for seat, rate in zip(seats, rates, strict=True)]
-    fill = water_fill(capacity, claims)
+    """x = min(want, minimum + weight*t); pods of weight 0 share what the others cannot take."""
+    rates, scale = _integers([seat.pod.share_weight.as_integer_ratio() for seat in seats])
+    fill = water_fill(
+        capacity, [Claim(s.floor, r, s.low, s.want) for s, r in zip(seats, rates, strict=True)]
+    )
     if fill.denominator:
         return list(fill.grants), _price(fill.numerator, fill.denominator, scale)
     # Everybody with a weight is satisfied: the level is infinite, its price 0.
     rest = [
-        Claim(grant, 0 if rate else 1, grant, seat.want)
+        Claim(grant, 0, grant, grant) if rate else Claim(seat.floor, 1, seat.low, seat.want)
         for seat, rate, grant in zip(seats, rates, fill.grants, strict=True)
     ]
     return list(water_fill(capacity, rest).grants), 0.0
 
 
 def _market(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
-    """x = min(high, low + bid*t): the whole capacity is handed out, whatever the needs are."""
-    bids = [seat.pod.share_weight * seat.pod.demand for seat in seats]
-    if not any(bids):
-        bids = [seat.pod.share_weight for seat in seats]
-    if not any(bids):
-        bids = [1.0] * len(seats)
-    rates, scale = _integers(bids)
-    claims = [_claim(seat, rate, seat.high) for seat, rate in zip(seats, rates, strict=True)]
-    risers = sum(claim.high - claim.low for claim in claims if claim.rate)
-    if risers <= capacity - sum(claim.low for claim in claims):
-        return [c.high if c.rate else c.low for c in claims], 0.0
-    fill = water_fill(capacity, claims)
+    """x = min(high, minimum + bid*t): the whole capacity is handed out, whatever the needs."""
+    rates, scale = _integers([_bid(seat.pod) for seat in seats])
+    if not any(rates):
+        rates, scale = _integers([seat.pod.share_weight.as_integer_ratio() for seat in seats])
+    if not any(rates):
+        rates, scale = [1] * len(seats), 1
+    tops = [seat.high if rate else seat.low for seat, rate in zip(seats, rates, strict=True)]
+    if sum(tops) <= capacity:
+        return tops, 0.0  # every bidder is capped, the rest stays unused
+    fill = water_fill(
+        capacity, [Claim(s.floor, r, s.low, s.high) for s, r in zip(seats, rates, strict=True)]
+    )
     return list(fill.grants), _price(fill.numerator, fill.denominator, scale)
 
 
-def _claim(seat: _Seat, rate: int, high: int) -> Claim:
-    return Claim(seat.low, rate, seat.low, high)
+def _bid(pod: Pod) -> tuple[int, int]:
+    """weight times demand as an exact fraction: a rounded product would invent ties."""
+    weight, per_weight = pod.share_weight.as_integer_ratio()
+    demand, per_demand = pod.demand.as_integer_ratio()
+    return weight * demand, per_weight * per_demand
 
 
-def _integers(weights: list[float]) -> tuple[list[int], int]:
-    """Doubles as integers over one power of two: exact, so that shares are exact."""
-    ratios = [weight.as_integer_ratio() for weight in weights]
+def _integers(ratios: list[tuple[int, int]]) -> tuple[list[int], int]:
+    """Fractions over powers of two as integers over one: exact, so that shares are exact."""
     scale = max((denominator for _, denominator in ratios), default=1)
     return [numerator * (scale // denominator) for numerator, denominator in ratios], scale
 
@@ -179,6 +179,8 @@ def _plan(
         uid, room = seat.pod.uid, seat.need - seat.floor
         needs[uid], allocations[uid], reasons[uid] = seat.need, grant, seat.reasons
         ratios[uid] = (seat.need - grant) / room if room else 0.0
+        if grant < seat.low and seat.low > seat.floor:
+            reasons[uid] = (*seat.reasons, CpuReason.GUARDRAIL_RELAXED)
     return Plan(
         mode=mode,
         capacity_millicores=snapshot.capacity_millicores,

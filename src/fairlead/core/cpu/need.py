@@ -31,7 +31,7 @@ def estimate_need(pod: Pod, headroom: Headroom = DEFAULT_HEADROOM) -> Need:
     """The millicores that would end the pod's throttling, within its own minimum and maximum."""
     low, high = pod.floor_millicores, pod.max_millicores
     value, reason = _value(pod, low, headroom)
-    reasons = (reason, CpuReason.MIN_ABOVE_MAX) if pod.min_millicores > high else (reason,)
+    reasons = (CpuReason.MIN_ABOVE_MAX, reason) if pod.min_millicores > high else (reason,)
     return Need(low if value < low else high if value > high else value, reasons)
 
 

@@ -1,0 +1,45 @@
+"""Shared by all tests: hypothesis profiles and the rule about missing components.
+
+A test that needs something of the machine says `@pytest.mark.component("clang")`. Where it is
+missing the test is skipped by name, with the reason, in the summary; under FAIRLEAD_STRICT=1 it
+fails instead.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+
+STRICT = os.environ.get("FAIRLEAD_STRICT") == "1"
+
+settings.register_profile("sample", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("soak", max_examples=2_000, deadline=None)
+settings.load_profile(os.environ.get("FAIRLEAD_HYPOTHESIS", "sample"))
+
+# Each answers None when the component is there, else what is missing and how to get it.
+COMPONENTS: dict[str, Callable[[], str | None]] = {
+    "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
+    "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
+}
+
+
+def _module(name: str, cure: str) -> str | None:
+    from importlib.util import find_spec  # noqa: PLC0415 - only where asked
+
+    return None if find_spec(name) else f"Python module {name} is missing ({cure})"
+
+
+def _program(name: str, cure: str) -> str | None:
+    return None if shutil.which(name) else f"{name} is not on PATH ({cure})"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or under FAIRLEAD_STRICT fail, a test whose component is missing."""
+    for mark in item.iter_markers("component"):
+        missing = COMPONENTS[mark.args[0]]()
+        if missing and STRICT:
+            pytest.fail(f"FAIRLEAD_STRICT: {missing}", pytrace=False)
+        if missing:
+            pytest.skip(missing)

@@ -1,0 +1,82 @@
+"""Exact division: against a slow, obvious implementation with fractions, and at its edges."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.apportion import Claim, largest_remainder, water_fill
+from fairlead.core.invariant import InvariantBroken
+
+small = st.integers(0, 50)
+large = st.integers(0, 10**12)
+
+
+@given(st.one_of(small, large), st.lists(st.one_of(small, large), max_size=12))
+def test_largest_remainder_adds_up(total: int, shares: list[int]) -> None:
+    """Σ = total exactly, nobody is further than one unit from its exact share."""
+    parts = largest_remainder(total, shares)
+    whole = sum(shares)
+    if whole == 0:
+        assert parts == [0] * len(shares)
+        return
+    assert sum(parts) == total
+    for part, share in zip(parts, shares, strict=True):
+        assert abs(part - Fraction(total * share, whole)) < 1
+
+
+def test_ties_are_settled_in_order() -> None:
+    """Equal remainders: the first claims get the leftovers."""
+    assert largest_remainder(2000, [1, 1, 1]) == [667, 667, 666]
+    assert largest_remainder(1, [5, 5]) == [1, 0]
+
+
+@st.composite
+def claim_lists(draw: st.DrawFn) -> list[Claim]:
+    claims = []
+    for _ in range(draw(st.integers(0, 8))):
+        low = draw(st.one_of(small, large))
+        base = draw(st.one_of(st.just(low), st.integers(0, low + 20)))
+        high = max(low, draw(st.one_of(small, large)))
+        claims.append(Claim(base, draw(st.one_of(small, large)), low, high))
+    return claims
+
+
+def level_by_bisection(total: int, claims: list[Claim], level: Fraction) -> Fraction:
+    return sum((min(max(c.base + c.rate * level, c.low), c.high) for c in claims), Fraction(0))
+
+
+@given(claim_lists(), st.one_of(small, large, st.integers(0, 10**13)))
+def test_water_fill_solves_its_equation(claims: list[Claim], extra: int) -> None:
+    """Σ clamp(base + rate*t, low, high) = total holds at the level it returns, exactly."""
+    start = sum(min(max(c.base, c.low), c.high) for c in claims)
+    total = start + extra
+    fill = water_fill(total, claims)
+    tops = sum(c.high if c.rate else min(max(c.base, c.low), c.high) for c in claims)
+    if fill.denominator == 0:
+        assert tops <= total
+        assert sum(fill.grants) == tops
+        return
+    level = Fraction(fill.numerator, fill.denominator)
+    assert level >= 0
+    assert level_by_bisection(total, claims, level) == total
+    assert sum(fill.grants) == total
+    for claim, grant in zip(claims, fill.grants, strict=True):
+        exact = min(max(claim.base + claim.rate * level, claim.low), claim.high)
+        assert claim.low <= grant <= claim.high
+        assert abs(grant - exact) < 1
+
+
+def test_water_fill_does_not_start_above_its_total() -> None:
+    """A caller that promised more than there is has a bug."""
+    with pytest.raises(InvariantBroken, match="starts at or below"):
+        water_fill(9, [Claim(10, 1, 10, 20)])
+
+
+def test_nearly_equal_levels_are_told_apart() -> None:
+    """Two saturation points that agree to 1 in 10^24 are still ordered exactly."""
+    big = 10**12
+    claims = [Claim(0, big, 0, big - 1), Claim(0, big - 1, 0, big - 2), Claim(0, 1, 0, big)]
+    for total in (2 * big - 4, 2 * big - 3, 2 * big - 2):
+        assert sum(water_fill(total, claims).grants) == total
