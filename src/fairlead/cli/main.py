@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import traceback
 from typing import ClassVar
 
 import click
@@ -34,6 +35,15 @@ class LazyGroup(click.Group):
         command = importlib.import_module(self.MODULES[cmd_name][0]).command
         return command if isinstance(command, click.Command) else None
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a reader that went away (`| head`) is not an error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Python would try to flush once more at exit: give it somewhere to flush to.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ctx.exit(0)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing any of them."""
         with formatter.section("Commands"):
@@ -56,7 +66,6 @@ def run() -> None:
 
 
 def _run() -> int:
-    # BadInput is imported late: msgspec costs 20 ms that `fairlead --help` need not pay.
     try:
         code = main.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -64,14 +73,14 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        # The reader went away (`| head`): not an error, but Python must not try to flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Fault as error:
         click.echo(f"fault: {error}", err=True)
         return EXIT_FAULT
     except InvariantBroken as error:
         click.echo(f"bug: {error} (please report this with the input that led to it)", err=True)
+        return EXIT_BUG
+    except Exception:  # noqa: BLE001 - the last resort: any other exception is a bug of ours
+        traceback.print_exc()
+        click.echo("bug: please report this with the input that led to it", err=True)
         return EXIT_BUG
     return code if isinstance(code, int) else 0

@@ -54,6 +54,13 @@ def parse_json(data: bytes) -> Any:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
+    value = _loads(text)
+    if "\\u" in text:  # only an escape can smuggle in half a character
+        _refuse_surrogates(value, "")
+    return value
+
+
+def _loads(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object)
     except _RepeatedKey:
@@ -90,6 +97,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _long_integer(text: str) -> int:
     return int(text) if len(text) <= _NUMBER_DIGITS_MAX else 10**_NUMBER_DIGITS_MAX
+
+
+def _refuse_surrogates(value: Any, path: str) -> None:
+    """Half of a surrogate pair is not a character: it can be neither written nor hashed."""
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise BadInput(path or "$", f"must be valid Unicode, got {value!r}")
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            here = f"{path}.{key}" if path else key
+            _refuse_surrogates(key, here)
+            _refuse_surrogates(member, here)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_surrogates(item, f"{path}[{index}]")
 
 
 def _find_repeated(text: str) -> BadInput:

@@ -1,0 +1,79 @@
+"""`make soak`: the counts that the issues ask for, in full, with a stored report.
+
+`make test` runs samples of the same functions. A soak is a name and a function that returns what it
+counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs some of them.
+"""
+
+import json
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from fairlead.core.cpu import Policy
+from tests.core.cpu import cases, test_oracle
+
+REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
+CASES = 100_000
+CHUNK = 5_000
+
+
+def cpu_clear_invariants() -> dict[str, object]:
+    """Every invariant of `cpu.clear` on 100 000 random and hostile clearings per policy."""
+    counted: dict[str, object] = {}
+    with ProcessPoolExecutor() as pool:
+        for policy in Policy:
+            seeds = range(CASES // CHUNK)
+            totals: dict[str, int] = {}
+            for modes in pool.map(partial(cases.run_cases, policy, CHUNK), seeds):
+                for mode, count in modes.items():
+                    totals[mode] = totals.get(mode, 0) + count
+            counted[policy.value] = {"cases": CASES, **totals}
+    return counted
+
+
+def cpu_clear_oracle() -> dict[str, object]:
+    """The core against the independent implementation, 100 000 clearings per policy."""
+    with ProcessPoolExecutor() as pool:
+        for policy in Policy:
+            seeds = range(1_000, 1_000 + CASES // CHUNK)
+            list(pool.map(partial(test_oracle.compare, policy, CHUNK), seeds))
+    return {policy.value: {"cases": CASES} for policy in Policy}
+
+
+SOAKS: dict[str, Callable[[], dict[str, object]]] = {
+    "cpu.clear invariants": cpu_clear_invariants,
+    "cpu.clear against the oracle": cpu_clear_oracle,
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the soaks, print as they end, store the report; exit 1 if any failed."""
+    stored = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    results = stored.get("soaks", {})
+    failed = False
+    for name, soak in SOAKS.items():
+        if names and name not in names:
+            continue
+        print(f"{name} ...", flush=True)
+        began = time.monotonic()
+        try:
+            counted, ok = soak(), True
+        except Exception:  # noqa: BLE001 - the report must name every failure, not the first
+            counted, ok = {"failure": traceback.format_exc(limit=-3)}, False
+        seconds = round(time.monotonic() - began, 1)
+        results[name] = {"passed": ok, "seconds": seconds, "counted": counted}
+        failed = failed or not ok
+        print(f"{name}: {'passed' if ok else 'FAILED'} in {seconds} s {json.dumps(counted)}")
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    report = {"python": platform.python_version(), "soaks": results}
+    REPORT.write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
