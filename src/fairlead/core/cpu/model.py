@@ -86,10 +86,13 @@ class Pod:
             object.__setattr__(self, "weight", units.weight(self.weight, "weight"))
 
     def _name_culprit(self) -> None:
-        for field in ("min_millicores", "max_millicores", "headroom_misses"):
-            units.size(getattr(self, field), field)
-        for field in ("usage", "current", "lower", "upper"):
-            units.size_or_none(getattr(self, f"{field}_millicores"), f"{field}_millicores")
+        units.size(self.min_millicores, "min_millicores")
+        units.size(self.max_millicores, "max_millicores")
+        units.size(self.headroom_misses, "headroom_misses")
+        units.size_or_none(self.usage_millicores, "usage_millicores")
+        units.size_or_none(self.current_millicores, "current_millicores")
+        units.size_or_none(self.lower_millicores, "lower_millicores")
+        units.size_or_none(self.upper_millicores, "upper_millicores")
 
     @property
     def floor_millicores(self) -> int:
