@@ -1,0 +1,167 @@
+"""The CPU governor's values: its configuration, what a sensor saw, and what is kept per pod.
+
+Called by `engine.cpu`. Everything here is plain data; the state of a pod can be written to and
+read from JSON, because the user's original bounds must survive a restart of the agent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
+
+from fairlead.core import units
+from fairlead.core.cpu import (
+    Counters,
+    Guardrails,
+    Headroom,
+    Policy,
+    Smoothing,
+    pod_bounds,
+    pod_weight,
+)  # fmt: skip
+from fairlead.core.units import OutOfRange
+
+
+class BadState(ValueError):  # noqa: N818 - named as the documents name things
+    """A stored state that is not one of ours: refused whole rather than half believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuConfig:
+    """How a node is governed. `reserve` is the share of the node that is never handed out."""
+
+    node_millicores: int
+    policy: Policy = Policy.DEMAND_CAPPED
+    reserve: float = 0.10
+    sample_ms: int = 1_000
+    clear_ms: int = 5_000
+    hysteresis_band: float = 0.05
+    headroom: Headroom = field(default_factory=Headroom)
+    smoothing: Smoothing = field(default_factory=Smoothing)
+    guardrails: Guardrails = field(default_factory=Guardrails)
+
+    def __post_init__(self) -> None:
+        for name in ("node_millicores", "sample_ms", "clear_ms"):
+            units.size(getattr(self, name), name)
+        if not 0 < self.sample_ms <= self.clear_ms:
+            raise OutOfRange("sample_ms", "must be at least 1 and at most clear_ms")
+        object.__setattr__(self, "policy", Policy(self.policy))
+        object.__setattr__(self, "reserve", units.ratio(self.reserve, "reserve"))
+
+    @property
+    def capacity_millicores(self) -> int:
+        """What may be handed out while no pod is opted out."""
+        return self.node_millicores - int(self.node_millicores * self.reserve)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a sensor saw of one pod in one sample.
+
+    `limit_millicores` is the limit in force (None: unlimited). At first sight it is the user's own
+    and becomes the pod's maximum for good. `counters` None: the sensor could not read them.
+    `started_ms` (None: now, at first sight) is where the start-up grace counts from: an agent that
+    starts on a busy node must not treat every old pod as a newcomer.
+    """
+
+    uid: str
+    request_millicores: int
+    limit_millicores: int | None
+    counters: Counters | None
+    priority: int = 0
+    opted_out: bool = False
+    started_ms: int | None = None
+
+    @property
+    def reserved_millicores(self) -> int:
+        """What an opted-out pod takes from the capacity: its limit, else its request."""
+        limit = self.limit_millicores
+        return self.request_millicores if limit is None else limit
+
+
+class Change(NamedTuple):
+    """One limit to write. `before` None: the pod was unlimited."""
+
+    uid: str
+    before: int | None
+    after: int
+
+
+class Changes(NamedTuple):
+    """A plan as writes. Every decrease must be in force before the first increase is written,
+    or the limits would pass the capacity in between.
+    """
+
+    decreases: tuple[Change, ...]
+    increases: tuple[Change, ...]
+
+
+@dataclass(slots=True)
+class PodState:
+    """What the governor remembers of one pod. The first block is frozen at first sight."""
+
+    uid: str
+    min_millicores: int
+    max_millicores: int
+    weight: float
+    original_limit_millicores: int | None
+    started_ms: int
+    current_millicores: int | None
+    adopted: bool = False
+    """A grant was applied at least once, so that the limit in force is ours."""
+    changed_ms: int | None = None
+    demand: float | None = None
+    """Smoothed; None until the first good reading."""
+    misses: int = 0
+    missed_ms: int | None = None
+    # Not kept across restarts: counters may be reset and a window is cheap to refill.
+    counters: Counters | None = field(default=None, compare=False)
+    window_usage: list[int] = field(default_factory=list, compare=False)
+
+    @classmethod
+    def at_first_sight(cls, sighting: Sighting, config: CpuConfig, now_ms: int) -> Self:
+        """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
+        low, high = pod_bounds(
+            sighting.request_millicores,
+            sighting.limit_millicores,
+            capacity_millicores=config.capacity_millicores,
+        )
+        return cls(
+            uid=units.name(sighting.uid, "uid"),
+            min_millicores=low,
+            max_millicores=high,
+            weight=pod_weight(sighting.request_millicores, sighting.priority),
+            original_limit_millicores=sighting.limit_millicores,
+            started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
+            current_millicores=sighting.limit_millicores,
+        )
+
+    def export(self) -> dict[str, Any]:
+        """The lasting part, ready for JSON."""
+        return {name: value for name, value in asdict(self).items() if name in _LASTING}
+
+    @classmethod
+    def restore(cls, stored: Mapping[str, Any]) -> Self:
+        """The inverse of `export`; what does not fit is refused."""
+        if set(stored) != _LASTING.keys():
+            raise BadState(f"a pod's state must have the fields {', '.join(_LASTING)}")
+        for name, kinds in _LASTING.items():
+            if type(stored[name]) not in kinds:
+                raise BadState(f"{name} of a pod's state cannot be {stored[name]!r}")
+        return cls(**stored)
+
+
+_INTEGER, _INTEGER_OR_NONE = (int,), (int, type(None))
+_LASTING: Mapping[str, tuple[type, ...]] = {
+    "uid": (str,),
+    "min_millicores": _INTEGER,
+    "max_millicores": _INTEGER,
+    "weight": (float, int),
+    "original_limit_millicores": _INTEGER_OR_NONE,
+    "started_ms": _INTEGER,
+    "current_millicores": _INTEGER_OR_NONE,
+    "adopted": (bool,),
+    "changed_ms": _INTEGER_OR_NONE,
+    "demand": (float, int, type(None)),
+    "misses": _INTEGER,
+    "missed_ms": _INTEGER_OR_NONE,
+}
