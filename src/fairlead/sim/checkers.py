@@ -1,0 +1,103 @@
+"""Invariants judged at every step of a run. A broken one ends it, with the seed and the time.
+
+The checkers take nothing from the governor on trust: limits are read from the simulated kernel,
+bounds from the scenario, and each decision is replayed from its recorded bytes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fairlead.core.canonical import canonical
+from fairlead.core.cpu import Plan
+from fairlead.schema.kinds import KINDS
+from fairlead.sim.record import Decision
+
+
+class Broken(Exception):  # noqa: N818 - it names what happened
+    """A promise did not hold. Carries all that is needed to see it again."""
+
+    def __init__(self, *, check: str, message: str, seed: int, time_ms: int) -> None:
+        super().__init__(f"{check}: {message} (seed {seed}, at {time_ms / 1000:g} s)")
+        self.check = check
+        self.message = message
+        self.seed = seed
+        self.time_ms = time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The node between two events.
+
+    `limits` are those in force on adopted pods; `bounds` the user's (minimum, maximum).
+    `capacity_millicores` is None until a plan was applied completely; while the next one is being
+    applied it is the larger of the two. `settled` is the plan in force, None while one is applied.
+    """
+
+    limits: Mapping[str, int | None]
+    bounds: Mapping[str, tuple[int, int]]
+    capacity_millicores: int | None
+    settled: Plan | None
+
+
+def limits_fit(now: Standing) -> str | None:
+    """Σ limits <= capacity, from the first complete apply on, in every instant."""
+    total = sum(limit or 0 for limit in now.limits.values())
+    if now.capacity_millicores is None or total <= now.capacity_millicores:
+        return None
+    return f"the limits add up to {total}m of {now.capacity_millicores}m"
+
+
+def limits_bounded(now: Standing) -> str | None:
+    """No adopted limit is above the user's own, or without bound."""
+    for uid, limit in now.limits.items():
+        high = now.bounds[uid][1]
+        if limit is None or not 0 <= limit <= high:
+            return f"the limit of {uid} is {limit}m, its maximum {high}m"
+    return None
+
+
+def minimums_kept(now: Standing) -> str | None:
+    """Nobody is below its minimum on a node whose minimums fit, once the plan is in force."""
+    plan = now.settled
+    if plan is None or plan.total_min > plan.capacity_millicores:
+        return None
+    for uid in plan.allocations:
+        limit, (low, _) = now.limits.get(uid), now.bounds.get(uid, (0, 0))
+        if limit is not None and limit < low:
+            return f"the limit of {uid} is {limit}m, its minimum {low}m, and the minimums fit"
+    return None
+
+
+def applied_as_decided(now: Standing) -> str | None:
+    """What is in force is what was decided."""
+    for uid, grant in now.settled.allocations.items() if now.settled else ():
+        limit = now.limits.get(uid, grant)  # a pod may have left since
+        if limit != grant:
+            return f"{uid} was granted {grant}m and has {limit}m"
+    return None
+
+
+def reasons_given(decision: Decision) -> str | None:
+    """Every grant carries at least one reason."""
+    for uid in decision.plan.allocations:
+        if not decision.plan.reasons.get(uid):
+            return f"the grant of {uid} has no reason"
+    return None
+
+
+def replays(decision: Decision) -> str | None:
+    """The recorded input, decided again from its bytes, gives the recorded bytes."""
+    again = canonical(KINDS["cpu.clear"].run(decision.input).result)
+    return None if again == decision.result else "a replay of the decision differs from the record"
+
+
+STANDING_CHECKS: Mapping[str, Callable[[Standing], str | None]] = {
+    "limits-fit": limits_fit,
+    "limits-bounded": limits_bounded,
+    "minimums-kept": minimums_kept,
+    "applied-as-decided": applied_as_decided,
+}
+DECISION_CHECKS: Mapping[str, Callable[[Decision], str | None]] = {
+    "reasons-given": reasons_given,
+    "replays": replays,
+}

@@ -1,0 +1,151 @@
+"""A simulated node: pods that want CPU, and a kernel that gives it to them as CFS bandwidth does.
+
+One tick is one bandwidth period of 100 ms. In it a pod
+
+- wants `arriving` work plus what waits in its queue, on at most `threads` CPUs at once;
+- may use its quota (limit * period), after which all its runnable threads stand throttled until
+  the period ends: `nr_throttled` counts the period once, `throttled_usec` the time of every thread;
+- shares the node by weight with the others where their claims together pass the node.
+
+Work arrives evenly over a period, so a pod that wants d of a quota q < d runs dry after q/d of it.
+Held time is per *thread*: a single thread that is 10 % short waits, and is counted, as one whole
+CPU from then on. So used + held is the true want for threads that spin, and more for all others.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairlead.core.apportion import Claim, water_fill
+from fairlead.core.cpu import Counters
+from fairlead.core.invariant import require
+from fairlead.schema.scenario import SimPodDocument
+from fairlead.sim.entropy import Entropy
+from fairlead.sim.traces import PERIOD_MS, Level, build_want, peak
+
+PERIOD_US = PERIOD_MS * 1000
+AGE_AT_BEGIN_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Meter:
+    """What really happened to a pod since it came: never reset, unlike the kernel's counters."""
+
+    want_us: int = 0
+    used_us: int = 0
+    unserved_us: int = 0
+    """Work that was runnable and not run, whether it was lost or had to wait."""
+    granted_us: int = 0
+    throttled_us: int = 0
+    periods: int = 0
+    throttled_periods: int = 0
+    lifetime_ms: int = 0
+
+
+@dataclass(slots=True)
+class SimPod:
+    """One pod on the node: what its user asked for, its limit in force, its counters."""
+
+    spec: SimPodDocument
+    want: Level
+    limit_millicores: int | None
+    threads: int
+    started_ms: int
+    queue_us: int = 0
+    meter: Meter = field(default_factory=Meter)
+    counters_base: Meter = field(default_factory=Meter)
+    """The meter at the last counter reset: counters are the meter less this."""
+
+    @classmethod
+    def arriving(cls, spec: SimPodDocument, entropy: Entropy) -> "SimPod":
+        """A fresh pod, its limit still the user's own."""
+        threads = spec.threads or max(1, -(-peak(spec.want) // 1000))
+        want = build_want(spec.want, entropy, spec.name)
+        # Pods that are there when the world begins have been running for a while.
+        started_ms = spec.arrive_s * 1000 if spec.arrive_s else -AGE_AT_BEGIN_MS
+        return cls(spec, want, spec.limit_millicores, threads, started_ms)
+
+    @property
+    def share_weight(self) -> int:
+        """The kernel's cpu.weight, as a container runtime derives it from the request."""
+        return max(2, self.spec.request_millicores)
+
+    def counters(self, now_ms: int) -> Counters:
+        """What cpu.stat shows."""
+        now, base = self.meter, self.counters_base
+        return Counters(
+            time_us=now_ms * 1000,
+            usage_us=now.used_us - base.used_us,
+            periods=now.periods - base.periods,
+            throttled_periods=now.throttled_periods - base.throttled_periods,
+            throttled_us=now.throttled_us - base.throttled_us,
+        )
+
+    def reset_counters(self) -> None:
+        """Start the counters again at zero, as a restarted container does."""
+        now = self.meter
+        self.counters_base = Meter(
+            used_us=now.used_us, periods=now.periods,
+            throttled_periods=now.throttled_periods, throttled_us=now.throttled_us,
+        )  # fmt: skip
+
+    def claim_us(self, start_ms: int) -> tuple[int, int]:
+        """(runnable work, what the quota allows of it) in the period that starts at `start_ms`."""
+        arriving = self.want(start_ms) * PERIOD_MS
+        self.meter.want_us += arriving
+        self.queue_us += arriving
+        runnable = min(self.queue_us, self.threads * PERIOD_US)
+        limit = self.limit_millicores
+        return runnable, runnable if limit is None else min(runnable, limit * PERIOD_MS)
+
+    def run(self, runnable_us: int, allowed_us: int, used_us: int) -> None:
+        """Account the period as the kernel does."""
+        meter = self.meter
+        meter.used_us += used_us
+        meter.unserved_us += runnable_us - used_us
+        meter.lifetime_ms += PERIOD_MS
+        # The queue keeps what waits; what it cannot keep is lost.
+        self.queue_us = min(self.queue_us - used_us, self.spec.queue_core_s * 1_000_000)
+        limit = self.limit_millicores
+        if limit is None:
+            return
+        meter.granted_us += limit * PERIOD_MS
+        if runnable_us:
+            meter.periods += 1  # the bandwidth timer only runs while somebody is runnable
+        if used_us == allowed_us < runnable_us:
+            # A given pool spreads its work over all its threads, and all of them then wait.
+            threads = self.spec.threads or -(-runnable_us // PERIOD_US)
+            dry_us = PERIOD_US * allowed_us // runnable_us
+            meter.throttled_periods += 1
+            meter.throttled_us += threads * (PERIOD_US - dry_us)
+
+
+class SimNode:
+    """The machine: present pods by name, and one bandwidth period at a time."""
+
+    def __init__(self, millicores: int) -> None:
+        self.millicores = millicores
+        self.pods: dict[str, SimPod] = {}
+
+    def present(self) -> list[SimPod]:
+        """The pods in the order of their names: the order of arrival must not matter."""
+        return [self.pods[name] for name in sorted(self.pods)]
+
+    def tick(self, now_ms: int) -> None:
+        """Account the period that ends now."""
+        pods = self.present()
+        claims = [pod.claim_us(now_ms - PERIOD_MS) for pod in pods]
+        used = self._share(pods, [allowed for _, allowed in claims])
+        for pod, (runnable, allowed), share in zip(pods, claims, used, strict=True):
+            pod.run(runnable, allowed, share)
+
+    def _share(self, pods: Iterable[SimPod], allowed: list[int]) -> list[int]:
+        """By weight where the claims pass the machine, as the fair scheduler does."""
+        whole_us = self.millicores * PERIOD_MS
+        if sum(allowed) <= whole_us:
+            return allowed
+        claims = [
+            Claim(0, pod.share_weight, 0, each) for pod, each in zip(pods, allowed, strict=True)
+        ]
+        shares = list(water_fill(whole_us, claims).grants)
+        require(sum(shares) <= whole_us, "a node never runs more than its cores")
+        return shares

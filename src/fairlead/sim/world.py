@@ -1,0 +1,192 @@
+"""One virtual world: a node, its pods, the real governor, faults, checkers, and a recorder.
+
+    world = World(scenario, seed=7, policy=Policy.NASH)
+    world.advance(1000)              # one virtual second, again and again
+    world.record.digest
+
+Everything that happens is an event on the virtual clock. `sim.play` runs whole scenarios.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, pod_bounds
+from fairlead.core.invariant import InvariantBroken
+from fairlead.engine import CpuConfig
+from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
+from fairlead.sim.agent import SimAgent
+from fairlead.sim.checkers import DECISION_CHECKS, STANDING_CHECKS, Broken, Standing
+from fairlead.sim.clock import Turn, VirtualClock
+from fairlead.sim.entropy import Entropy
+from fairlead.sim.faults import Faults
+from fairlead.sim.node import Meter, SimNode, SimPod
+from fairlead.sim.record import Decision, Frame, PodFrame, Recorder
+from fairlead.sim.traces import PERIOD_MS
+
+FRAME_MS = 1_000
+
+
+def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
+    """The governor's configuration for a scenario under one policy."""
+    given = scenario.governor
+    room, rails = given.headroom, given.guardrails
+    return CpuConfig(
+        node_millicores=scenario.node.millicores,
+        policy=policy,
+        reserve=given.reserve,
+        sample_ms=given.sample_ms,
+        clear_ms=given.clear_ms,
+        hysteresis_band=given.hysteresis_band,
+        headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
+        smoothing=Smoothing(given.smoothing.up, given.smoothing.down),
+        guardrails=Guardrails(
+            rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
+            rails.grace_ms,
+        ),
+    )  # fmt: skip
+
+
+class World:
+    """A scenario under one seed and one policy. `policy` None: the scenario's, and its acts'."""
+
+    def __init__(self, scenario: ScenarioDocument, *, seed: int, policy: Policy | None) -> None:
+        self.scenario, self.seed = scenario, seed
+        self.act: ActDocument | None = None
+        self.gone: dict[str, SimPod] = {}
+        """Pods that have left, for the summary."""
+        self.over_capacity_ms = 0
+        """How long Σ limits did not fit; the checkers see to it that it is 0."""
+        self.clock, self.record = VirtualClock(), Recorder()
+        self.node = SimNode(scenario.node.millicores)
+        self._entropy = Entropy(seed)
+        self.faults = Faults(scenario.faults, self._entropy)
+        self.agent = SimAgent(
+            configure(scenario, policy or scenario.policies[0]),
+            node=self.node, clock=self.clock, faults=self.faults, record=self.record,
+            judge=self.judge, decided=self._decided,
+        )  # fmt: skip
+        self._forced = policy is not None
+        self._bounds: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, Meter] = {}
+        self._schedule()
+
+    def advance(self, step_ms: int) -> None:
+        """Let `step_ms` of virtual time pass; raises `Broken` when a promise does not hold."""
+        try:
+            self.clock.run_until(self.clock.now_ms + step_ms)
+        except InvariantBroken as error:
+            seconds = self.clock.now_ms / 1000
+            raise InvariantBroken(f"{error} (seed {self.seed}, at {seconds:g} s)") from error
+
+    def all_pods(self) -> list[SimPod]:
+        """Present and gone, in the order of their names."""
+        pods = {**self.gone, **self.node.pods}
+        return [pods[name] for name in sorted(pods)]
+
+    # --- what happens by itself
+
+    def _schedule(self) -> None:
+        config, at = self.agent.config, self.clock.at
+        for act in self.scenario.acts:
+            at(act.at_s * 1000, Turn.WORLD, partial(self._begin, act))
+        for spec in sorted(self.scenario.pods, key=lambda spec: spec.name):
+            at(spec.arrive_s * 1000, Turn.WORLD, partial(self._arrive, spec))
+            if spec.leave_s is not None:
+                at(spec.leave_s * 1000, Turn.WORLD, partial(self._leave, spec))
+        self.clock.every(PERIOD_MS, Turn.KERNEL, self._tick)
+        self.clock.every(config.sample_ms, Turn.SAMPLE, self.agent.sample)
+        at(config.clear_ms, Turn.CLEAR, self._start_clearing)
+        self.clock.every(FRAME_MS, Turn.FRAME, self._frame)
+
+    def _start_clearing(self) -> None:
+        # Not at time 0: nothing has been measured yet.
+        self.clock.every(self.agent.config.clear_ms, Turn.CLEAR, self.agent.clear)
+
+    def _tick(self) -> None:
+        if self.clock.now_ms:
+            self.node.tick(self.clock.now_ms)
+            capacity = self.agent.capacity_millicores
+            if capacity is not None and self._limits_total() > capacity:
+                self.over_capacity_ms += PERIOD_MS
+            self.judge()
+
+    def _begin(self, act: ActDocument) -> None:
+        self.act = act
+        self.record.happening(self.clock.now_ms, "act", act.title)
+        if act.policy is not None and not self._forced:
+            self.agent.reconfigure(replace(self.agent.config, policy=act.policy))
+
+    def _arrive(self, spec: SimPodDocument) -> None:
+        self.node.pods[spec.name] = SimPod.arriving(spec, self._entropy)
+        capacity = self.agent.config.capacity_millicores
+        low, high = pod_bounds(
+            spec.request_millicores, spec.limit_millicores, capacity_millicores=capacity
+        )
+        self._bounds[spec.name] = (min(low, high), high)
+        if spec.arrive_s:
+            self.record.happening(self.clock.now_ms, "arrive", f"{spec.name} arrives")
+
+    def _leave(self, spec: SimPodDocument) -> None:
+        self.gone[spec.name] = self.node.pods.pop(spec.name)
+        self.agent.forget(spec.name)
+        self.record.happening(self.clock.now_ms, "leave", f"{spec.name} leaves")
+
+    # --- judging
+
+    def judge(self) -> None:
+        """Run the standing checks on the node as it is now."""
+        agent = self.agent
+        now = Standing(
+            limits={name: self.node.pods[name].limit_millicores for name in sorted(agent.adopted)},
+            bounds=self._bounds,
+            capacity_millicores=agent.capacity_millicores,
+            settled=agent.settled,
+        )
+        for name, check in STANDING_CHECKS.items():
+            self._rule(name, check(now))
+
+    def _decided(self, decision: Decision) -> None:
+        for name, check in DECISION_CHECKS.items():
+            self._rule(name, check(decision))
+
+    def _rule(self, check: str, message: str | None) -> None:
+        if message is not None:
+            raise Broken(check=check, message=message, seed=self.seed, time_ms=self.clock.now_ms)
+
+    # --- the picture of a second
+
+    def _frame(self) -> None:
+        if not self.clock.now_ms:
+            return
+        decisions = self.record.decisions
+        plan = decisions[-1].plan if decisions else None
+        agent = self.agent
+        frame = Frame(
+            time_ms=self.clock.now_ms,
+            policy=agent.config.policy,
+            mode=plan.mode if plan else None,
+            shadow_price=plan.shadow_price if plan else None,
+            capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
+            limits_total=self._limits_total(),
+            pods=tuple(self._pod_frame(pod) for pod in self.node.present()),
+        )
+        self.record.frames.append(frame)
+
+    def _limits_total(self) -> int:
+        return sum(self.node.pods[name].limit_millicores or 0 for name in self.agent.adopted)
+
+    def _pod_frame(self, pod: SimPod) -> PodFrame:
+        name, now = pod.spec.name, pod.meter
+        before = self._before.get(name, Meter())
+        self._before[name] = replace(now)
+        periods = now.periods - before.periods
+        throttled = now.throttled_periods - before.throttled_periods
+        return PodFrame(
+            uid=name,
+            want=(now.want_us - before.want_us) // FRAME_MS,
+            limit=pod.limit_millicores,
+            used=(now.used_us - before.used_us) // FRAME_MS,
+            unserved=(now.unserved_us - before.unserved_us) // FRAME_MS,
+            throttled=throttled / periods if periods else 0.0,
+            opted_out=pod.spec.opted_out,
+        )
