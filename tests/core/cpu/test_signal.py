@@ -21,9 +21,27 @@ def test_one_busy_thread_reads_its_true_shortage(short_percent: int) -> None:
         after(usage_us=1_000_000 - held, throttled_us=held, throttled_periods=10 if held else 0),
     )
     assert reading is not None
-    assert reading.shortage == short_percent / 100
+    assert reading.shortage == pytest.approx(short_percent / 100, abs=1e-12)
     assert reading.want_millicores == 1000
     assert reading.throttled_ratio == (1.0 if held else 0.0)
+
+
+def test_a_service_that_runs_dry_wants_what_it_lacks_and_not_a_core() -> None:
+    """300m of work done in 3/4 of each period, then held: the want is 400m, not 550m."""
+    reading = read_signal(
+        START, after(usage_us=300_000, throttled_us=250_000, throttled_periods=10)
+    )
+    assert reading is not None
+    assert (reading.want_millicores, reading.shortage) == (400, 0.25)
+
+
+def test_two_busy_threads_read_their_true_shortage() -> None:
+    """Two spinning threads on half a core each: want 2000m, short by 3/4."""
+    reading = read_signal(
+        START, after(usage_us=500_000, throttled_us=1_500_000, throttled_periods=10)
+    )
+    assert reading is not None
+    assert (reading.want_millicores, reading.shortage) == (2000, 0.75)
 
 
 def test_demand_is_the_place_of_the_want_between_min_and_max() -> None:

@@ -1,15 +1,16 @@
 """The demand signal: from the kernel's counters of one container to a demand between 0 and 1.
 
-A throttled container shows how much it was *held back*: the time its runnable threads stood
-throttled. Usage plus that time is what it wanted, so
+A throttled container shows how long its runnable threads stood *held back*. With `used` and `held`
+as shares of the elapsed time (in cores):
 
-    shortage = held / (used + held)      0 when unthrottled, (want - limit)/want when short
-    want     = used + held               in millicores
+    want     = used / (1 - held)      while used + held < 1: one thread, held for part of the time
+             = used + held            from there on: that many threads were runnable
+    shortage = 1 - used / want        0 when unthrottled, (want - limit)/want when short
     demand   = clip((want - min) / (max - min), 0, 1)
 
-keeps its slope from 0 to 100 % shortage. clip((held/used)/0.1) reads 1.0 from 9 % on, and a signal
-that falls to 0 as soon as the limit is raised makes limits oscillate; `want` does not move when
-only the limit moves.
+It keeps its slope from 0 to 100 % shortage, where clip((held/used)/0.1) reads 1.0 from 9 % on. And
+`want` does not move when only the limit moves: a signal that falls to 0 as soon as the limit is
+raised makes limits oscillate.
 """
 
 from dataclasses import dataclass
@@ -69,10 +70,14 @@ def read_signal(before: Counters | None, after: Counters | None) -> Reading | No
         return None
     if throttled == 0:
         held = 0  # a throttle that began before this window is not news
+    # A held thread is not a whole core of work: a service that runs dry 3/4 into each period waits
+    # for 1/4 of it, and wants 4/3 of what it used. Threads that spin read the same either way.
+    alone = used + held < elapsed
+    want = used * elapsed // (elapsed - held) if alone else used + held
     return Reading(
         usage_millicores=used * 1000 // elapsed,
-        want_millicores=(used + held) * 1000 // elapsed,
-        shortage=held / (used + held) if held else 0.0,
+        want_millicores=want * 1000 // elapsed,
+        shortage=1 - used / want if want else 0.0,
         throttled_ratio=min(throttled / periods, 1.0) if periods else 0.0,
     )
 
