@@ -6,6 +6,7 @@ read from JSON, because the user's original bounds must survive a restart of the
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from typing import Any, NamedTuple, Self
 
 from fairlead.core import units
@@ -51,6 +52,12 @@ class CpuConfig:
     def capacity_millicores(self) -> int:
         """What may be handed out while no pod is opted out."""
         return self.node_millicores - int(self.node_millicores * self.reserve)
+
+    @property
+    def misses_max(self) -> int:
+        """How many misses bring the headroom to its cap; more would only take longer to forget."""
+        room = self.headroom
+        return ceil(round((room.cap - room.base) / room.per_miss, 6)) if room.per_miss else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,8 @@ class PodState:
     changed_ms: int | None = None
     demand: float | None = None
     """Smoothed; None until the first good reading."""
+    throttling: float | None = None
+    """The smoothed share of throttled periods."""
     misses: int = 0
     missed_ms: int | None = None
     # Not kept across restarts: counters may be reset and a window is cheap to refill.
@@ -150,7 +159,7 @@ class PodState:
         return cls(**stored)
 
 
-_INTEGER, _INTEGER_OR_NONE = (int,), (int, type(None))
+_INTEGER, _INTEGER_OR_NONE, _NUMBER_OR_NONE = (int,), (int, type(None)), (float, int, type(None))
 _LASTING: Mapping[str, tuple[type, ...]] = {
     "uid": (str,),
     "min_millicores": _INTEGER,
@@ -161,7 +170,8 @@ _LASTING: Mapping[str, tuple[type, ...]] = {
     "current_millicores": _INTEGER_OR_NONE,
     "adopted": (bool,),
     "changed_ms": _INTEGER_OR_NONE,
-    "demand": (float, int, type(None)),
+    "demand": _NUMBER_OR_NONE,
+    "throttling": _NUMBER_OR_NONE,
     "misses": _INTEGER,
     "missed_ms": _INTEGER_OR_NONE,
 }
