@@ -5,6 +5,6 @@ changes go out as values. The simulator and the agents drive the same classes.
 """
 
 from fairlead.engine.cpu import CpuGovernor
-from fairlead.engine.cpu_state import BadState, Change, Changes, CpuConfig, Sighting
+from fairlead.engine.cpu_state import BadState, Change, Changes, CpuConfig
 
-__all__ = ["BadState", "Change", "Changes", "CpuConfig", "CpuGovernor", "Sighting"]
+__all__ = ["BadState", "Change", "Changes", "CpuConfig", "CpuGovernor"]

@@ -4,7 +4,7 @@
     governor.observe(now_ms, sightings)           # each sample (1 s), all pods of the node
     snapshot, plan = governor.decide(now_ms)      # each clear (5 s); record both, then apply
     changes = governor.changes(plan)              # decreases first, then increases
-    governor.applied(now_ms, {"web": 700})        # what was really written
+    governor.applied(now_ms, change, 700)         # each limit that was really written
 
 The node agent and the simulator drive it; `export`/`restore` carry it across a restart.
 """
@@ -17,15 +17,28 @@ from fairlead.core.cpu import (
     Plan,
     Pod,
     PodHistory,
+    Reading,
     Snapshot,
     clear_guarded,
     count_misses,
+    pod_reading,
     read_signal,
     smooth,
+    split_grant,
 )  # fmt: skip
-from fairlead.engine.cpu_state import BadState, Change, Changes, CpuConfig, PodState, Sighting
+from fairlead.engine.cpu_state import (
+    BadState,
+    Change,
+    Changes,
+    ContainerState,
+    CpuConfig,
+    PodState,
+)  # fmt: skip
+from fairlead.ports.cpu import ContainerSighting, Sighting
 
 STATE_VERSION = 1
+# Moving a few millicores between the containers of one pod is not worth two writes.
+SPLIT_BAND = 0.10
 
 
 class CpuGovernor:
@@ -56,26 +69,44 @@ class CpuGovernor:
                 reserved += sighting.reserved_millicores
                 continue
             state = self._pods.get(sighting.uid)
-            if state is None:
+            if state is None or state.identity != sighting.identity:
                 state = PodState.at_first_sight(sighting, self.config, now_ms)
-            state.current_millicores = sighting.limit_millicores
             self._read(state, sighting)
+            state.current_millicores = sighting.limit_millicores
             seen[sighting.uid] = state
         self._pods, self._reserved_millicores = seen, reserved
 
     def _read(self, state: PodState, sighting: Sighting) -> None:
-        """Fold one reading into the smoothed demand; a missing one leaves the last value."""
-        reading = read_signal(state.counters, sighting.counters)
-        # After a reset the new counters are the base of the next difference; after a failed
-        # reading the old ones are, so that one lost sample costs one sample.
-        state.counters = sighting.counters or state.counters
-        if reading is None:
-            return
+        """Fold one sample into the smoothed demand; a missing one leaves the last value."""
+        known, state.containers = state.containers, {}
+        readings = []
+        for seen in sighting.containers:
+            container = known.get(seen.name) or ContainerState(
+                seen.limit_millicores, seen.limit_millicores
+            )
+            container.current_millicores = seen.limit_millicores
+            state.containers[seen.name] = container
+            readings.append(self._read_container(container, seen))
+        whole = [reading for reading in readings if reading is not None]
+        if not whole or len(whole) < len(readings):
+            return  # a pod with a blind container would look smaller than it is
+        reading = pod_reading(whole)
         demand = reading.demand(state.min_millicores, state.max_millicores)
         smoothing = self.config.smoothing
         state.demand = smooth(state.demand, demand, smoothing)
         state.throttling = smooth(state.throttling, reading.throttled_ratio, smoothing)
         state.window_usage.append(reading.usage_millicores)
+
+    def _read_container(self, container: ContainerState, seen: ContainerSighting) -> Reading | None:
+        reading = read_signal(container.counters, seen.counters)
+        # After a reset the new counters are the base of the next difference; after a failed
+        # reading the old ones are, so that one lost sample costs one sample.
+        container.counters = seen.counters or container.counters
+        if reading is not None:
+            container.want_millicores = smooth(
+                container.want_millicores, reading.want_millicores, self.config.smoothing
+            )
+        return reading
 
     def decide(self, now_ms: int) -> tuple[Snapshot, Plan]:
         """Clear the market inside the guardrails. Record the snapshot and the plan, then apply."""
@@ -126,29 +157,47 @@ class CpuGovernor:
         newcomers: list[Change] = []
         increases: list[Change] = []
         for uid in sorted(plan.allocations):
-            state, after = self._pods.get(uid), plan.allocations[uid]
-            if state is None:
-                continue
-            before = state.current_millicores
-            change = Change(uid, before, after)
-            falls = before is None or after < before
-            if not state.adopted:
-                (newcomers if falls else increases).append(change)
-            elif falls:
-                decreases.append(change)
-            elif after != before:
-                increases.append(change)
-        return Changes(tuple(decreases), (*newcomers, *increases))
-
-    def applied(self, now_ms: int, limits: Mapping[str, int]) -> None:
-        """Note the limits that were written and are in force."""
-        for uid, limit in limits.items():
             state = self._pods.get(uid)
             if state is None:
                 continue
-            if limit != state.current_millicores:
-                state.changed_ms = now_ms
-            state.current_millicores, state.adopted = limit, True
+            for name, after in self._split(state, plan.allocations[uid]).items():
+                before = state.containers[name].current_millicores
+                change = Change(uid, name, before, after)
+                falls = before is None or after < before
+                if not state.adopted:
+                    (newcomers if falls else increases).append(change)
+                elif falls:
+                    decreases.append(change)
+                elif after != before:
+                    increases.append(change)
+        return Changes(tuple(decreases), (*newcomers, *increases))
+
+    def _split(self, state: PodState, grant: int) -> dict[str, int]:
+        """The grant by container. A pod whose grant stays keeps its split unless it is far off."""
+        containers = state.containers
+        needs = {name: int(c.want_millicores or 0) for name, c in containers.items()}
+        caps = {name: c.original_limit_millicores for name, c in containers.items()}
+        parts = split_grant(grant, needs, caps)
+        now = {name: c.current_millicores for name, c in containers.items()}
+        if state.current_millicores != grant or None in now.values():
+            return parts
+        kept = {name: limit for name, limit in now.items() if limit is not None}
+        far = any(abs(parts[name] - kept[name]) > SPLIT_BAND * kept[name] for name in kept)
+        return parts if far else kept
+
+    def applied(self, now_ms: int, change: Change, limit_millicores: int) -> None:
+        """Note one limit that was written and is in force."""
+        state = self._pods.get(change.uid)
+        container = state.containers.get(change.container) if state else None
+        if state is None or container is None:
+            return
+        container.current_millicores = limit_millicores
+        limits = [c.current_millicores for c in state.containers.values()]
+        whole = None if None in limits else sum(limit or 0 for limit in limits)
+        if whole != state.current_millicores:
+            state.changed_ms = now_ms
+        state.current_millicores = whole
+        state.adopted = whole is not None
 
     def reconfigure(self, config: CpuConfig) -> None:
         """Go on under another configuration (say, another policy). Frozen bounds stay frozen."""

@@ -1,11 +1,11 @@
-"""The CPU governor's values: its configuration, what a sensor saw, and what is kept per pod.
+"""The CPU governor's values: its configuration, what it writes, and what is kept per pod.
 
 Called by `engine.cpu`. Everything here is plain data; the state of a pod can be written to and
 read from JSON, because the user's original bounds must survive a restart of the agent.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple, Self
 
@@ -20,6 +20,7 @@ from fairlead.core.cpu import (
     pod_weight,
 )  # fmt: skip
 from fairlead.core.units import OutOfRange
+from fairlead.ports.cpu import Sighting
 
 
 class BadState(ValueError):  # noqa: N818 - named as the documents name things
@@ -60,35 +61,11 @@ class CpuConfig:
         return ceil(round((room.cap - room.base) / room.per_miss, 6)) if room.per_miss else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """What a sensor saw of one pod in one sample.
-
-    `limit_millicores` is the limit in force (None: unlimited). At first sight it is the user's own
-    and becomes the pod's maximum for good. `counters` None: the sensor could not read them.
-    `started_ms` (None: now, at first sight) is where the start-up grace counts from: an agent that
-    starts on a busy node must not treat every old pod as a newcomer.
-    """
-
-    uid: str
-    request_millicores: int
-    limit_millicores: int | None
-    counters: Counters | None
-    priority: int = 0
-    opted_out: bool = False
-    started_ms: int | None = None
-
-    @property
-    def reserved_millicores(self) -> int:
-        """What an opted-out pod takes from the capacity: its limit, else its request."""
-        limit = self.limit_millicores
-        return self.request_millicores if limit is None else limit
-
-
 class Change(NamedTuple):
-    """One limit to write. `before` None: the pod was unlimited."""
+    """One container's limit to write. `before` None: it was unlimited."""
 
     uid: str
+    container: str
     before: int | None
     after: int
 
@@ -100,6 +77,17 @@ class Changes(NamedTuple):
 
     decreases: tuple[Change, ...]
     increases: tuple[Change, ...]
+
+
+@dataclass(slots=True)
+class ContainerState:
+    """One container: its user's limit for good, the one in force, and its smoothed want."""
+
+    original_limit_millicores: int | None
+    current_millicores: int | None
+    want_millicores: float | None = None
+    # Not kept across restarts: counters may have been reset meanwhile.
+    counters: Counters | None = None
 
 
 @dataclass(slots=True)
@@ -122,8 +110,9 @@ class PodState:
     """The smoothed share of throttled periods."""
     misses: int = 0
     missed_ms: int | None = None
-    # Not kept across restarts: counters may be reset and a window is cheap to refill.
-    counters: Counters | None = field(default=None, compare=False)
+    identity: str = ""
+    containers: dict[str, ContainerState] = field(default_factory=dict)
+    # Not kept across restarts: a window is cheap to refill.
     window_usage: list[int] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -142,11 +131,17 @@ class PodState:
             original_limit_millicores=sighting.limit_millicores,
             started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
             current_millicores=sighting.limit_millicores,
+            identity=sighting.identity,
         )
 
     def export(self) -> dict[str, Any]:
         """The lasting part, ready for JSON."""
-        return {name: value for name, value in asdict(self).items() if name in _LASTING}
+        lasting = {name: getattr(self, name) for name in _LASTING}
+        lasting["containers"] = {
+            name: [c.original_limit_millicores, c.current_millicores, c.want_millicores]
+            for name, c in sorted(self.containers.items())
+        }
+        return lasting
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any]) -> Self:
@@ -156,7 +151,8 @@ class PodState:
         for name, kinds in _LASTING.items():
             if type(stored[name]) not in kinds:
                 raise BadState(f"{name} of a pod's state cannot be {stored[name]!r}")
-        return cls(**stored)
+        containers = {name: ContainerState(*kept) for name, kept in stored["containers"].items()}
+        return cls(**{**stored, "containers": containers})
 
 
 _INTEGER, _INTEGER_OR_NONE, _NUMBER_OR_NONE = (int,), (int, type(None)), (float, int, type(None))
@@ -174,4 +170,6 @@ _LASTING: Mapping[str, tuple[type, ...]] = {
     "throttling": _NUMBER_OR_NONE,
     "misses": _INTEGER,
     "missed_ms": _INTEGER_OR_NONE,
+    "identity": (str,),
+    "containers": (dict,),
 }

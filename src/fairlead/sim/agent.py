@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, Plan
-from fairlead.engine import Change, Changes, CpuConfig, CpuGovernor, Sighting
+from fairlead.engine import Change, Changes, CpuConfig, CpuGovernor
+from fairlead.ports.cpu import ContainerSighting, Sighting
 from fairlead.schema.scenario import FaultDocument, FaultPoint
 from fairlead.sim.clock import Turn, VirtualClock
 from fairlead.sim.faults import Faults
@@ -83,8 +84,7 @@ class SimAgent:
         return Sighting(
             uid=name,
             request_millicores=pod.spec.request_millicores,
-            limit_millicores=pod.limit_millicores,
-            counters=counters,
+            containers=(ContainerSighting("", pod.limit_millicores, counters),),
             priority=pod.spec.priority,
             opted_out=pod.spec.opted_out,
             started_ms=pod.started_ms,
@@ -146,7 +146,7 @@ class SimAgent:
         wrong = self._fault(FaultPoint.ACTUATOR_WRONG, change)
         pod.limit_millicores = change.after * (1 if wrong is None else wrong.factor)
         self.adopted.add(change.uid)
-        self.governor.applied(self._clock.now_ms, {change.uid: change.after})
+        self.governor.applied(self._clock.now_ms, change, change.after)
         self._store()
         self._judge()
 

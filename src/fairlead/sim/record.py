@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Mode, Plan, Policy, Snapshot
-from fairlead.engine import Sighting
+from fairlead.ports.cpu import Sighting
 from fairlead.schema.cpu import from_plan, from_snapshot
 
 
@@ -46,6 +46,9 @@ class Frame(NamedTuple):
     policy: Policy
     mode: Mode | None
     shadow_price: float | None
+    """As recorded with the decision."""
+    free_price: float | None
+    """The price of the same snapshot without guardrails: pinned pods hide a scarcity for a while."""
     capacity: int
     limits_total: int
     """Σ of the limits that are ours."""
@@ -100,7 +103,7 @@ class Recorder:
 
 def _sighting(sighting: Sighting) -> list[int | None]:
     """Compact, because there is one per pod and second."""
-    read = sighting.counters
+    read = sighting.containers[0].counters
     if read is None:
         return [sighting.limit_millicores, None]
     return [

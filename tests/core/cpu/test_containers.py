@@ -1,23 +1,31 @@
-"""Several containers in a pod: one demand, one grant split back."""
+"""Several containers in a pod: one reading, one grant split back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import Container, pod_demand, split_grant
+from fairlead.core.cpu import Reading, pod_reading, split_grant
 
 
-def test_pod_demand_is_the_limit_weighted_mean() -> None:
-    """A large idle container and a small starved one."""
-    assert pod_demand([Container("a", 900, 0.0), Container("b", 100, 1.0)]) == 0.1
-    assert pod_demand([Container("a", 0, 0.2), Container("b", 0, 0.6)]) == 0.4
-    assert pod_demand([]) == 0.0
+def test_pod_reading_adds_up() -> None:
+    """Sums of use and want, the worst throttling, and the shortage they make together."""
+    busy, idle = Reading(300, 400, 0.25, 0.9), Reading(100, 100, 0.0, 0.0)
+    assert pod_reading([busy, idle]) == Reading(400, 500, 1 - 400 / 500, 0.9)
+    assert pod_reading([]) == Reading(0, 0, 0.0, 0.0)
 
 
-@given(st.lists(st.builds(Container, st.just("c"), st.integers(0, 10**12), st.floats(0, 1))))
-def test_pod_demand_is_a_ratio(containers: list[Container]) -> None:
-    """Whatever the limits, the mean stays a demand, and the order never matters."""
-    assert 0 <= pod_demand(containers) <= 1
-    assert pod_demand(containers) == pod_demand(containers[::-1])
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 100)), min_size=1, max_size=6))
+def test_pod_demand_is_the_limit_weighted_mean(containers: list[tuple[int, int]]) -> None:
+    """Minimums in proportion to limits: the demand of the sum is the weighted mean of demands."""
+    limits = [100 * limit for limit, _ in containers]
+    wants = [
+        limit // 10 + (limit - limit // 10) * percent // 100
+        for limit, (_, percent) in zip(limits, containers, strict=True)
+    ]
+    readings = [Reading(want, want, 0.0, 0.0) for want in wants]
+    demands = [r.demand(limit // 10, limit) for r, limit in zip(readings, limits, strict=True)]
+    mean = sum(x * d for x, d in zip(limits, demands, strict=True)) / sum(limits)
+    assert pod_reading(readings).demand(sum(limits) // 10, sum(limits)) == pytest.approx(mean)
 
 
 def test_split_by_need() -> None:
@@ -27,6 +35,13 @@ def test_split_by_need() -> None:
     assert split_grant(101, {"app": 0, "sidecar": 0}) == {"app": 51, "sidecar": 50}
     assert split_grant(5, {"app": 900, "sidecar": 1}) == {"app": 3, "sidecar": 2}
     assert split_grant(5, {}) == {}
+
+
+def test_split_keeps_the_users_caps() -> None:
+    """A container never gets more than its user allowed; the others take the rest."""
+    needs = {"app": 100, "sidecar": 900}
+    assert split_grant(1000, needs, {"app": None, "sidecar": 200}) == {"app": 800, "sidecar": 200}
+    assert split_grant(1000, needs, {"app": 300, "sidecar": 200}) == {"app": 300, "sidecar": 200}
 
 
 @given(

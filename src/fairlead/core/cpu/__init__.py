@@ -8,7 +8,7 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.cpu.containers import Container, pod_demand, split_grant
+from fairlead.core.cpu.containers import pod_reading, split_grant
 from fairlead.core.cpu.guardrails import Guardrails, PodHistory, clear_guarded
 from fairlead.core.cpu.market import clear
 from fairlead.core.cpu.model import Headroom, Mode, Plan, Pod, Policy, Snapshot
@@ -16,7 +16,6 @@ from fairlead.core.cpu.need import Need, count_misses, estimate_need, pod_bounds
 from fairlead.core.cpu.signal import Counters, Reading, Smoothing, read_signal, smooth
 
 __all__ = [
-    "Container",
     "Counters",
     "Guardrails",
     "Headroom",
@@ -34,7 +33,7 @@ __all__ = [
     "count_misses",
     "estimate_need",
     "pod_bounds",
-    "pod_demand",
+    "pod_reading",
     "pod_weight",
     "read_signal",
     "smooth",

@@ -1,0 +1,133 @@
+"""Strict parsing of the kernel's cgroup and pressure files. Called by the sensor.
+
+A file that is truncated, empty, huge or not what the kernel writes gives None (signal missing),
+never a zero and never an exception: rubbish must not look like an idle container.
+"""
+
+from typing import NamedTuple
+
+FILE_BYTES_MAX = 4096
+_COUNTER_MAX = 2**63 - 1
+_US_PER_NS = 1000
+_PRESSURE_FIELDS = 5  # some avg10= avg60= avg300= total=
+
+
+class CpuStat(NamedTuple):
+    """The bandwidth counters of one cgroup; `usage_us` only where cpu.stat carries it (v2)."""
+
+    periods: int
+    throttled_periods: int
+    throttled_us: int
+    usage_us: int | None
+
+
+class Quota(NamedTuple):
+    """A bandwidth limit as the kernel keeps it; `quota_us` None means unlimited."""
+
+    quota_us: int | None
+    period_us: int
+
+    @property
+    def millicores(self) -> int | None:
+        """The limit in our unit, rounded down."""
+        return None if self.quota_us is None else self.quota_us * 1000 // self.period_us
+
+
+class Pressure(NamedTuple):
+    """Stall time since boot; `full_us` is None where the kernel does not account it."""
+
+    some_us: int
+    full_us: int | None
+
+
+def whole_number(text: bytes) -> int | None:
+    """ASCII digits and nothing else: `int()` would take `1_000`, signs and other scripts."""
+    if not text.isdigit() or len(text) > 19:
+        return None
+    value = int(text)
+    return value if value <= _COUNTER_MAX else None
+
+
+def counter(data: bytes) -> int | None:
+    """A file that holds one number and a newline (cpuacct.usage)."""
+    return whole_number(data[:-1]) if data.endswith(b"\n") else None
+
+
+def cpu_stat_v1(data: bytes) -> CpuStat | None:
+    """cpu.stat of a v1 hierarchy: throttled_time in nanoseconds, no usage."""
+    table = _table(data)
+    if table is None or not {b"nr_periods", b"nr_throttled", b"throttled_time"} <= table.keys():
+        return None
+    throttled_us = table[b"throttled_time"] // _US_PER_NS
+    return CpuStat(table[b"nr_periods"], table[b"nr_throttled"], throttled_us, None)
+
+
+def cpu_stat_v2(data: bytes) -> CpuStat | None:
+    """cpu.stat of the unified hierarchy: microseconds, usage included."""
+    table = _table(data)
+    if table is None or b"usage_usec" not in table:
+        return None
+    usage = table[b"usage_usec"]
+    bandwidth = (b"nr_periods", b"nr_throttled", b"throttled_usec")
+    if not any(key in table for key in bandwidth):
+        return CpuStat(0, 0, 0, usage)  # no limit was ever set: the kernel leaves them out
+    if not all(key in table for key in bandwidth):
+        return None
+    periods, throttled, throttled_us = (table[key] for key in bandwidth)
+    return CpuStat(periods, throttled, throttled_us, usage)
+
+
+def quota_v1(quota: bytes, period: bytes) -> Quota | None:
+    """cpu.cfs_quota_us and cpu.cfs_period_us; -1 means unlimited."""
+    length = counter(period)
+    if not length:
+        return None
+    if quota == b"-1\n":
+        return Quota(None, length)
+    amount = counter(quota)
+    return Quota(amount, length) if amount else None
+
+
+def quota_v2(data: bytes) -> Quota | None:
+    """cpu.max: `max 100000` or `50000 100000`."""
+    parts = data[:-1].split(b" ") if data.endswith(b"\n") else []
+    if len(parts) != 2:
+        return None
+    length = whole_number(parts[1])
+    if not length:
+        return None
+    if parts[0] == b"max":
+        return Quota(None, length)
+    amount = whole_number(parts[0])
+    return Quota(amount, length) if amount else None
+
+
+def pressure(data: bytes) -> Pressure | None:
+    """A PSI file: the `total` counters; the averages refresh too slowly to steer by."""
+    totals: dict[bytes, int] = {}
+    if not data.endswith(b"\n") or len(data) > FILE_BYTES_MAX:
+        return None
+    for line in data[:-1].split(b"\n"):
+        words = line.split(b" ")
+        if len(words) != _PRESSURE_FIELDS or not words[4].startswith(b"total="):
+            return None
+        value = whole_number(words[4].removeprefix(b"total="))
+        if value is None or words[0] in totals:
+            return None
+        totals[words[0]] = value
+    some = totals.get(b"some")
+    return None if some is None else Pressure(some, totals.get(b"full"))
+
+
+def _table(data: bytes) -> dict[bytes, int] | None:
+    """Lines of `key number`, complete to the last newline."""
+    if not data.endswith(b"\n") or len(data) > FILE_BYTES_MAX:
+        return None
+    table: dict[bytes, int] = {}
+    for line in data[:-1].split(b"\n"):
+        key, space, number = line.partition(b" ")
+        value = whole_number(number)
+        if not space or value is None or key in table:
+            return None
+        table[key] = value
+    return table

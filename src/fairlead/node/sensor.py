@@ -1,0 +1,131 @@
+"""Sees pods in a cgroup tree: which there are, their containers, counters and limits.
+
+A pod is a cgroup that matches the pattern. Its child cgroups are its containers; without any it is
+its own only container, named "". Throttling is counted where the limit is, so containers are read
+one by one: a pod's own cpu.stat stays at zero while its containers are throttled.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fairlead.node.cgroups import CgroupFiles, ContainerFiles
+from fairlead.ports.cpu import ContainerSighting, Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class PodRule:
+    """What the user says about pods whose path matches: the first matching rule counts."""
+
+    match: str
+    request_millicores: int = 0
+    priority: int = 0
+    opted_out: bool = False
+
+
+_NO_RULE = PodRule(match="*")
+
+
+@dataclass(slots=True)
+class _Pod:
+    """A pod under watch: its identity and its containers' open files."""
+
+    identity: str
+    started_ms: int
+    rule: PodRule
+    containers: dict[str, ContainerFiles]
+
+    def close(self) -> None:
+        for files in self.containers.values():
+            files.close()
+
+
+class CgroupSensor:
+    """A `CpuSensor` over real cgroups. Keeps descriptors open between samples."""
+
+    def __init__(self, files: CgroupFiles, pattern: str, rules: tuple[PodRule, ...] = ()) -> None:
+        self._files, self._pattern, self._rules = files, pattern, rules
+        self._pods: dict[str, _Pod] = {}
+
+    def sample(self, now_ms: int) -> list[Sighting]:
+        """Look for pods that came or went, then read all of them."""
+        self._discover(now_ms)
+        return [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for pod in self._pods.values():
+            pod.close()
+        self._pods.clear()
+
+    def _discover(self, now_ms: int) -> None:
+        here = set(self._files.cpu.matching(self._pattern))
+        for uid in sorted(self._pods.keys() - here):
+            self._pods.pop(uid).close()
+        for uid in sorted(here):
+            try:
+                self._refresh(uid, now_ms)
+            except OSError:
+                continue  # it went away while we looked: the next sample sees that
+
+    def _refresh(self, uid: str, now_ms: int) -> None:
+        """Open what is new of one pod, close what is gone."""
+        with self._files.cpu.directory(uid) as descriptor:
+            stat = os.fstat(descriptor)
+        pod = self._pods.get(uid)
+        if pod is None or pod.identity != str(stat.st_ino):
+            if pod is not None:
+                pod.close()
+            age_ms = max(0, int((time.time() - stat.st_ctime) * 1000))
+            pod = self._pods[uid] = _Pod(str(stat.st_ino), now_ms - age_ms, self._rule(uid), {})
+        # The link count of a cgroup directory is 2 plus its children: no scan when it says none.
+        names = self._files.cpu.children(uid) if stat.st_nlink != 2 else []
+        wanted = names or [""]
+        for name in pod.containers.keys() - set(wanted):
+            pod.containers.pop(name).close()
+        for name in wanted:
+            if name not in pod.containers:
+                pod.containers[name] = self._files.container(container_path(uid, name))
+
+    def _rule(self, uid: str) -> PodRule:
+        return next((rule for rule in self._rules if fnmatchcase(uid, rule.match)), _NO_RULE)
+
+    @staticmethod
+    def _sight(uid: str, pod: _Pod) -> Sighting:
+        containers = []
+        for name in sorted(pod.containers):
+            files = pod.containers[name]
+            quota = files.quota()
+            limit = None if quota is None else quota.millicores
+            # A limit that cannot be read is not "unlimited": the whole reading is missing.
+            counters = None if quota is None else files.counters()
+            containers.append(ContainerSighting(name, limit, counters))
+        return Sighting(
+            uid=uid,
+            request_millicores=pod.rule.request_millicores,
+            containers=tuple(containers),
+            priority=pod.rule.priority,
+            opted_out=pod.rule.opted_out,
+            started_ms=pod.started_ms,
+            identity=pod.identity,
+        )
+
+
+def container_path(uid: str, container: str) -> str:
+    """Where a container's cgroup lies below the root."""
+    return f"{uid}/{container}" if container else uid
+
+
+def pod_limits(files: CgroupFiles, paths: Mapping[str, object]) -> dict[str, int | None]:
+    """Limits in force by path, for status and restore; a path that is gone is left out."""
+    limits: dict[str, int | None] = {}
+    for path in sorted(paths):
+        try:
+            quota = files.quota(path)
+        except OSError:
+            continue
+        if quota is not None:
+            limits[path] = quota.millicores
+    return limits
