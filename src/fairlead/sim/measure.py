@@ -21,7 +21,7 @@ class PodFigures:
     """Limit times time; None for a pod without a limit."""
     used_core_s: float
     unserved_core_s: float
-    """Runnable and not run; work that waits counts again in every period it waits."""
+    """Not served when it was wanted: lost, or served later."""
     throttled_ratio: float
     slack: float | None
     """Share of the grant that was not used."""

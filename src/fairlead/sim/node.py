@@ -33,7 +33,7 @@ class Meter:
     want_us: int = 0
     used_us: int = 0
     unserved_us: int = 0
-    """Work that was runnable and not run, whether it was lost or had to wait."""
+    """Work not run in the period in which it arrived, whether it was lost or had to wait."""
     granted_us: int = 0
     throttled_us: int = 0
     periods: int = 0
@@ -50,6 +50,7 @@ class SimPod:
     limit_millicores: int | None
     threads: int
     started_ms: int
+    arriving_us: int = 0
     queue_us: int = 0
     meter: Meter = field(default_factory=Meter)
     counters_base: Meter = field(default_factory=Meter)
@@ -90,9 +91,9 @@ class SimPod:
 
     def claim_us(self, start_ms: int) -> tuple[int, int]:
         """(runnable work, what the quota allows of it) in the period that starts at `start_ms`."""
-        arriving = self.want(start_ms) * PERIOD_MS
-        self.meter.want_us += arriving
-        self.queue_us += arriving
+        self.arriving_us = self.want(start_ms) * PERIOD_MS
+        self.meter.want_us += self.arriving_us
+        self.queue_us += self.arriving_us
         runnable = min(self.queue_us, self.threads * PERIOD_US)
         limit = self.limit_millicores
         return runnable, runnable if limit is None else min(runnable, limit * PERIOD_MS)
@@ -101,7 +102,7 @@ class SimPod:
         """Account the period as the kernel does."""
         meter = self.meter
         meter.used_us += used_us
-        meter.unserved_us += runnable_us - used_us
+        meter.unserved_us += max(0, self.arriving_us - used_us)
         meter.lifetime_ms += PERIOD_MS
         # The queue keeps what waits; what it cannot keep is lost.
         self.queue_us = min(self.queue_us - used_us, self.spec.queue_core_s * 1_000_000)

@@ -31,6 +31,12 @@ class Run:
     faults: dict[str, int]
     broken: Broken | None
 
+    @property
+    def name(self) -> str:
+        """The policy, or "by-act" where the scenario's acts changed it on the way."""
+        used = {frame.policy for frame in self.frames}
+        return "by-act" if len(used) > 1 else self.policy.value
+
 
 @dataclass(frozen=True, slots=True)
 class Played:

@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     shadow_price: float | None
     """As recorded with the decision."""
     free_price: float | None
-    """The price of the same snapshot without guardrails: pinned pods hide a scarcity for a while."""
+    """That of the same snapshot without guardrails: pinned pods hide scarcity for a while."""
     capacity: int
     limits_total: int
     """Σ of the limits that are ours."""

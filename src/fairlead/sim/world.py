@@ -10,7 +10,7 @@ Everything that happens is an event on the virtual clock. `sim.play` runs whole 
 from dataclasses import replace
 from functools import partial
 
-from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, pod_bounds
+from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, clear, pod_bounds
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine import CpuConfig
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
@@ -19,6 +19,7 @@ from fairlead.sim.checkers import DECISION_CHECKS, STANDING_CHECKS, Broken, Stan
 from fairlead.sim.clock import Turn, VirtualClock
 from fairlead.sim.entropy import Entropy
 from fairlead.sim.faults import Faults
+from fairlead.sim.narrate import tell
 from fairlead.sim.node import Meter, SimNode, SimPod
 from fairlead.sim.record import Decision, Frame, PodFrame, Recorder
 from fairlead.sim.traces import PERIOD_MS
@@ -68,6 +69,7 @@ class World:
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}
+        self._free_price: float | None = None
         self._schedule()
 
     def advance(self, step_ms: int) -> None:
@@ -148,6 +150,14 @@ class World:
     def _decided(self, decision: Decision) -> None:
         for name, check in DECISION_CHECKS.items():
             self._rule(name, check(decision))
+        free = [
+            replace(pod, lower_millicores=None, upper_millicores=None)
+            for pod in decision.snapshot.pods
+        ]
+        self._free_price = clear(replace(decision.snapshot, pods=tuple(free))).shadow_price
+        earlier = self.record.decisions[:-1][-1:]
+        for kind, text in tell(earlier[0] if earlier else None, decision):
+            self.record.happening(self.clock.now_ms, kind, text)
 
     def _rule(self, check: str, message: str | None) -> None:
         if message is not None:
@@ -166,6 +176,7 @@ class World:
             policy=agent.config.policy,
             mode=plan.mode if plan else None,
             shadow_price=plan.shadow_price if plan else None,
+            free_price=self._free_price,
             capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
             limits_total=self._limits_total(),
             pods=tuple(self._pod_frame(pod) for pod in self.node.present()),

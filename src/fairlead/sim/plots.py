@@ -1,0 +1,272 @@
+"""The pictures of a played scenario. Needs matplotlib (the extra `plots`), imported on use.
+
+Per policy: what the pods want and what they are granted, stacked against the capacity, the mode,
+what went unserved and the shadow price; then one small panel per pod. With several policies also
+a comparison.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from fairlead.core.cpu import Mode
+from fairlead.sim.play import Played, Run
+
+INSTALL_HINT = "pip install 'fairlead[plots]'"
+PANELS_MAX = 12
+# Okabe and Ito's colours: told apart by colour-blind readers, and in print.
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255",
+    "#44AA99", "#AA4499", "#117733", "#332288",
+)  # fmt: skip
+MODE_COLOURS = {
+    Mode.UNCONGESTED: "#7fbf7b", Mode.CONGESTED: "#f1a340", Mode.OVERLOADED: "#c51b3a",
+}  # fmt: skip
+INK, FAINT = "#333333", "#bbbbbb"
+STYLE = {
+    "font.size": 9, "axes.edgecolor": FAINT, "axes.labelcolor": INK, "text.color": INK,
+    "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#eeeeee", "axes.axisbelow": True, "figure.dpi": 110,
+    "legend.frameon": False,
+}  # fmt: skip
+
+
+class PlotsMissing(ImportError):  # noqa: N818 - said to users as it is
+    """matplotlib is not installed."""
+
+
+def load_matplotlib() -> Any:
+    """matplotlib, or `PlotsMissing`. Figures are made directly: no display, no global state."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - optional and slow to import
+        import matplotlib.figure  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise PlotsMissing(f"plots need matplotlib: {INSTALL_HINT}") from error
+    return mpl
+
+
+def draw_plots(played: Played, folder: Path) -> list[str]:
+    """Draw everything into `folder`; returns the names of the files."""
+    mpl = load_matplotlib()
+    names = []
+    with mpl.rc_context(STYLE):
+        for run in played.runs:
+            if not run.frames:
+                continue
+            names += [f"{run.name}-node.png", f"{run.name}-pods.png"]
+            _save(_node_figure(mpl, played, run), folder / names[-2])
+            _save(_pods_figure(mpl, run), folder / names[-1])
+        if len(played.runs) > 1:
+            names.append("compare.png")
+            _save(_compare_figure(mpl, played), folder / names[-1])
+    return names
+
+
+def _save(figure: Any, path: Path) -> None:
+    # No version, no date: the same seed draws the same bytes.
+    figure.savefig(path, metadata={"Software": None})
+
+
+# --- the node
+
+
+def _node_figure(mpl: Any, played: Played, run: Run) -> Any:
+    figure = mpl.figure.Figure(figsize=(10, 9), layout="constrained")
+    acts, want, mode, grant, short, price = figure.subplots(
+        6, 1, sharex=True, gridspec_kw={"height_ratios": [0.45, 3, 0.28, 3, 1.5, 1.2]}
+    )
+    names, colours = _names(run), _colours(_names(run))
+    whole = max(frame.capacity for frame in run.frames)
+    top = max(_stack(want, run, "want", names, colours), whole)
+    _stack(grant, run, "limit", names, colours)
+    # Before the first apply the users' own limits stand, and they may be anything: cut them off.
+    for axes, title, high in ((want, "wanted", top), (grant, "granted (limits)", whole * 1.08)):
+        axes.step(_seconds(run), [f.capacity / 1000 for f in run.frames], color=INK, lw=1.4)
+        axes.set(ylabel="cores", ylim=(0, high / 1000 * 1.05), xlim=(0, run.node.seconds))
+        _title(axes, title)
+    _stack(short, run, "unserved", names, colours)
+    short.set(ylabel="cores")
+    _title(short, "wanted and not served at once")
+    _mode_strip(mode, run)
+    _price(price, run)
+    _act_strip(acts, played, run)
+    handles, labels = want.get_legend_handles_labels()
+    line = mpl.lines.Line2D([], [], color=INK, lw=1.4)
+    figure.legend(
+        [*handles[::-1], line], [*labels[::-1], "capacity"], loc="outside right upper",
+        title="pods", alignment="left",
+    )  # fmt: skip
+    figure.suptitle(
+        f"{played.scenario.name}, seed {played.seed}: policy {run.name.replace('-act', ' act')}",
+        x=0.01, ha="left", fontsize=12,
+    )  # fmt: skip
+    return figure
+
+
+def _stack(axes: Any, run: Run, field: str, names: list[str], colours: dict[str, str]) -> int:
+    """Stacked areas of one field per pod; returns the highest total in millicores."""
+    series = {name: [0] * len(run.frames) for name in names}
+    for place, frame in enumerate(run.frames):
+        for pod in frame.pods:
+            if pod.uid in series:
+                series[pod.uid][place] = getattr(pod, field) or 0
+    cores = [[value / 1000 for value in series[name]] for name in names]
+    if names:
+        axes.stackplot(
+            _seconds(run), cores, labels=names, colors=[colours[name] for name in names],
+            lw=0, alpha=0.9, step="post",
+        )  # fmt: skip
+    axes.margins(x=0)
+    return max((sum(column) for column in zip(*series.values(), strict=True)), default=0)
+
+
+def _mode_strip(axes: Any, run: Run) -> None:
+    """One colour per mode, each stretch labelled where it is long enough to read."""
+    for start, end, mode in _stretches(run):
+        colour = MODE_COLOURS[mode] if mode else "#dddddd"
+        axes.axvspan(start, end, color=colour, lw=0)
+        if mode and (end - start) * 9 > run.node.seconds:
+            axes.text((start + end) / 2, 0.45, mode.value, ha="center", va="center", fontsize=8)
+    axes.set(yticks=[], ylim=(0, 1))
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def _stretches(run: Run) -> list[tuple[float, float, Mode | None]]:
+    """(from, to, mode) in seconds; a frame shows the second that ends at its time."""
+    found: list[tuple[float, float, Mode | None]] = []
+    for frame in run.frames:
+        end = frame.time_ms / 1000
+        if found and found[-1][2] is frame.mode:
+            found[-1] = (found[-1][0], end, frame.mode)
+        else:
+            found.append((found[-1][1] if found else end - 1, end, frame.mode))
+    return found
+
+
+def _price(axes: Any, run: Run) -> None:
+    values = [frame.free_price for frame in run.frames]
+    # A price per core reads better than one per millicore; gaps are where there is no one price.
+    heights = [float("nan") if value is None else value * 1000 for value in values]
+    recorded = [frame.shadow_price for frame in run.frames]
+    pinned = [float("nan") if value is None else value * 1000 for value in recorded]
+    axes.step(_seconds(run), pinned, color="#b2abd2", lw=1, where="post", label="as recorded")
+    axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post", label="free")
+    axes.set(ylabel="weight\nper core", xlabel="virtual seconds")
+    axes.set_ylim(bottom=0)
+    if any(values):
+        axes.legend(loc="upper right", ncols=2, fontsize=8)
+    _title(axes, "shadow price" if any(values) else "shadow price (none under this policy)")
+
+
+def _act_strip(axes: Any, played: Played, run: Run) -> None:
+    """The acts as chapters, their titles wrapped to the room they have."""
+    starts = [act.at_s for act in played.scenario.acts] + [run.node.seconds]
+    for place, act in enumerate(played.scenario.acts):
+        start, end = act.at_s, min(starts[place + 1], run.node.seconds)
+        if start >= end:
+            continue
+        axes.axvspan(start, end, color="#ececec" if place % 2 else "#f7f7f7", lw=0)
+        width = max(8, int(110 * (end - start) / run.node.seconds))
+        text = "\n".join(wrap(act.title, width)[:2])
+        axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=8)
+    axes.set(yticks=[], ylim=(0, 1))
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(bottom=False)
+
+
+# --- the pods
+
+
+def _pods_figure(mpl: Any, run: Run) -> Any:
+    """A panel per pod: want, grant, use; red where periods were throttled."""
+    by_want = sorted(run.pods, key=lambda pod: (-pod.want_core_s, pod.pod))[:PANELS_MAX]
+    names = sorted(pod.pod for pod in by_want)
+    rows = max(1, -(-len(names) // 2))
+    figure = mpl.figure.Figure(figsize=(10, 1.1 + 1.75 * rows), layout="constrained")
+    panels = figure.subplots(rows, 2, sharex=True, squeeze=False).ravel()
+    for axes, name in zip(panels, names, strict=False):
+        _pod_panel(axes, run, name)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=4)
+    figure.suptitle("each pod", x=0.01, ha="left", fontsize=12)
+    for axes in panels[max(0, len(names) - 2) : len(names)]:
+        axes.set_xlabel("virtual seconds")
+        axes.tick_params(labelbottom=True)
+    return figure
+
+
+def _pod_panel(axes: Any, run: Run, name: str) -> None:
+    seconds, want, limit, used, throttled = [], [], [], [], []
+    for frame in run.frames:
+        for pod in frame.pods:
+            if pod.uid == name:
+                seconds.append(frame.time_ms / 1000)
+                want.append(pod.want / 1000)
+                limit.append(float("nan") if pod.limit is None else pod.limit / 1000)
+                used.append(pod.used / 1000)
+                throttled.append(pod.throttled)
+    axes.fill_between(seconds, used, color="#9ecae1", lw=0, step="post", label="used")
+    axes.step(seconds, want, color="#555555", lw=1, ls="--", where="post", label="want")
+    axes.step(seconds, limit, color="#0072B2", lw=1.6, where="post", label="granted")
+    tops = [max(pair) for pair in zip(want, used, strict=True)]
+    axes.fill_between(
+        seconds, used, tops, where=[ratio > 0 for ratio in throttled], color="#d6604d",
+        alpha=0.55, lw=0, step="post", label="throttled",
+    )  # fmt: skip
+    _title(axes, name)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(0, run.node.seconds)
+    axes.set_ylabel("cores")
+
+
+# --- policies side by side
+
+
+def _compare_figure(mpl: Any, played: Played) -> Any:
+    figure = mpl.figure.Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3)
+    fields = (
+        ("unserved_core_s", "wanted and not served\n(core-seconds)", 1),
+        ("throttled_ratio", "throttled periods (%)", 100),
+        ("slack", "granted and not used (%)", 100),
+    )
+    names = [pod.pod for pod in played.runs[0].pods if not pod.opted_out]
+    width = 0.8 / len(played.runs)
+    for axes, (field, title, scale) in zip(panels, fields, strict=True):
+        for place, run in enumerate(played.runs):
+            found = {pod.pod: pod for pod in run.pods}
+            heights = [
+                (getattr(found[name], field) or 0) * scale if name in found else 0 for name in names
+            ]
+            spots = [spot + (place + 0.5) * width - 0.4 for spot in range(len(names))]
+            axes.bar(spots, heights, width * 0.92, color=COLOURS[place], label=run.policy.value)
+        _title(axes, title)
+        axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
+        axes.grid(visible=False, axis="x")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=4)
+    figure.suptitle(
+        f"{played.scenario.name}: the same world, seed {played.seed}", x=0.01, ha="left"
+    )
+    return figure
+
+
+def _title(axes: Any, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10, fontweight="bold")
+
+
+def _names(run: Run) -> list[str]:
+    """Governed pods: those that opted out stand outside the capacity that is drawn."""
+    return [pod.pod for pod in run.pods if not pod.opted_out]
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+
+
+def _seconds(run: Run) -> list[float]:
+    return [frame.time_ms / 1000 for frame in run.frames]
