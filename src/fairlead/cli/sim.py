@@ -1,19 +1,55 @@
 """`fairlead sim`: play a scenario against the real decision code in virtual time."""
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import msgspec
 
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
+from fairlead.cli.sim_table import summary
+from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput
-from fairlead.schema.scenario import read_scenario, scenario_schema
-from fairlead.sim import play
+from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
+from fairlead.schema.yaml import YAML_BYTES_MAX
+from fairlead.sim import Played, play
+from fairlead.sim.bundled import bundled_names, read_bundled
+from fairlead.sim.entropy import SEED_MAX
+from fairlead.sim.play import Progress
+from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, draw_plots, load_matplotlib
+from fairlead.sim.report import Draw, NotAReport, as_document, check_target, write_report
+
+
+class BadScenario(click.ClickException):
+    """Input that cannot be played: one line, exit code 2."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def show(self, file: object = None) -> None:
+        """As `fairlead decide` says it."""
+        click.echo(f"error: {self.message}", err=True)
 
 
 @click.group("sim")
 def command() -> None:
-    """Play a scenario against the real decision code, in virtual time."""
+    """Play a scenario against the real decision code, in virtual time.
+
+    \b
+      fairlead sim list
+      fairlead sim run bursty-mix
+      fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
+    """
+
+
+@command.command("list")
+def list_scenarios() -> None:
+    """Name the scenarios that come with Fairlead."""
+    for name in bundled_names():
+        about = read_scenario(read_bundled(name)).about
+        click.echo(f"{name:<14} {about}" if sys.stdout.isatty() else name)
 
 
 @command.command("schema")
@@ -24,19 +60,106 @@ def schema() -> None:
 
 @command.command("run")
 @click.argument("scenario")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Default: the scenario's own.")
+@click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
+)
+@click.option(
+    "--policy", "policies", multiple=True, type=click.Choice([p.value for p in Policy]),
+    help="Play under this policy; repeat to compare. Default: the scenario's.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table",
+    help="What to print on standard output.",
+)  # fmt: skip
+@click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
-def run(ctx: click.Context, *, scenario: str, seed: int | None) -> None:
-    """Play SCENARIO (a YAML file) and report what happened."""
+def run(
+    ctx: click.Context, *, scenario: str, seed: int | None, policies: tuple[str, ...],
+    out: Path | None, output: str, no_plots: bool,
+) -> None:  # fmt: skip
+    """Play SCENARIO (a YAML file, or a name from `fairlead sim list`) and report on it.
+
+    Prints a summary and writes report.json, report.md, every decision with its result, a
+    timeline and plots. Exit codes: 0 done, 1 a checker found a broken promise, 2 bad input.
+    """
+    document = _load(scenario)
+    if policies:
+        document = _under(document, policies)
+    target = out or Path("out") / document.name
     try:
-        document = read_scenario(Path(scenario).read_bytes())
-    except BadInput as error:
-        click.echo(f"error: {error}", err=True)
-        ctx.exit(EXIT_BAD_INPUT)
-    played = play(document, seed=seed)
-    click.echo(f"seed {played.seed}  digest {played.digest}")
-    for each in played.runs:
-        for pod in each.pods:
-            click.echo(str(pod))
-        click.echo(str(each.node))
+        check_target(target)
+    except NotAReport as error:
+        raise BadScenario(f"--out: {error}") from error
+    draw = None if no_plots else _plots()
+    with _progress(document) as progress:
+        played = play(document, seed=seed, progress=progress)
+    write_report(played, target, draw)
+    _print(played, output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
+
+
+def _load(scenario: str) -> ScenarioDocument:
+    path = Path(scenario)
+    try:
+        if not path.exists() and scenario in bundled_names():
+            data = read_bundled(scenario)
+        else:
+            with path.open("rb") as file:
+                data = file.read(YAML_BYTES_MAX + 1)
+        return read_scenario(data)
+    except BadInput as error:
+        raise BadScenario(str(error)) from error
+    except OSError as error:
+        hint = f"; those that come with Fairlead are: {', '.join(bundled_names())}"
+        raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
+
+
+def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDocument:
+    """A policy on the command line holds for the whole play, whatever the acts say."""
+    return msgspec.structs.replace(
+        document,
+        policies=[Policy(policy) for policy in dict.fromkeys(policies)],
+        acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
+    )
+
+
+def _plots() -> Draw | None:
+    """How to draw, or None with a note on how to get matplotlib. Asked before the long work."""
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
+        return None
+    return draw_plots
+
+
+@contextmanager
+def _progress(document: ScenarioDocument) -> Iterator[Progress | None]:
+    """A progress bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - rich takes 60 ms to import
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks = {
+            policy: bar.add_task(f"{document.name} {policy.value}", total=document.duration_s)
+            for policy in document.policies
+        }
+        yield lambda policy, second: bar.update(tasks[policy], completed=second)
+
+
+def _print(played: Played, output: str, target: Path) -> None:
+    if output == "json":
+        click.echo(json.dumps({**as_document(played), "report": str(target)}, indent=2))
+    else:
+        for line in summary(played):
+            click.echo(line)
+    for each in played.runs:
+        if each.broken:
+            click.secho(f"broken: {each.broken}", err=True, fg="red")
+    click.echo(f"report: {target / 'report.md'}", err=True)

@@ -20,7 +20,7 @@ from fairlead.sim.record import Decision, Recorder
 
 AGENT = "agent"
 """The subject of faults that hit the agent and no pod."""
-_GARBAGE_US = 10**18
+_GARBAGE_US = 10**15
 
 
 class Apply:

@@ -61,12 +61,22 @@ def write_report(played: Played, target: Path, draw: Draw | None) -> list[str]:
         fresh = workshop / "report"
         fresh.mkdir()
         files = _fill(played, fresh, draw)
-        if target.exists():
-            target.rename(workshop / "old")
-        fresh.rename(target)
+        _exchange(fresh, target, workshop / "old")
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
     return files
+
+
+def _exchange(fresh: Path, target: Path, old: Path) -> None:
+    """Two renames; whoever interrupts between them gets the old report back."""
+    try:
+        if target.exists():
+            target.rename(old)
+        fresh.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
 
 
 def _fill(played: Played, folder: Path, draw: Draw | None) -> list[str]:
