@@ -1,0 +1,91 @@
+"""The types of columns, the integer codes inside them, and the check that every column passes.
+
+Enums travel as small integers: the code is the position in the enum, which is closed, so that a
+column of policies is one byte per node.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.core.cpu import Mode, Policy
+from fairlead.core.reasons import CpuReason
+from fairlead.core.units import OutOfRange
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.int8]
+Bits = npt.NDArray[np.uint8]
+
+Item = TypeVar("Item", bound=np.generic)
+
+POLICIES = tuple(Policy)
+MODES = tuple(Mode)
+
+UNKNOWN = -1
+"""What a column of optional sizes (or of previous modes) holds where core says `None`: sizes are
+never negative, so one column is enough where a mask would double it."""
+
+MODE_CODE = {mode: code for code, mode in enumerate(MODES)}
+POLICY_CODE = {policy: code for code, policy in enumerate(POLICIES)}
+# Reasons are a set of bits, in the order in which core lists a pod's reasons: what became of its
+# minimum, where its need comes from, what was bent.
+_FIRST, _LAST = CpuReason.MIN_ABOVE_MAX, CpuReason.GUARDRAIL_RELAXED
+_REASONS = (_FIRST, *(reason for reason in CpuReason if reason not in (_FIRST, _LAST)), _LAST)
+REASON_BIT = {reason: 1 << place for place, reason in enumerate(_REASONS)}
+
+
+def whole(
+    values: npt.ArrayLike, field: str, *, shape: tuple[int, ...], low: int, high: int
+) -> Ints:
+    """A read-only column of integers in [low, high], or `OutOfRange` naming the first culprit."""
+    column = _shaped(values, field, shape)
+    # uint64 would wrap around when it is cast, so it is not taken at all.
+    if column.dtype.kind not in "iu" or not np.can_cast(column.dtype, np.int64):
+        raise OutOfRange(field, f"must be a column of int64, got {column.dtype}")
+    numbers = column.astype(np.int64, copy=False)
+    _refuse_outside((numbers < low) | (numbers > high), numbers, field, f"{low} and {high}")
+    return _frozen(numbers)
+
+
+def real(values: npt.ArrayLike, field: str, *, shape: tuple[int, ...], high: float) -> Floats:
+    """A read-only column of doubles in [0, high]; NaN is outside."""
+    column = _shaped(values, field, shape)
+    if column.dtype.kind not in "iuf" or column.dtype.itemsize > 8:
+        raise OutOfRange(field, f"must be a column of doubles, got {column.dtype}")
+    numbers = column.astype(np.float64, copy=False)
+    _refuse_outside(~((numbers >= 0) & (numbers <= high)), numbers, field, f"0 and {high}")
+    return _frozen(numbers)
+
+
+def truth(values: npt.ArrayLike, field: str, *, shape: tuple[int, ...]) -> Bools:
+    """A read-only column of booleans."""
+    column = _shaped(values, field, shape)
+    if column.dtype != np.bool_:
+        raise OutOfRange(field, f"must be a column of booleans, got {column.dtype}")
+    return _frozen(column.astype(np.bool_, copy=False))
+
+
+def _shaped(values: npt.ArrayLike, field: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    column = np.ascontiguousarray(values)
+    if column.shape != shape:
+        raise OutOfRange(field, f"must have the shape {shape}, got {column.shape}")
+    return column
+
+
+def _refuse_outside(
+    outside: Bools, column: npt.NDArray[np.generic], field: str, limits: str
+) -> None:
+    if outside.any():
+        place = tuple(int(i) for i in np.argwhere(outside)[0])
+        where = "".join(f"[{i}]" for i in place)
+        raise OutOfRange(field + where, f"must be between {limits}, got {column[place]!r}")
+
+
+def _frozen(column: npt.NDArray[Item]) -> npt.NDArray[Item]:
+    """A read-only view: the caller's own array stays writable, ours does not change through us."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
