@@ -21,6 +21,8 @@ class LazyGroup(click.Group):
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         "decide": ("fairlead.cli.decide", "run one decision by hand, as a function"),
         "demo": ("fairlead.cli.demo", "watch the CPU market live, in virtual time"),
+        "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
+        "node": ("fairlead.cli.node", "govern the CPU of this machine's cgroups"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
     }
 

@@ -191,13 +191,31 @@ class CpuGovernor:
         container = state.containers.get(change.container) if state else None
         if state is None or container is None:
             return
-        container.current_millicores = limit_millicores
+        container.current_millicores, state.touched = limit_millicores, True
         limits = [c.current_millicores for c in state.containers.values()]
         whole = None if None in limits else sum(limit or 0 for limit in limits)
         if whole != state.current_millicores:
             state.changed_ms = now_ms
         state.current_millicores = whole
         state.adopted = whole is not None
+
+    @property
+    def adopted_millicores(self) -> int:
+        """Σ of the limits in force that are ours."""
+        return sum(
+            container.current_millicores or 0
+            for state in self._pods.values()
+            if state.touched
+            for container in state.containers.values()
+        )
+
+    def adds(self, change: Change) -> int:
+        """How much a change adds to `adopted_millicores`."""
+        state = self._pods[change.uid]
+        if state.touched:
+            return change.after - (change.before or 0)
+        others = [c for name, c in state.containers.items() if name != change.container]
+        return change.after + sum(c.current_millicores or 0 for c in others)
 
     def reconfigure(self, config: CpuConfig) -> None:
         """Go on under another configuration (say, another policy). Frozen bounds stay frozen."""
@@ -213,8 +231,13 @@ class CpuGovernor:
         }
 
     @classmethod
-    def restore(cls, config: CpuConfig, stored: Mapping[str, Any]) -> Self:
-        """A governor that goes on where `export` left off; raises `BadState` on anything else."""
+    def restore(
+        cls, config: CpuConfig, stored: Mapping[str, Any], *, now_ms: int | None = None
+    ) -> Self:
+        """A governor that goes on where `export` left off; raises `BadState` on anything else.
+
+        Times after `now_ms` (the clock was set back meanwhile) count as now.
+        """
         if stored.get("version") != STATE_VERSION:
             raise BadState(f"the state's version must be {STATE_VERSION}")
         governor = cls(config)
@@ -224,6 +247,9 @@ class CpuGovernor:
             states = [PodState.restore(pod) for pod in stored["pods"]]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise BadState(f"the state cannot be read: {error}") from error
+        if now_ms is not None:
+            for state in states:
+                state.not_after(now_ms)
         governor._pods = {state.uid: state for state in states}
         return governor
 

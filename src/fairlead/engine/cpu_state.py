@@ -102,7 +102,9 @@ class PodState:
     started_ms: int
     current_millicores: int | None
     adopted: bool = False
-    """A grant was applied at least once, so that the limit in force is ours."""
+    """A grant was applied whole, so that every limit in force is ours."""
+    touched: bool = False
+    """A limit of it was written: from here on it counts against the capacity."""
     changed_ms: int | None = None
     demand: float | None = None
     """Smoothed; None until the first good reading."""
@@ -133,6 +135,12 @@ class PodState:
             current_millicores=sighting.limit_millicores,
             identity=sighting.identity,
         )
+
+    def not_after(self, now_ms: int) -> None:
+        """Pull times out of the future, or a cooldown would last until they come."""
+        self.started_ms = min(self.started_ms, now_ms)
+        self.changed_ms = None if self.changed_ms is None else min(self.changed_ms, now_ms)
+        self.missed_ms = None if self.missed_ms is None else min(self.missed_ms, now_ms)
 
     def export(self) -> dict[str, Any]:
         """The lasting part, ready for JSON."""
@@ -165,6 +173,7 @@ _LASTING: Mapping[str, tuple[type, ...]] = {
     "started_ms": _INTEGER,
     "current_millicores": _INTEGER_OR_NONE,
     "adopted": (bool,),
+    "touched": (bool,),
     "changed_ms": _INTEGER_OR_NONE,
     "demand": _NUMBER_OR_NONE,
     "throttling": _NUMBER_OR_NONE,

@@ -5,6 +5,7 @@ import errno
 from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import container_path
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 _RETRY_AFTER_MS = 1_000
@@ -43,6 +44,8 @@ class CgroupActuator:
 
 def _fault(path: str, error: OSError) -> Fault:
     text = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.ENOENT, errno.ENODEV):
+        return Gone(text)
     if error.errno in _PASSING:
         return TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS)
     return PermanentFault(text)

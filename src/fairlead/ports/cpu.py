@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.core.cpu import Counters
+from fairlead.ports.faults import PermanentFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Sighting:
         return self.request_millicores if limit is None else limit
 
 
+class Gone(PermanentFault):
+    """The container is no longer there, and its limit with it."""
+
+
 class CpuSensor(Protocol):
     """Sees the pods of a node."""
 
@@ -69,7 +74,7 @@ class CpuActuator(Protocol):
     def write(self, uid: str, container: str, millicores: int) -> int:
         """Limit one container; returns the limit really in force.
 
-        Raises `PermanentFault` when the container is gone or may not be touched, `TemporaryFault`
-        when trying again may help.
+        Raises `Gone` when the container is no longer there, another `PermanentFault` when it may
+        not be touched, `TemporaryFault` when trying again may help.
         """
         ...

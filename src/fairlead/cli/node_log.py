@@ -1,0 +1,78 @@
+"""The agent's log: one line per event with its reasons, JSON in a pipe, readable on a terminal."""
+
+import sys
+from typing import Any
+
+import structlog
+
+from fairlead.engine.cpu_loop import Turn
+from fairlead.node.agent import Agent
+from fairlead.schema.node import NodeDocument
+
+
+class NodeLog:
+    """Says what the agent does, on stderr; a dry run says it on stdout, as its result."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        stream = sys.stdout if dry_run else sys.stderr
+        last: Any = structlog.processors.JSONRenderer()
+        if stream.isatty():
+            last = structlog.dev.ConsoleRenderer(colors=True)
+        self._log = structlog.wrap_logger(
+            structlog.PrintLogger(stream),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                last,
+            ],
+        )
+        self._mode: str | None = None
+
+    def started(self, agent: Agent, document: NodeDocument, port: int | None) -> None:
+        """What the agent is going to do."""
+        cpu = agent.config.cpu
+        self._log.info(
+            "agent started",
+            root=document.root,
+            pattern=document.pattern,
+            policy=cpu.policy.value,
+            capacity_millicores=cpu.capacity_millicores,
+            dry_run=agent.config.dry_run,
+            metrics_port=port,
+            pods_known=len(agent.loop.governor.pods),
+        )
+
+    def turn(self, turn: Turn, agent: Agent) -> None:
+        """One clearing: the mode when it changes, every write with its reasons, every failure."""
+        plan = turn.plan
+        if plan.mode.value != self._mode:
+            self._mode = plan.mode.value
+            self._log.info(
+                "mode", mode=self._mode, total_need=plan.total_need,
+                capacity_millicores=plan.capacity_millicores, shadow_price=plan.shadow_price,
+            )  # fmt: skip
+        written = turn.written
+        if turn.observed_only:
+            changes = agent.loop.governor.changes(plan)
+            written = (*changes.decreases, *changes.increases)
+        event = "would limit" if turn.observed_only else "limited"
+        for change in written:
+            self._log.info(
+                event, pod=change.uid, container=change.container or None,
+                before_millicores=change.before, after_millicores=change.after,
+                need_millicores=plan.needs[change.uid],
+                reasons=[str(reason) for reason in plan.reasons[change.uid]],
+                sequence=turn.sequence,
+            )  # fmt: skip
+        for failure in turn.failures:
+            self._log.warning(
+                "not limited", pod=failure.change.uid, container=failure.change.container or None,
+                after_millicores=failure.change.after, reason=failure.reason,
+            )  # fmt: skip
+
+    def stopped(self, agent: Agent) -> None:
+        """The last word."""
+        self._log.info(
+            "agent stopped", limits="stay as last applied", missed_samples=agent.missed_samples,
+            faults=agent.faults,
+        )  # fmt: skip

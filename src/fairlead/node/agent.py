@@ -1,0 +1,195 @@
+"""The node agent: wires sensor, governor, recorder and actuator, and keeps time.
+
+Started by `fairlead node run`. It ends on SIGINT and SIGTERM between two steps; limits stay as last
+applied. Killed at any instant, it finds its state, its originals and its record when it returns.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from fairlead.core.cpu import Guardrails, Headroom, Smoothing
+from fairlead.engine.cpu import CpuGovernor
+from fairlead.engine.cpu_loop import CpuLoop, Turn
+from fairlead.engine.cpu_state import BadState, CpuConfig
+from fairlead.node.actuator import CgroupActuator
+from fairlead.node.cgroups import CgroupFiles
+from fairlead.node.originals import Originals
+from fairlead.node.sensor import CgroupSensor, PodRule
+from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
+from fairlead.node.status import status_document
+from fairlead.ports.cpu import Sighting
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.recorder import Recorder
+from fairlead.schema.node import NodeDocument
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """All that an agent is told."""
+
+    cpu: CpuConfig
+    pattern: str
+    rules: tuple[PodRule, ...]
+    state_directory: Path
+    observe_only: bool = False
+    dry_run: bool = False
+
+
+class FreezingSensor:
+    """Sees through a `CgroupSensor` and freezes what it sees for the first time."""
+
+    def __init__(self, sensor: CgroupSensor, originals: Originals, files: CgroupFiles) -> None:
+        self._sensor, self._originals, self._files = sensor, originals, files
+
+    def sample(self, now_ms: int) -> list[Sighting]:
+        """Originals are durable before the governor, and so the actuator, knows of a pod."""
+        sightings = self._sensor.sample(now_ms)
+        self._originals.freeze(sightings, self._files)
+        return sightings
+
+
+class Agent:
+    """One agent on one cgroup root."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        files: CgroupFiles,
+        open_recorder: Callable[[Path], Recorder],
+        report: Callable[[Turn, "Agent"], None],
+    ) -> None:
+        self.config = config
+        self.last_turn: Turn | None = None
+        self.clears = self.writes = self.write_failures = 0
+        self.missed_samples = self.faults = 0
+        self._files, self._report = files, report
+        self._stop = threading.Event()
+        self.directory = StateDirectory(config.state_directory)
+        self._sensor = CgroupSensor(files, config.pattern, config.rules)
+        self._open_recorder = open_recorder
+        self._recorder: Recorder | None = None
+        self.loop: CpuLoop
+
+    # --- life
+
+    def start(self) -> None:
+        """Take the directory, read what a predecessor left, void what it did not apply."""
+        if self.config.dry_run:
+            governor = CpuGovernor(self.config.cpu)
+            self.loop = CpuLoop(
+                governor, sensor=self._sensor, actuator=None, recorder=None, keep=lambda _: None
+            )
+            return
+        self.directory.create()
+        self.directory.lock()
+        self._recorder = self._open_recorder(self.config.state_directory / RECORD)
+        originals = Originals(self.directory)
+        self.loop = CpuLoop(
+            self._restore(),
+            sensor=FreezingSensor(self._sensor, originals, self._files),
+            actuator=CgroupActuator(self._files),
+            recorder=self._recorder,
+            keep=lambda state: self.directory.replace(STATE, state),
+            paused=lambda: self.config.observe_only or self.directory.observe_only,
+        )
+        self.loop.heal(now_ms())
+
+    def _restore(self) -> CpuGovernor:
+        stored = self.directory.read(STATE)
+        if stored is None:
+            return CpuGovernor(self.config.cpu)
+        try:
+            return CpuGovernor.restore(self.config.cpu, stored, now_ms=now_ms())
+        except BadState as error:
+            path = self.directory.path / STATE
+            raise PermanentFault(f"{path}: {error}; move it away to start afresh") from error
+
+    def run(self, *, clears_max: int | None = None) -> None:
+        """Sample and clear until told to stop."""
+        cpu, clears = self.config.cpu, 0
+        next_sample = next_clear = time.monotonic()
+        next_clear += cpu.clear_ms / 1000
+        while not self._stop.is_set() and (clears_max is None or clears < clears_max):
+            try:
+                self.loop.sample(now_ms())
+                if time.monotonic() >= next_clear:
+                    turn = self.loop.clear(now_ms())
+                    clears += 1
+                    next_clear = max(next_clear + cpu.clear_ms / 1000, time.monotonic())
+                    self._tell(turn)
+            except TemporaryFault as fault:
+                # Disk full or the like: limits stay, the next sample tries again.
+                self.faults += 1
+                self._fault(fault)
+            next_sample += cpu.sample_ms / 1000
+            late = time.monotonic() - next_sample
+            if late > 0:
+                self.missed_samples += int(late * 1000 // cpu.sample_ms) + 1
+                next_sample = time.monotonic()
+            self._stop.wait(max(0.0, next_sample - time.monotonic()))
+
+    def _tell(self, turn: Turn) -> None:
+        self.last_turn = turn
+        self.clears += 1
+        self.writes += len(turn.written)
+        self.write_failures += len(turn.failures)
+        if not self.config.dry_run:
+            document = status_document(turn, self.loop.governor)
+            document |= {"missed_samples": self.missed_samples, "faults": self.faults}
+            self.directory.replace(STATUS, document, durable=False)
+        self._report(turn, self)
+
+    def _fault(self, fault: TemporaryFault) -> None:
+        self._stop.wait(fault.retry_after_ms / 1000)
+
+    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """Ask the loop to end after the step it is in."""
+        self._stop.set()
+
+    def handle_signals(self) -> None:
+        """SIGINT and SIGTERM end the loop; limits stay as last applied."""
+        signal.signal(signal.SIGINT, self.stop)
+        signal.signal(signal.SIGTERM, self.stop)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._sensor.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        self.directory.unlock()
+
+
+_BIRTH_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ms() -> int:
+    """Wall-clock milliseconds as of the start, carried on by the monotonic clock.
+
+    What is kept must mean the same after a restart; a stepped clock must not stretch a cooldown.
+    """
+    return (_BIRTH_NS + time.monotonic_ns()) // 1_000_000
+
+
+def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
+    """The governor's configuration from a checked document."""
+    rails, room, ewma = document.guardrails, document.headroom, document.smoothing
+    return CpuConfig(
+        node_millicores=node_millicores,
+        policy=document.policy,
+        reserve=document.reserve,
+        sample_ms=document.sample_ms,
+        clear_ms=document.clear_ms,
+        hysteresis_band=document.hysteresis_band,
+        headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
+        smoothing=Smoothing(ewma.up, ewma.down),
+        guardrails=Guardrails(
+            rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
+            rails.grace_ms,
+        ),
+    )  # fmt: skip

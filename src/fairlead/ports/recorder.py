@@ -1,0 +1,80 @@
+"""The port between a fast governor and its flight recorder: record, then apply, then mark.
+
+    seq = recorder.append("cpu.clear", version=1, time_ms=now_ms, input=document, output=plan)
+    ...                                               # apply the plan
+    recorder.mark(seq, "applied", time_ms=now_ms)
+
+A start heals first: each of `unapplied()` is re-checked against fresh state, then applied or
+voided, never decided anew. `head()` is what a ledger anchors. One thread at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Status = Literal["applied", "voided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded decision. Documents are to be looked at only: entries share their parts."""
+
+    seq: int
+    time_ms: int
+    kind: str
+    version: int
+    input: Mapping[str, Any]
+    output: Mapping[str, Any]
+    hash: str
+    """The chain's hash up to and including this entry, in hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What became of an entry: its plan was applied, or voided for the reason in the note."""
+
+    seq: int
+    time_ms: int
+    entry_seq: int
+    status: Status
+    note: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the chain. Who holds it elsewhere can tell whether anything before was changed."""
+
+    seq: int
+    hash: str
+
+
+class Recorder(Protocol):
+    """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`.
+
+    Whatever is raised, nothing was recorded and the next call works as if this one had not been.
+    Sequence numbers grow; entries are not the only things that have one.
+    """
+
+    def append(
+        self,
+        kind: str,
+        *,
+        version: int,
+        time_ms: int,
+        input: dict[str, Any],
+        output: dict[str, Any],
+    ) -> int:
+        """Record a decision before it is applied; durable when it returns its sequence number."""
+
+    def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
+        """Record what became of an entry, once; durable when it returns."""
+
+    def unapplied(self) -> list[Entry]:
+        """Entries without a mark, oldest first."""
+
+    def head(self) -> Head:
+        """The durable end of the chain."""
+
+    def close(self) -> None:
+        """Let another writer in; closing again does nothing."""

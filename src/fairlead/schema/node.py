@@ -1,0 +1,70 @@
+"""Border types of the node agent: its configuration file."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.core import cpu
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.cpu import Count, HeadroomDocument, Millicores, Ratio
+from fairlead.schema.yaml import parse_yaml
+
+Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Factor = Annotated[float, Meta(ge=1, le=1000)]
+
+
+class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How fast limits may move."""
+
+    cooldown_ms: Count = 10_000
+    step_ratio: Factor = 2.0
+    step_millicores: Millicores = 2_000
+    dead_band: Ratio = 0.02
+    grace_ms: Count = 45_000
+
+
+class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """EWMA factors of the demand, per sample."""
+
+    up: Ratio = 0.3
+    down: Ratio = 0.1
+
+
+class PodRuleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is known about pods whose path below the root matches a glob; the first match counts."""
+
+    match: Annotated[str, Meta(min_length=1)]
+    request_millicores: Millicores = 0
+    priority: Annotated[int, Meta(ge=-(10**9), le=10**9)] = 0
+    opted_out: bool = False
+
+
+class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The node agent's configuration; every field can be left out."""
+
+    root: str | None = None
+    pattern: Annotated[str, Meta(min_length=1)] = "*"
+    capacity_millicores: Millicores | None = None
+    policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
+    reserve: Ratio = 0.10
+    sample_ms: Milliseconds = 1_000
+    clear_ms: Milliseconds = 5_000
+    hysteresis_band: Ratio = 0.05
+    headroom: HeadroomDocument = HeadroomDocument()
+    guardrails: GuardrailsDocument = GuardrailsDocument()
+    smoothing: SmoothingDocument = SmoothingDocument()
+    pods: list[PodRuleDocument] = []
+    state_dir: str | None = None
+    metrics_port: Port | None = None
+    metrics_address: str = "127.0.0.1"
+    observe_only: bool = False
+
+
+def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeDocument:
+    """A configuration file (YAML or JSON) with flags and environment laid over it."""
+    given = parse_yaml(data) if data.strip() else {}
+    if not isinstance(given, dict):
+        raise BadInput("$", "must be a mapping of settings")
+    return check_shape({**given, **overrides}, NodeDocument)
