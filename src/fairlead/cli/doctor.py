@@ -1,0 +1,121 @@
+"""`fairlead doctor`: what this machine can and cannot do, and how to put it right."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+import click
+
+from fairlead import __version__
+from fairlead.cli.main import EXIT_REFUSED
+from fairlead.core.canonical import canonical
+from fairlead.node.checks import ALL_CHECKS
+from fairlead.node.checkup import Machine, Result, Status, base_works, examine
+
+HELP = """Say what this machine can and cannot do, and how to put it right.
+
+Each check is ok, a warning (it works with restrictions) or missing, with the command that cures it,
+grouped by the governor that needs it. Nothing is changed: the one cgroup made to try a CPU quota
+(fairlead-doctor-PID) is removed again. Run it as the user that will run the agents.
+
+Exit code 0 when the base works, whatever else is missing; 1 when it does not, and with --strict
+when any check is not ok.
+
+\b
+  fairlead doctor
+  fairlead doctor -o json | jq -r '.checks[] | select(.status != "ok") | .cure'
+"""
+_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
+_NAME_COLUMNS = max(len(check.name) for check in ALL_CHECKS)
+
+
+@click.command("doctor", help=HELP)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="A report for eyes, or one JSON document.",
+)  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 unless every check is ok.")
+@click.pass_context
+def command(ctx: click.Context, *, output: str, strict: bool) -> None:
+    """Examine, print, turn the result into an exit code."""
+    results = examine(Machine(), ALL_CHECKS)
+    if output == "json":
+        _print_json(results)
+    elif sys.stdout.isatty():
+        _print_rich(results)
+    else:
+        _print_plain(results)
+    healthy = base_works(results)
+    if strict:
+        healthy = all(each.status is Status.OK for each in results)
+    ctx.exit(0 if healthy else EXIT_REFUSED)
+
+
+def _print_json(results: Sequence[Result]) -> None:
+    document = {
+        "version": __version__,
+        "base_works": base_works(results),
+        "summary": _counts(results),
+        "checks": [asdict(each) for each in results],
+    }
+    if sys.stdout.isatty():
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        click.echo(canonical(document))
+
+
+def _print_plain(results: Sequence[Result]) -> None:
+    """For a pipe: no colour, no wrapping, a cure below each check that is not ok."""
+    for governor, members in groupby(results, key=lambda each: each.governor):
+        click.echo(governor)
+        for each in members:
+            click.echo(f"  {each.status:<7}  {each.name:<{_NAME_COLUMNS}}  {each.found}")
+            for label, text in _advice(each):
+                click.echo(f"  {'':<7}  {'':<{_NAME_COLUMNS}}  {label}: {text}")
+    click.echo(_verdict(results))
+
+
+def _print_rich(results: Sequence[Result]) -> None:
+    """For a terminal: coloured (rich honours NO_COLOR), wrapped to its width."""
+    from rich.console import Console  # 60 ms that no pipe should pay
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for governor, members in groupby(results, key=lambda each: each.governor):
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(min_width=9)
+        table.add_column(min_width=_NAME_COLUMNS)
+        table.add_column(overflow="fold")
+        for each in members:
+            found = Text(each.found)  # as text: a path may hold what markup takes for a tag
+            for label, text in _advice(each):
+                found.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
+                found.append(text, "" if label == "cure" else "dim")
+            table.add_row(Text(f"  {each.status}", _STYLES[each.status]), each.name, found)
+        console.print(Text(governor, "bold"))
+        console.print(table)
+    console.print(Text(_verdict(results), "bold"))
+
+
+def _advice(result: Result) -> list[tuple[str, str]]:
+    """What a reader needs to know of a check that did not come out ok."""
+    if result.status is Status.OK:
+        return []
+    return [("why", result.why), *([("cure", result.cure)] if result.cure else [])]
+
+
+def _counts(results: Sequence[Result]) -> dict[str, int]:
+    counted = Counter(each.status for each in results)
+    return {str(status): counted[status] for status in Status}
+
+
+def _verdict(results: Sequence[Result]) -> str:
+    counts = ", ".join(f"{number} {status}" for status, number in _counts(results).items())
+    if base_works(results):
+        return f"{counts}: the base works"
+    broken = [each.name for each in results if each.required and each.status is Status.MISSING]
+    return f"{counts}: the base does not work ({', '.join(broken)})"
