@@ -58,14 +58,17 @@ def clock(machine: Machine) -> Finding:
 def state_directory(machine: Machine) -> Finding:
     """Room and permission where the ledger and the recorder will live."""
     wanted = default_state_directory()
-    place = next((each for each in (wanted, *wanted.parents) if each.exists()), Path("/"))
+    # os.path.exists, unlike Path.exists, also says no where a parent may not be entered.
+    place = next((each for each in (wanted, *wanted.parents) if os.path.exists(each)), Path("/"))
     free = shutil.disk_usage(place).free
     found = f"{wanted}: {free / 2**30:.1f} GiB free"
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         return Finding(
             Status.MISSING,
             f"{wanted}: {place} is not a directory this user may write to",
-            "export XDG_STATE_HOME=DIRECTORY with a directory of your own",
+            f"make {place} a writable directory"
+            if os.geteuid() == 0
+            else "export XDG_STATE_HOME=DIRECTORY with a directory of your own",
         )
     if free < FREE_WARN_BYTES:
         status = Status.MISSING if free < FREE_MIN_BYTES else Status.WARN
@@ -74,7 +77,9 @@ def state_directory(machine: Machine) -> Finding:
 
 
 def default_state_directory() -> Path:
-    """`$XDG_STATE_HOME/fairlead`, by default below the home directory."""
+    """/var/lib for root, the XDG state directory for everybody else; as the node agent does."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/fairlead")
     given = os.environ.get("XDG_STATE_HOME", "")
     # The XDG specification says that a relative path is to be ignored.
     folder = Path(given) if given.startswith("/") else Path.home() / ".local/state"
