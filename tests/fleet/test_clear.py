@@ -1,5 +1,6 @@
 """Clearing a fleet: the promise of bit equality, case by case, and the fallback that keeps it."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -136,6 +137,33 @@ def test_shares_too_close_to_call_are_cleared_by_core_and_counted() -> None:
     plan = both_ways([easy, tight, easy])
     assert plan.fallback.tolist() == [False, True, False]
     assert plan.fallbacks == 1
+
+
+def test_remainders_too_close_to_call_are_cleared_by_core() -> None:
+    """Odd multiples of one long bid over an odd multiple of their sum's half: all fractions 1/2.
+
+    The keys differ only by rounding noise, or by the last bit of one demand.
+    """
+    fleet = []
+    for rounds in range(40):
+        for nudge in (0.3, math.nextafter(0.3, 1)):
+            weights = [k * (1 + 2.0**-30) for k in (7, 1, 5, 3)]
+            pods = tuple(Pod(f"p{i}", 0, 10**6, 0.3, weight=w) for i, w in enumerate(weights))
+            pods = (replace(pods[0], demand=nudge), *pods[1:])
+            fleet.append(Snapshot(16 * (3 * rounds + 1) + 8, pods, Policy.MARKET))
+    plan = both_ways(fleet)
+    assert plan.fallbacks > 20
+
+
+def test_dust_decides_ties() -> None:
+    """Two equal fractions, and a bid of 1e-100 that takes a little more from the larger claim."""
+    heavy, light = Pod("a", 0, 10**6, 1.0, weight=3.0), Pod("b", 0, 10**6, 1.0, weight=1.0)
+    dust = Pod("c", 0, 10**6, 1e-100, weight=1.0)
+    without, with_dust = (Snapshot(42, pods, Policy.MARKET) for pods in
+                          ((heavy, light), (heavy, light, dust)))  # fmt: skip
+    plan = both_ways([without, with_dust])
+    assert plan.fallback.tolist() == [False, True]
+    assert [node.allocations["a"] for node in plan.to_plans()] == [32, 31]
 
 
 def test_weights_beyond_every_range_fall_back() -> None:
