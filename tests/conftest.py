@@ -8,6 +8,7 @@ fails instead.
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ settings.load_profile(os.environ.get("FAIRLEAD_HYPOTHESIS", "sample"))
 # Each answers None when the component is there, else what is missing and how to get it.
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
+    "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
 }
 
@@ -31,14 +33,25 @@ def _module(name: str, cure: str) -> str | None:
     return None if find_spec(name) else f"Python module {name} is missing ({cure})"
 
 
+def _cgroups() -> str | None:
+    from tests.node.cgroup_worlds import missing_cgroups  # noqa: PLC0415 - only where asked
+
+    return missing_cgroups()
+
+
 def _program(name: str, cure: str) -> str | None:
     return None if shutil.which(name) else f"{name} is not on PATH ({cure})"
+
+
+@cache
+def _missing(component: str) -> str | None:
+    return COMPONENTS[component]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip, or under FAIRLEAD_STRICT fail, a test whose component is missing."""
     for mark in item.iter_markers("component"):
-        missing = COMPONENTS[mark.args[0]]()
+        missing = _missing(mark.args[0])
         if missing and STRICT:
             pytest.fail(f"FAIRLEAD_STRICT: {missing}", pytrace=False)
         if missing:

@@ -81,9 +81,10 @@ class CgroupFiles(ABC):
         self.cpu.close()
 
     def _write(self, path: str, name: str, text: str) -> None:
-        descriptor = self.cpu.open_file(path, name, os.O_WRONLY)
+        # Truncating means nothing to the kernel's files, and everything to a recorded tree's.
+        descriptor = self.cpu.open_file(path, name, os.O_WRONLY | os.O_TRUNC)
         try:
-            os.write(descriptor, text.encode())
+            os.write(descriptor, text.encode() + b"\n")
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,75 @@
+"""The agent touches what lies below its root, and nothing else."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairlead.node.actuator import CgroupActuator
+from fairlead.node.sensor import CgroupSensor
+from fairlead.node.tree import CgroupTree
+from fairlead.ports.cpu import Gone
+from fairlead.ports.faults import PermanentFault
+from tests.node.cgroup_worlds import PlainTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> PlainTree:
+    made = PlainTree(2, tmp_path / "root")
+    made.create("web")
+    outside = PlainTree(2, tmp_path / "outside")
+    outside.create("victim")
+    return made
+
+
+@pytest.mark.parametrize(
+    "uid",
+    ["..", "../outside/victim", "web/..", "web/../../outside/victim", "/etc", "a//b", ".", "a\0b"],
+)
+def test_paths_that_lead_elsewhere_are_refused(tree: PlainTree, uid: str) -> None:
+    """`..`, absolute and empty components never reach the file system."""
+    with pytest.raises(PermanentFault):
+        CgroupActuator(tree.files()).write(uid, "", 500)
+
+
+def test_symlinks_are_not_followed(tree: PlainTree, tmp_path: Path) -> None:
+    """Neither as a pod, nor as a container, nor as a kernel file."""
+    victim = tmp_path / "outside" / "victim"
+    os.symlink(victim, tree.root / "link")
+    os.symlink(victim, tree.root / "web" / "inner")
+    tree.create("odd")
+    (tree.root / "odd" / "cpu.max").unlink()
+    os.symlink(victim / "cpu.max", tree.root / "odd" / "cpu.max")
+    actuator = CgroupActuator(tree.files())
+    for uid, container in (("link", ""), ("web", "inner"), ("odd", "")):
+        with pytest.raises(PermanentFault):
+            actuator.write(uid, container, 500)
+    assert (victim / "cpu.max").read_text() == "max 100000\n"
+    seen = [sighting.uid for sighting in CgroupSensor(tree.files(), "*").sample(0)]
+    assert "link" not in seen
+
+
+def test_patterns_match_component_by_component(tmp_path: Path) -> None:
+    """`pods/*` does not reach deeper, and `..` in a pattern is refused."""
+    tree = PlainTree(2, tmp_path / "root")
+    for path in ("pods/a", "pods/b/inner", "system/x"):
+        tree.create(path)
+    cpu = CgroupTree(tree.root)
+    assert cpu.matching("*") == ["pods", "system"]
+    assert cpu.matching("pods/*") == ["pods/a", "pods/b"]
+    assert cpu.matching("*/[ax]") == ["pods/a", "system/x"]
+    assert cpu.matching("nothing/*") == []
+    with pytest.raises(PermanentFault):
+        cpu.matching("../*")
+
+
+def test_a_missing_root_is_explained(tmp_path: Path) -> None:
+    """The fault names the path."""
+    with pytest.raises(PermanentFault, match="nowhere"):
+        CgroupTree(tmp_path / "nowhere")
+
+
+def test_a_pod_that_is_gone_is_said_to_be_gone(tree: PlainTree) -> None:
+    """Not an error to shout about: its limit went with it."""
+    with pytest.raises(Gone):
+        CgroupActuator(tree.files()).write("nobody", "", 500)
