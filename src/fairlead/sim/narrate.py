@@ -54,15 +54,15 @@ def _mode(before: Plan | None, now: Decision) -> Iterator[tuple[str, str]]:
         return
     whole = cores(plan.capacity_millicores)
     if plan.mode is Mode.CONGESTED:
-        text = f"needs {cores(plan.total_need)} of {whole} cores: {_CUT_BY[now.snapshot.policy]}"
+        text = f"needs {cores(plan.total_need)} of {whole} cores, {_CUT_BY[now.snapshot.policy]}"
     elif plan.mode is Mode.OVERLOADED:
-        text = f"minimums {cores(plan.total_min)} of {whole} cores: even they are scaled down"
+        text = f"minimums {cores(plan.total_min)} of {whole} cores, even they are scaled down"
     elif plan.total_need > plan.capacity_millicores:
         # The label counts needs inside the guardrails: steps keep some of them for later.
         text = f"needs {cores(plan.total_need)} of {whole} cores, but steps keep the moves small"
     else:
-        text = f"needs {cores(plan.total_need)} of {whole} cores: everybody gets its need"
-    yield f"mode.{plan.mode.value}", text
+        text = f"needs {cores(plan.total_need)} of {whole} cores, everybody gets its need"
+    yield f"mode.{plan.mode.value}", f"{plan.mode.value}: {text}"
 
 
 def _lost_signals(before: Plan | None, plan: Plan) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,273 @@
+"""How the demo looks: one picture of a virtual world as rich text. No clock, no input, no output.
+
+Every line is cut to the width, every mark differs in shape and not only in colour, so that it
+reads on 80 columns and with NO_COLOR. `docs/make_pictures.py` draws the same picture into the
+README.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.style import Style
+from rich.text import Text
+
+from fairlead.core.cpu import Mode, Plan
+from fairlead.sim import World
+from fairlead.sim.record import Frame, Happening, PodFrame
+from fairlead.sim.traces import peak
+
+WIDTH_MAX, WIDTH_MIN = 120, 60
+WHY_FROM_WIDTH = 108
+"""Wide enough for a column with the reasons."""
+
+# Okabe and Ito's colours, lightened for dark terminals; all carry black letters.
+POD_COLOURS = (
+    "#56b4e9", "#e69f00", "#2fbf93", "#e08fb8", "#d8cf45", "#f0804a", "#9aa5f0", "#b9b9b9",
+)  # fmt: skip
+MODE_STYLES = {
+    Mode.UNCONGESTED: Style(color="black", bgcolor="#7fcf7b", bold=True),
+    Mode.CONGESTED: Style(color="black", bgcolor="#f1b040", bold=True),
+    Mode.OVERLOADED: Style(color="white", bgcolor="#c51b3a", bold=True),
+}
+MARKS = {
+    "act": ("▶", "bold"), "arrive": ("+", "#56b4e9"), "leave": ("−", "#56b4e9"),
+    "gives-way": ("▼", "#f1b040"), "returns": ("▽", "#7fcf7b"), "grows": ("▲", "#7fcf7b"),
+    "mode.uncongested": ("●", "#7fcf7b"), "mode.congested": ("●", "#f1b040"),
+    "mode.overloaded": ("●", "#e8506a"), "fault": ("✖", "#e8506a"), "signal": ("?", "#e8506a"),
+}  # fmt: skip
+SPARKS = "▁▂▃▄▅▆▇█"
+DIM, RED = "grey62", "#e8506a"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a picture is drawn of, and into how much room."""
+
+    world: World
+    width: int
+    height: int
+    colour: bool = True
+    note: str = ""
+
+    @property
+    def columns(self) -> int:
+        """The width that is used."""
+        return max(WIDTH_MIN, min(self.width, WIDTH_MAX))
+
+
+def draw(picture: Picture) -> Group:
+    """The whole screen."""
+    frames = picture.world.record.frames
+    if not frames:
+        return Group(Text("the world begins …", style=DIM))
+    frame, columns = frames[-1], picture.columns
+    upper = [
+        *_header(picture, frame),
+        Text(),
+        _mode_line(picture, frame),
+        *_capacity_bar(picture, frame),
+        Text(),
+        *_pod_lines(picture, frame),
+        Text(),
+        *_spark_lines(frames, columns),
+        Text("─" * columns, style=DIM),
+    ]
+    room = max(3, picture.height - len(upper) - 1)
+    lines = [*upper, *_story(picture.world.record.story, room, columns)]
+    if picture.note:
+        lines.append(Text(picture.note, style=DIM))
+    for line in lines:
+        line.truncate(columns, overflow="ellipsis")
+    return Group(*lines)
+
+
+def _header(picture: Picture, frame: Frame) -> list[Text]:
+    world, columns = picture.world, picture.columns
+    acts = world.scenario.acts
+    seconds = frame.time_ms // 1000
+    left = Text.assemble(("fairlead", "bold"), "  the CPU market of one node")
+    right = Text(f"{world.scenario.name}  seed {world.seed}  {seconds // 60}:{seconds % 60:02d}")
+    title = Text()
+    if world.act is not None:
+        place = acts.index(world.act) + 1
+        title = Text.assemble((f"act {place}/{len(acts)}  ", DIM), (world.act.title, "bold"))
+    policy = Text.assemble(("policy ", DIM), (frame.policy.value, "bold"))
+    return [_apart(left, right, columns), _apart(title, policy, columns)]
+
+
+def _mode_line(picture: Picture, frame: Frame) -> Text:
+    plan = _plan(picture.world)
+    if frame.mode is None or plan is None:
+        return Text("nothing decided yet: the users' own limits stand", style=DIM)
+    pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
+    if frame.mode is Mode.OVERLOADED:
+        said = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
+    else:
+        said = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
+    granted = Text.assemble(
+        ("granted ", DIM), f"{frame.limits_total / 1000:.2f}", (" of ", DIM),
+        f"{frame.capacity / 1000:.2f}",
+    )  # fmt: skip
+    return _apart(Text.assemble(pill, said), granted, picture.columns)
+
+
+def _capacity_bar(picture: Picture, frame: Frame) -> list[Text]:
+    """Every pod's limit as a segment of the capacity, its name inside where there is room."""
+    columns, bar = picture.columns, Text()
+    governed = [pod for pod in frame.pods if not pod.opted_out]
+    # Before the first decision the users' limits may add up to more than there is.
+    whole = max(frame.capacity, sum(pod.limit or 0 for pod in governed), 1)
+    done = 0
+    for pod in governed:
+        edge = (done + (pod.limit or 0)) * columns // whole
+        width = edge - done * columns // whole
+        done += pod.limit or 0
+        bar.append(_segment(pod.uid, width, picture))
+    free = columns - len(bar)
+    bar.append(Text("free".center(free, "·") if free > 6 else "·" * free, style=DIM))
+    return [bar]
+
+
+def _segment(name: str, width: int, picture: Picture) -> Text:
+    if width <= 0:
+        return Text()
+    label = name if len(name) <= width - 2 else name[: max(0, width - 2)]
+    if picture.colour:
+        style = Style(color="black", bgcolor=_colour(picture.world, name))
+        return Text(label.center(width), style=style)
+    return Text("[" + label.center(width - 2) + "]" if width > 1 else "|")
+
+
+# --- pods
+
+
+def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
+    """One line per pod of the scenario, present or not, so that nothing jumps about."""
+    specs = sorted(picture.world.scenario.pods, key=lambda spec: spec.name)
+    room = max(3, picture.height - 16)
+    here = {pod.uid: pod for pod in frame.pods}
+    if len(specs) > room:  # too many for the screen: those who want most
+        specs = sorted(specs, key=lambda spec: -(here[spec.name].want if spec.name in here else 0))
+        specs = sorted(specs[:room], key=lambda spec: spec.name)
+    name_width = max(4, *(len(spec.name) for spec in specs)) if specs else 4
+    wide = picture.columns >= WHY_FROM_WIDTH
+    bar_width = picture.columns - name_width - 25 - (28 if wide else 0)
+    scale = _scale(picture.world)
+    lines = [_legend(name_width, bar_width, scale, wide=wide)]
+    for spec in specs:
+        pod = here.get(spec.name)
+        name = Text(spec.name.ljust(name_width + 1), style=_colour(picture.world, spec.name))
+        if pod is None:
+            lines.append(Text.assemble(name, ("not here", DIM)))
+            continue
+        why = _why(_plan(picture.world), spec.name) if wide else ""
+        bar, figures = pod_bar(pod, bar_width, scale, name.style), _figures(pod)
+        lines.append(Text.assemble(name, bar, " ", figures, "  ", (why, DIM)))
+    return lines
+
+
+def _legend(name_width: int, bar_width: int, scale: int, *, wide: bool) -> Text:
+    keys = "█ used  ░ granted  ▒ wanted, not served"
+    ruler = f"{scale / 1000:g} cores"
+    middle = keys if len(keys) + len(ruler) + 2 <= bar_width else "█ used ░ granted ▒ short"
+    middle = middle.ljust(bar_width - len(ruler)) + ruler
+    tail = "   why" if wide else ""
+    return Text(f"{'':{name_width}} {middle} GRANT  WANT THROTTLED{tail}", style=DIM)
+
+
+def pod_bar(pod: PodFrame, width: int, scale: int, style: str | Style = "") -> Text:
+    """Used, granted and not used, wanted and not served, in one bar; the limit is an edge."""
+    used = min(width, pod.used * width // scale)
+    limit = width if pod.limit is None else min(width, pod.limit * width // scale)
+    want = min(width, max(pod.want, pod.used) * width // scale)
+    short = max(0, want - max(used, limit)) if pod.throttled else max(0, want - used)
+    text = Text("█" * used, style=style)
+    if limit > used:
+        text.append("░" * (limit - used), style=DIM)
+    text.append("▒" * min(short, width - len(text)), style=RED)
+    return text + Text(" " * (width - len(text)))
+
+
+def _figures(pod: PodFrame) -> Text:
+    limit = "  ∞  " if pod.limit is None else f"{pod.limit / 1000:5.2f}"
+    text = Text.assemble((limit, "bold"), f" {pod.want / 1000:5.2f} ")
+    if pod.opted_out:
+        return text.append("opted out", style=DIM)
+    level = round(pod.throttled * (len(SPARKS) - 1))
+    style = RED if pod.throttled >= 0.5 else "#f1b040" if pod.throttled else DIM
+    return text.append(f"   {SPARKS[level]} {pod.throttled:4.0%}", style=style)
+
+
+def _why(plan: Plan | None, uid: str) -> str:
+    if plan is None or uid not in plan.reasons:
+        return ""
+    cut = plan.reduction_ratio[uid]
+    said = ", ".join(plan.reasons[uid])
+    return f"{said}, cut {cut:.0%}" if cut > 0 else said
+
+
+# --- history
+
+
+def _spark_lines(frames: Sequence[Frame], columns: int) -> list[Text]:
+    """Scarcity over time: what was not served, and the price of a core where there is one."""
+    recent = frames[-(columns - 26) :]
+    short = [sum(pod.unserved for pod in frame.pods) / 1000 for frame in recent]
+    prices = [frame.free_price for frame in recent]
+    price = prices[-1]
+    said = "none" if price is None else f"{price * 1000:.0f} per core"
+    return [
+        Text.assemble(("not served ", DIM), (spark(short), RED), f" {short[-1]:.1f} cores"),
+        Text.assemble(("price      ", DIM), (spark(prices), "#b39ddb"), f" {said}"),
+    ]
+
+
+def spark(values: Iterable[float | None]) -> str:
+    """A line of eight heights; a dot where there is no value."""
+    known = list(values)
+    top = max((value for value in known if value is not None), default=0) or 1
+    return "".join(
+        "·" if value is None else SPARKS[min(7, int(value / top * 7.999))] for value in known
+    )
+
+
+def _story(story: Sequence[Happening], room: int, columns: int) -> list[Text]:
+    """The last lines, the newest at the bottom; older ones fade."""
+    lines = []
+    recent = story[-room:]
+    for age, line in enumerate(reversed(recent)):
+        mark, style = MARKS.get(line.kind, ("·", DIM))
+        seconds = line.time_ms // 1000
+        text = Text.assemble(
+            (f"{seconds // 60}:{seconds % 60:02d} ", DIM), (mark, style), " ",
+            (line.text, "bold" if line.kind == "act" else DIM if age > 4 else ""),
+        )  # fmt: skip
+        text.truncate(columns, overflow="ellipsis")
+        lines.append(text)
+    return lines[::-1] + [Text()] * (room - len(lines))
+
+
+# --- small change
+
+
+def _plan(world: World) -> Plan | None:
+    decisions = world.record.decisions
+    return decisions[-1].plan if decisions else None
+
+
+def _colour(world: World, name: str) -> str:
+    names = sorted(spec.name for spec in world.scenario.pods)
+    return POD_COLOURS[names.index(name) % len(POD_COLOURS)]
+
+
+def _scale(world: World) -> int:
+    """The right end of the bars: the highest want of any pod, in whole half cores."""
+    top = max((peak(spec.want) for spec in world.scenario.pods), default=1000)
+    return max(500, -(-top // 500) * 500)
+
+
+def _apart(left: Text, right: Text, columns: int) -> Text:
+    """One line, two ends."""
+    gap = max(1, columns - len(left) - len(right))
+    return Text.assemble(left, " " * gap, right)
