@@ -35,7 +35,7 @@ def print_status(document: dict[str, Any]) -> None:
     for line in _headline(document):
         click.echo(line)
     header = ("POD", "NEED", "GRANT", "LIMIT", "USED", "THROTTLED", "REASONS")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             pod["pod"], f"{pod['need_millicores']}m", f"{pod['grant_millicores']}m",
             _m(pod["limit_millicores"]), _m(pod["usage_millicores"]), _percent(pod["throttling"]),

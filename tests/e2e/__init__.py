@@ -1,0 +1,1 @@
+"""End to end: the real command, real processes, real cgroups."""
