@@ -1,0 +1,188 @@
+"""One turn of the loop: record before apply, decreases before increases, faults leave limits."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.core.cpu import Counters, Guardrails
+from fairlead.engine import CpuConfig, CpuGovernor
+from fairlead.engine.cpu_loop import CpuLoop
+from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.recorder import Entry, Head, Status
+
+CONFIG = CpuConfig(
+    node_millicores=1000, reserve=0.0, guardrails=Guardrails(cooldown_ms=0, grace_ms=0)
+)
+
+
+class World:
+    """Two ports in one: pods with a want and a limit, and a diary of everything that happened."""
+
+    def __init__(self, **wants: int) -> None:
+        self.wants, self.limits = wants, dict.fromkeys(wants, 400)
+        self.used = dict.fromkeys(wants, 0)
+        self.diary: list[tuple[str, Any]] = []
+        self.faults: dict[str, Exception] = {}
+
+    def sample(self, now_ms: int) -> list[Sighting]:
+        sightings = []
+        for uid, want in self.wants.items():
+            self.used[uid] += want * 1000
+            counters = Counters(now_ms * 1000, self.used[uid], now_ms // 100, 0, 0)
+            sightings.append(
+                Sighting(uid, 100, (ContainerSighting("", self.limits[uid], counters),))
+            )
+        return sightings
+
+    def write(self, uid: str, container: str, millicores: int) -> int:
+        if uid in self.faults:
+            raise self.faults[uid]
+        self.diary.append(("write", (uid, millicores)))
+        self.limits[uid] = millicores
+        return millicores
+
+    def keep(self, state: dict[str, Any]) -> None:
+        self.diary.append(("keep", len(state["pods"])))
+
+
+class Diary:
+    """A recorder that only remembers, or fails."""
+
+    def __init__(self, world: World, left: list[Entry] | None = None) -> None:
+        self.world, self.left, self.fault = world, left or [], None
+
+    fault: Exception | None
+
+    def append(self, kind: str, *, version: int, time_ms: int, input: Any, output: Any) -> int:
+        if self.fault:
+            raise self.fault
+        self.world.diary.append(("record", kind))
+        return 7
+
+    def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
+        self.world.diary.append((status, seq))
+
+    def unapplied(self) -> list[Entry]:
+        return self.left
+
+    def head(self) -> Head:
+        return Head(0, "")
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def turned(world: World, recorder: Diary | None = None, **options: Any) -> CpuLoop:
+    loop = CpuLoop(
+        CpuGovernor(CONFIG), sensor=world, actuator=options.pop("actuator", world),
+        recorder=recorder or Diary(world), keep=world.keep, **options,
+    )  # fmt: skip
+    for second in range(5):
+        loop.sample(second * 1000)
+    return loop
+
+
+def verbs(world: World) -> list[str]:
+    return [verb for verb, _ in world.diary]
+
+
+def test_record_and_state_come_before_the_first_write() -> None:
+    """Recorded, kept, written, marked applied, kept: in this order."""
+    world = World(a=200, b=300)
+    turn = turned(world).clear(5000)
+    assert verbs(world) == ["record", "keep", "write", "write", "applied", "keep"]
+    assert turn.sequence == 7
+    assert sum(world.limits.values()) <= 1000
+
+
+def test_decreases_come_before_increases() -> None:
+    """Once the limits are ours, whoever falls is written first."""
+    world = World(a=100, b=390)
+    loop = turned(world)
+    loop.clear(5000)
+    world.wants.update(a=390, b=100)
+    world.diary.clear()
+    for second in range(6, 30):
+        loop.sample(second * 1000)
+    loop.clear(30_000)
+    written = [what for verb, what in world.diary if verb == "write"]
+    assert [uid for uid, _ in written] == ["b", "a"]
+
+
+def test_a_failed_decrease_keeps_increases_waiting() -> None:
+    """Room that was not freed is not handed out."""
+    world = World(a=100, b=390)
+    loop = turned(world)
+    loop.clear(5000)
+    before = dict(world.limits)
+    world.wants.update(a=390, b=100)
+    world.faults["b"] = TemporaryFault("busy", retry_after_ms=1)
+    for second in range(6, 30):
+        loop.sample(second * 1000)
+    turn = loop.clear(30_000)
+    assert [failure.change.uid for failure in turn.failures] == ["b"]
+    assert world.limits == before
+
+
+def test_increases_never_pass_what_is_really_in_force() -> None:
+    """A kernel that keeps more than it was told leaves no room, whatever the plan says."""
+    world = World(a=100, b=390)
+    loop = turned(world)
+    loop.clear(5000)
+    stuck = {"a": 700, "b": 300}
+    world.limits.update(stuck)
+    world.wants.update(a=700, b=390)
+    world.faults["a"] = PermanentFault("read-only")
+    for second in range(6, 30):
+        loop.sample(second * 1000)
+    turn = loop.clear(30_000)
+    assert sum(world.limits.values()) <= 1000
+    assert turn.failures
+
+
+def test_a_pod_that_is_gone_is_not_a_failure() -> None:
+    """Its limit went with it."""
+    world = World(a=100, b=390)
+    world.faults["a"] = Gone("a")
+    turn = turned(world).clear(5000)
+    assert turn.failures == ()
+    assert [change.uid for change in turn.written] == ["b"]
+
+
+@pytest.mark.parametrize("where", ["record", "keep"])
+def test_what_cannot_be_recorded_is_not_applied(where: str) -> None:
+    """A full disk stops the writes and leaves the limits as they are."""
+    world = World(a=100, b=390)
+    recorder = Diary(world)
+    fault = TemporaryFault("No space left on device", retry_after_ms=1)
+
+    def full(_: dict[str, Any]) -> None:
+        raise fault
+
+    loop = turned(world, recorder)
+    if where == "record":
+        recorder.fault = fault
+    else:
+        loop._keep = full
+    with pytest.raises(TemporaryFault):
+        loop.clear(5000)
+    assert world.limits == {"a": 400, "b": 400}
+
+
+def test_observing_records_and_writes_nothing() -> None:
+    """The switch, and an agent without an actuator."""
+    for options in ({"paused": lambda: True}, {"actuator": None}):
+        world = World(a=100)
+        turn = turned(world, **options).clear(5000)
+        assert turn.observed_only
+        assert verbs(world) == ["record", "keep"]
+
+
+def test_a_start_voids_what_was_recorded_but_not_applied() -> None:
+    """Never decided anew with new luck, never applied from an old snapshot."""
+    world = World(a=100)
+    left = Entry(3, 0, "cpu.clear", 1, {}, {}, "")
+    loop = turned(world, Diary(world, [left]))
+    assert loop.heal(0) == 1
+    assert world.diary[-1] == ("voided", 3)
