@@ -1,187 +1,118 @@
-"""The node agent of the virtual world: the real governor between simulated sensors and actuators.
+"""The node agent of the virtual world: the real loop and the real governor, in virtual time.
 
-It does what the agent on a machine does: sample, clear, record, apply decreases before increases,
-store its state, die, and come back. Only the world it touches is simulated.
+It keeps time, keeps the stored state, dies and comes back; all else is `engine.cpu_loop` between
+the adapters of `sim.adapters`.
 """
 
 import json
-from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, Plan
-from fairlead.engine import Change, Changes, CpuConfig, CpuGovernor
-from fairlead.ports.cpu import ContainerSighting, Sighting
-from fairlead.schema.scenario import FaultDocument, FaultPoint
-from fairlead.sim.clock import Turn, VirtualClock
-from fairlead.sim.faults import Faults
-from fairlead.sim.node import SimNode, SimPod
-from fairlead.sim.record import Decision, Recorder
-
-AGENT = "agent"
-"""The subject of faults that hit the agent and no pod."""
-_GARBAGE_US = 10**15
-
-
-class Apply:
-    """One plan on its way into force."""
-
-    def __init__(self, plan: Plan, changes: Changes) -> None:
-        self.plan = plan
-        self.decreases = deque(changes.decreases)
-        self.increases = deque(changes.increases)
-        self.failed = False
+from fairlead.core.cpu import Plan
+from fairlead.engine import CpuConfig, CpuGovernor
+from fairlead.engine.cpu_loop import CpuLoop
+from fairlead.sim.adapters import AgentDied, SimActuator, SimRecorder, SimSensor, Surroundings
+from fairlead.sim.clock import Turn
+from fairlead.sim.record import Decision
 
 
 class SimAgent:
-    """Drives a `CpuGovernor` in virtual time. `judge` runs the checkers after every write."""
+    """Drives a `CpuLoop`. `judge` runs the checkers after every write, `decided` on decisions."""
 
     def __init__(
-        self, config: CpuConfig, *, node: SimNode, clock: VirtualClock, faults: Faults,
-        record: Recorder, judge: Callable[[], None], decided: Callable[[Decision], None],
+        self, config: CpuConfig, around: Surroundings, *, judge: Callable[[], None],
+        decided: Callable[[Decision], None],
     ) -> None:  # fmt: skip
         self.config = config
-        self.governor: CpuGovernor | None = CpuGovernor(config)
         self.adopted: set[str] = set()
+        """Pods whose limit is ours."""
         self.capacity_millicores: int | None = None
         """What the limits must fit into; None until a plan was applied completely."""
         self.settled: Plan | None = None
-        self._node, self._clock, self._faults, self._record = node, clock, faults, record
-        self._judge, self._decided = judge, decided
+        """The plan that is in force completely, None while one is being applied."""
+        self._around, self._judge, self._decided = around, judge, decided
+        self._sensor = SimSensor(around)
+        self._actuator = SimActuator(around, self._written)
+        self._recorder = SimRecorder(around, self._begin)
         self._stored: bytes | None = None
-        self._apply: Apply | None = None
+        self._busy = False
+        self.loop: CpuLoop | None = None
+        """None while the agent is dead."""
+        self._start()
 
     def reconfigure(self, config: CpuConfig) -> None:
         """Another policy from the next clear on."""
         self.config = config
-        if self.governor is not None:
-            self.governor.reconfigure(config)
+        if self.loop is not None:
+            self.loop.governor.reconfigure(config)
 
     def forget(self, name: str) -> None:
         """A pod left the node, and its limit with it."""
         self.adopted.discard(name)
 
-    # --- sensing and deciding
-
     def sample(self) -> None:
-        """Read every pod's counters and hand them to the governor."""
-        if self.governor is None or self._crashes("while sampling"):
+        """Look at the node, unless the agent is dead or stuck in a write."""
+        if self.loop is None or self._busy:
             return
-        sightings = [self._sight(pod) for pod in self._node.present()]
-        self._record.observation(self._clock.now_ms, sightings)
-        self.governor.observe(self._clock.now_ms, sightings)
-
-    def _sight(self, pod: SimPod) -> Sighting:
-        now_ms, name = self._clock.now_ms, pod.spec.name
-        if self._faults.fires(FaultPoint.SENSOR_RESET, name, now_ms):
-            pod.reset_counters()
-            self._record.happening(now_ms, "fault", f"the counters of {name} start again at zero")
-        counters: Counters | None = pod.counters(now_ms)
-        if self._faults.fires(FaultPoint.SENSOR_GARBAGE, name, now_ms):
-            counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
-        if self._faults.fires(FaultPoint.SENSOR_MISSING, name, now_ms):
-            counters = None
-        return Sighting(
-            uid=name,
-            request_millicores=pod.spec.request_millicores,
-            containers=(ContainerSighting("", pod.limit_millicores, counters),),
-            priority=pod.spec.priority,
-            opted_out=pod.spec.opted_out,
-            started_ms=pod.started_ms,
-        )
+        try:
+            self.loop.sample(self._around.clock.now_ms)
+        except AgentDied as death:
+            self._die(death)
 
     def clear(self) -> None:
-        """Decide, record, store, then apply. A plan still on its way blocks the next one."""
-        if self.governor is None or self._apply is not None:
+        """One turn of the loop; time may pass in it while limits are slow to be written."""
+        if self.loop is None or self._busy:
             return
-        now_ms = self._clock.now_ms
-        snapshot, plan = self.governor.decide(now_ms)
-        self._decided(self._record.decision(now_ms, snapshot, plan))
-        self._store()
-        if self._crashes("between the record and the apply"):
+        self._busy = True
+        try:
+            turn = self.loop.clear(self._around.clock.now_ms)
+        except AgentDied as death:
+            self._die(death)
             return
-        self._apply = Apply(plan, self.governor.changes(plan))
+        finally:
+            self._busy = False
+        if not turn.failures:
+            self.settled = turn.plan
+            self.capacity_millicores = turn.plan.capacity_millicores
+        self._judge()
+
+    def _begin(self, decision: Decision) -> None:
+        """A plan is about to be applied: from here on neither it nor the last one is in force."""
+        self._decided(decision)
         self.settled = None
         if self.capacity_millicores is not None:
-            self.capacity_millicores = max(self.capacity_millicores, plan.capacity_millicores)
-        self._write(self._apply)
+            self.capacity_millicores = max(
+                self.capacity_millicores, decision.plan.capacity_millicores
+            )
 
-    # --- applying
-
-    def _write(self, apply: Apply) -> None:
-        """Write limit after limit; a slow one is waited for, a failed decrease stops the rest."""
-        while apply is self._apply:
-            queue = apply.decreases
-            if not queue:
-                if apply.failed or not apply.increases:
-                    self._finish(apply)
-                    return
-                if self._crashes("between decreases and increases"):
-                    return
-                queue = apply.increases
-            change = queue.popleft()
-            slow = self._fault(FaultPoint.ACTUATOR_SLOW, change)
-            if slow is not None and slow.delay_ms:
-                self._later(slow.delay_ms, apply, change)
-                return
-            self._land(apply, change)
-
-    def _later(self, delay_ms: int, apply: Apply, change: Change) -> None:
-        def arrive() -> None:
-            if apply is self._apply:
-                self._land(apply, change)
-                self._write(apply)
-
-        self._clock.at(self._clock.now_ms + delay_ms, Turn.WRITE, arrive)
-
-    def _land(self, apply: Apply, change: Change) -> None:
-        pod = self._node.pods.get(change.uid)
-        if pod is None or self.governor is None:
-            return
-        if self._fault(FaultPoint.ACTUATOR_FAIL, change) is not None:
-            apply.failed = True
-            text = f"the limit of {change.uid} could not be written; increases wait"
-            self._record.happening(self._clock.now_ms, "fault", text)
-            return
-        wrong = self._fault(FaultPoint.ACTUATOR_WRONG, change)
-        pod.limit_millicores = change.after * (1 if wrong is None else wrong.factor)
-        self.adopted.add(change.uid)
-        self.governor.applied(self._clock.now_ms, change, change.after)
-        self._store()
+    def _written(self, uid: str) -> None:
+        self.adopted.add(uid)
         self._judge()
 
-    def _finish(self, apply: Apply) -> None:
-        self._apply = None
-        if not apply.failed:
-            self.settled = apply.plan
-            self.capacity_millicores = apply.plan.capacity_millicores
-        self._judge()
-
-    def _fault(self, point: FaultPoint, change: Change) -> FaultDocument | None:
-        return self._faults.fires(point, change.uid, self._clock.now_ms)
-
-    # --- dying and coming back
-
-    def _crashes(self, when: str) -> bool:
-        rule = self._faults.fires(FaultPoint.AGENT_CRASH, AGENT, self._clock.now_ms)
-        if rule is None:
-            return False
-        now_ms = self._clock.now_ms
+    def _die(self, death: AgentDied) -> None:
         # Limits stay as they are: the actuators keep the last safe state.
-        self.governor, self._apply = None, None
-        text = f"the agent dies {when}; limits stay as they are"
-        self._record.happening(now_ms, "fault", text)
-        self._clock.at(now_ms + max(1, rule.duration_s) * 1000, Turn.WORLD, self._restart)
-        return True
+        self.loop = None
+        self._around.tell(f"the agent dies {death.when}; limits stay as they are")
+        clock = self._around.clock
+        clock.at(clock.now_ms + death.away_ms, Turn.WORLD, self._restart)
 
     def _restart(self) -> None:
-        # Through bytes, as from a disk. The plan that was not applied is void: its snapshot is old.
-        if self._stored is None:
-            self.governor = CpuGovernor(self.config)
-        else:
-            self.governor = CpuGovernor.restore(self.config, json.loads(self._stored))
-        self._record.happening(self._clock.now_ms, "fault", "the agent is back with its state")
+        self._around.tell("the agent is back with its state")
+        self._start()
 
-    def _store(self) -> None:
-        if self.governor is not None:
-            self._stored = canonical(self.governor.export())
+    def _start(self) -> None:
+        now_ms = self._around.clock.now_ms
+        if self._stored is None:
+            governor = CpuGovernor(self.config)
+        else:  # through bytes, as from a disk
+            stored = json.loads(self._stored)
+            governor = CpuGovernor.restore(self.config, stored, now_ms=now_ms)
+        self.loop = CpuLoop(
+            governor, sensor=self._sensor, actuator=self._actuator, recorder=self._recorder,
+            keep=self._keep,
+        )  # fmt: skip
+        self.loop.heal(now_ms)
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        self._stored = canonical(state)

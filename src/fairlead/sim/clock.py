@@ -24,7 +24,10 @@ class Turn(IntEnum):
 
 
 class VirtualClock:
-    """Runs actions in the order (time, turn, arrival); the order never depends on anything else."""
+    """Runs actions in the order (time, turn, arrival); the order never depends on anything else.
+
+    An action may itself call `run_until`: that is how somebody blocks while the world goes on.
+    """
 
     def __init__(self) -> None:
         self.now_ms = 0

@@ -10,14 +10,15 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Mode, Plan, Policy, Snapshot
+from fairlead.core.cpu import Mode, Plan, Policy, Snapshot, clear
 from fairlead.ports.cpu import Sighting
-from fairlead.schema.cpu import from_plan, from_snapshot
+from fairlead.schema.border import check_shape
+from fairlead.schema.cpu import ClearDocument, to_snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One clearing: the input document and the result, as canonical bytes and as values."""
+    """One clearing: the recorded bytes, and the values that a reader gets out of them."""
 
     time_ms: int
     snapshot: Snapshot
@@ -77,12 +78,10 @@ class Recorder:
         """SHA-256 of all decisions and observations so far, in hex."""
         return self._hash.hexdigest()
 
-    def decision(self, time_ms: int, snapshot: Snapshot, plan: Plan) -> Decision:
-        """Record a decision before it is applied."""
-        made = Decision(
-            time_ms, snapshot, plan,
-            canonical(from_snapshot(snapshot)), canonical(from_plan(plan)),
-        )  # fmt: skip
+    def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
+        """Record a decision before it is applied, as the documents that any reader would get."""
+        snapshot = to_snapshot(check_shape(document, ClearDocument))
+        made = Decision(time_ms, snapshot, clear(snapshot), canonical(document), canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")

@@ -14,6 +14,7 @@ from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, clear, po
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine import CpuConfig
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
+from fairlead.sim.adapters import Surroundings
 from fairlead.sim.agent import SimAgent
 from fairlead.sim.checkers import DECISION_CHECKS, STANDING_CHECKS, Broken, Standing
 from fairlead.sim.clock import Turn, VirtualClock
@@ -63,19 +64,22 @@ class World:
         self.faults = Faults(scenario.faults, self._entropy)
         self.agent = SimAgent(
             configure(scenario, policy or scenario.policies[0]),
-            node=self.node, clock=self.clock, faults=self.faults, record=self.record,
+            Surroundings(self.node, self.clock, self.faults, self.record),
             judge=self.judge, decided=self._decided,
         )  # fmt: skip
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}
         self._free_price: float | None = None
+        self._due_ms = 0
         self._schedule()
 
     def advance(self, step_ms: int) -> None:
         """Let `step_ms` of virtual time pass; raises `Broken` when a promise does not hold."""
         try:
-            self.clock.run_until(self.clock.now_ms + step_ms)
+            # Counted here: an agent stuck in a slow write may have carried the clock further.
+            self._due_ms += step_ms
+            self.clock.run_until(self._due_ms)
         except InvariantBroken as error:
             seconds = self.clock.now_ms / 1000
             raise InvariantBroken(f"{error} (seed {self.seed}, at {seconds:g} s)") from error
