@@ -1,5 +1,6 @@
 """`fairlead demo`: the CPU market live on a terminal, in virtual time; plain text in a pipe."""
 
+import os
 import sys
 import time
 
@@ -36,7 +37,8 @@ def command(*, seconds: int | None, speed: float, seed: int | None, policy: str 
     scenario = read_scenario(read_bundled(STAGE))
     used = scenario.seed if seed is None else seed
     chosen = None if policy is None else Policy(policy)
-    if sys.stdout.isatty():
+    # A terminal that cannot move its cursor is no stage.
+    if sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
         world = _live(scenario, used, chosen, speed=speed, seconds=seconds)
     else:
         world = _plain(scenario, used, chosen, seconds=seconds)
