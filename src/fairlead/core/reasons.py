@@ -20,3 +20,18 @@ class CpuReason(StrEnum):
     """The minimum was above the maximum; the ceiling wins."""
     GUARDRAIL_RELAXED = "guardrail-relaxed"
     """The lower bounds together passed the capacity; this pod's was lowered to fit."""
+
+
+class CoverRefusal(StrEnum):
+    """Why a GPU request is not covered: the first single relaxation that would have helped."""
+
+    BORROW_LIMIT_EXCEEDED = "BorrowLimitExceeded"
+    """The run may not borrow, or not as much as it would take."""
+    ACL_DENIED = "ACLDenied"
+    """A sponsor would have enough, but does not lend to this owner."""
+    INTEGRAL_CAP_EXCEEDED = "IntegralCapExceeded"
+    """GPUs are free, but their hours are used up or promised."""
+    CONCURRENCY_CAP_EXCEEDED = "ConcurrencyCapExceeded"
+    """Too many GPUs at once."""
+    NO_ENVELOPE = "NoEnvelope"
+    """Nothing of the flavor is reachable in an open window."""

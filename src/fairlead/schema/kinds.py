@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.core import cpu
 from fairlead.schema import cpu as cpu_documents
+from fairlead.schema import gpu as gpu_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -45,6 +46,11 @@ def _cpu_clear(document: cpu_documents.ClearDocument) -> Outcome:
     return Outcome(cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document))))
 
 
+def _gpu_cover(document: gpu_documents.CoverDocument) -> Outcome:
+    result = gpu_documents.decide_cover(document)
+    return Outcome(result, refused=not result["funded"])
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -54,6 +60,13 @@ KINDS: Mapping[str, Kind] = {
             input_shape=cpu_documents.ClearDocument,
             output_shape=cpu_documents.ClearResult,
             decide=_cpu_clear,
+        ),
+        Kind(
+            name="gpu.cover",
+            summary="find the envelopes that pay for a GPU request, or say what would",
+            input_shape=gpu_documents.CoverDocument,
+            output_shape=gpu_documents.CoverResult,
+            decide=_gpu_cover,
         ),
     )
 }

@@ -1,0 +1,115 @@
+"""Who is whose family: from the `parents` of budgets to the order in which a request is covered.
+
+    own        the request's owner
+    sibling    shares a parent
+    parent     is named as a parent
+    cousin     child of a parent's sibling
+    sponsor    none of these, listed by the run itself
+
+An owner counts in the first of these that reaches it. Grandparents, uncles and own children are not
+reachable. An owner that only others name as a parent makes siblings, but has no siblings of its own
+and so makes no cousins.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.core.gpu.model import Budget
+
+
+class Tier(StrEnum):
+    """Steps of the cover order, best first."""
+
+    OWN = "own"
+    SIBLING = "sibling"
+    PARENT = "parent"
+    OWN_ELSEWHERE = "own-elsewhere"
+    SIBLING_ELSEWHERE = "sibling-elsewhere"
+    PARENT_ELSEWHERE = "parent-elsewhere"
+    COUSIN = "cousin"
+    COUSIN_ELSEWHERE = "cousin-elsewhere"
+    SPONSOR = "sponsor"
+    SPONSOR_ELSEWHERE = "sponsor-elsewhere"
+
+    @property
+    def borrows(self) -> bool:
+        """Whether use in this tier is a loan."""
+        return self in (Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """How an owner is related to a request's owner: its tier in location and elsewhere."""
+
+    here: Tier
+    elsewhere: Tier
+
+
+OWN = Kin(Tier.OWN, Tier.OWN_ELSEWHERE)
+SIBLING = Kin(Tier.SIBLING, Tier.SIBLING_ELSEWHERE)
+PARENT = Kin(Tier.PARENT, Tier.PARENT_ELSEWHERE)
+COUSIN = Kin(Tier.COUSIN, Tier.COUSIN_ELSEWHERE)
+SPONSOR = Kin(Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
+ORDER = {tier: rank for rank, tier in enumerate(Tier)}
+
+
+class Families:
+    """The owner graph, indexed once for many requests."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        parents: dict[str, set[str]] = {}
+        children: dict[str, set[str]] = {}
+        for budget in budgets:
+            parents.setdefault(budget.owner, set()).update(budget.parents)
+        for owner, named in parents.items():
+            for parent in named:
+                children.setdefault(parent, set()).add(owner)
+        self._parents, self._children = parents, children
+
+    def kin(self, owner: str, sponsors: Iterable[str] = ()) -> dict[str, Kin]:
+        """Every owner that could cover a request of `owner`, each in the first tier it is in."""
+        parents = self._parents.get(owner, set())
+        siblings = self._children_of(parents)
+        uncles = self._children_of(
+            grand for parent in parents for grand in self._parents.get(parent, set())
+        )
+        related: dict[str, Kin] = {owner: OWN}
+        for kin, owners in (
+            (SIBLING, siblings),
+            (PARENT, parents),
+            (COUSIN, self._children_of(uncles - parents - {owner})),
+            (SPONSOR, sponsors),
+        ):
+            for other in owners:
+                related.setdefault(other, kin)
+        return related
+
+    def _children_of(self, owners: Iterable[str]) -> set[str]:
+        return {child for owner in owners for child in self._children.get(owner, ())}
+
+
+def cycle_in(budgets: Iterable[Budget]) -> list[str] | None:
+    """Owners that are their own ancestors, in order; None when `parents` is acyclic."""
+    parents: dict[str, set[str]] = {}
+    for budget in budgets:
+        parents.setdefault(budget.owner, set()).update(budget.parents)
+    settled: set[str] = set()
+    for start in sorted(parents):
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack = [iter([start])]
+        while stack:
+            owner = next(stack[-1], None)
+            if owner is None:
+                stack.pop()
+                if path:
+                    on_path.discard(path[-1])
+                    settled.add(path.pop())
+            elif owner in on_path:
+                return [*path[path.index(owner) :], owner]
+            elif owner not in settled:
+                path.append(owner)
+                on_path.add(owner)
+                stack.append(iter(sorted(parents.get(owner, ()))))
+    return None

@@ -1,0 +1,98 @@
+"""What leases have used and still hold, per envelope: exact rectangles in GPU-milliseconds.
+
+`tally` walks leases and is what the contract and the tests use. A control plane keeps the same
+`Usage` values as running totals, so that a headroom query never walks history.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fairlead.core.gpu.model import Budget, Envelope, Lease, Recurrence, Window
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+FOREVER = Window(-(2**62), 2**62)
+
+Key = tuple[str, str]
+"""(budget, envelope)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One envelope: GPUs in use, hours used in the period, hours held; the lent part of each."""
+
+    gpus: int = 0
+    used_ms: int = 0
+    held_ms: int = 0
+    lent_gpus: int = 0
+    lent_used_ms: int = 0
+    lent_held_ms: int = 0
+
+    def plus(self, lease: Lease, period: Window, now_ms: int) -> "Usage":
+        """With one more lease counted."""
+        open_gpus = lease.gpus if lease.end_ms is None or lease.end_ms > now_ms else 0
+        end_ms = now_ms if lease.end_ms is None else min(lease.end_ms, now_ms)
+        inside = min(end_ms, period.end_ms) - max(lease.start_ms, period.start_ms)
+        used = lease.gpus * max(0, inside)
+        held = 0
+        if open_gpus and lease.expected_end_ms is not None:
+            held = lease.gpus * max(0, lease.expected_end_ms - now_ms)
+        lent = int(lease.borrowed)
+        return Usage(
+            self.gpus + open_gpus, self.used_ms + used, self.held_ms + held,
+            self.lent_gpus + lent * open_gpus, self.lent_used_ms + lent * used,
+            self.lent_held_ms + lent * held,
+        )  # fmt: skip
+
+
+def tally(budgets: Iterable[Budget], leases: Iterable[Lease], now_ms: int) -> dict[Key, Usage]:
+    """Usage of every envelope, each in its own current period."""
+    periods = {
+        (budget.name, envelope.name): period_at(envelope, now_ms)
+        for budget in budgets
+        for envelope in budget.envelopes
+    }
+    totals = dict.fromkeys(periods, Usage())
+    for lease in leases:
+        key = (lease.budget, lease.envelope)
+        totals[key] = totals[key].plus(lease, periods[key], now_ms)
+    return totals
+
+
+def period_at(envelope: Envelope, now_ms: int) -> Window:
+    """The period that hour caps count in: the calendar's, cut to the window."""
+    period = FOREVER if envelope.recurrence is None else calendar(envelope.recurrence, now_ms)
+    window = envelope.window
+    if window is None:
+        return period
+    return Window(max(period.start_ms, window.start_ms), min(period.end_ms, window.end_ms))
+
+
+def calendar(recurrence: Recurrence, now_ms: int) -> Window:
+    """The UTC day, ISO week, month or quarter around `now`."""
+    now = _EPOCH + now_ms * _MS
+    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if recurrence is Recurrence.DAILY:
+        return _window(day, day + timedelta(days=1))
+    if recurrence is Recurrence.WEEKLY:
+        monday = day - timedelta(days=day.weekday())
+        return _window(monday, monday + timedelta(days=7))
+    months = 1 if recurrence is Recurrence.MONTHLY else 3
+    first = day.replace(day=1, month=(day.month - 1) // months * months + 1)
+    last = first.year * 12 + first.month - 1 + months
+    return _window(first, first.replace(year=last // 12, month=last % 12 + 1))
+
+
+def _window(start: datetime, end: datetime) -> Window:
+    return Window((start - _EPOCH) // _MS, (end - _EPOCH) // _MS)
+
+
+def aggregate(totals: Mapping[Key, Usage], budget: str, members: Iterable[str]) -> Usage:
+    """The sum over several envelopes of one budget, each in its own period."""
+    parts = [totals.get((budget, name), Usage()) for name in members]
+    return Usage(
+        sum(u.gpus for u in parts), sum(u.used_ms for u in parts), sum(u.held_ms for u in parts),
+        sum(u.lent_gpus for u in parts), sum(u.lent_used_ms for u in parts),
+        sum(u.lent_held_ms for u in parts),
+    )  # fmt: skip

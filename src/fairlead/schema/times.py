@@ -1,0 +1,51 @@
+"""Times and hours at the border: RFC 3339 with a zone, and decimal hours to whole milliseconds."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil, floor, nextafter
+
+from fairlead.core.gpu import HOUR_MS
+from fairlead.schema.border import BadInput
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_RFC3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+def parse_time(text: str, path: str) -> int:
+    """Milliseconds since 1970; a time without a zone means something else everywhere."""
+    if not _RFC3339.fullmatch(text):
+        raise BadInput(path, f"must be a time like 2026-01-01T00:00:00Z, got {text!r}")
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError as error:
+        raise BadInput(path, f"must be a real time, got {text!r} ({error})") from error
+    return (moment - _EPOCH) // _MS
+
+
+def format_time(time_ms: int) -> str:
+    """The same in UTC, milliseconds only where there are some."""
+    moment = _EPOCH + time_ms * _MS
+    digits = "milliseconds" if time_ms % 1000 else "seconds"
+    return moment.isoformat(timespec=digits).replace("+00:00", "Z")
+
+
+def cap_ms(hours: float) -> int:
+    """A cap in hours as whole milliseconds, rounded down; read as the decimal that was written."""
+    return floor(Fraction(repr(hours)) * HOUR_MS)
+
+
+def duration_ms(hours: float) -> int:
+    """A duration in hours as whole milliseconds, rounded up."""
+    return ceil(Fraction(repr(hours)) * HOUR_MS)
+
+
+def hours(amount_ms: int) -> float:
+    """GPU-milliseconds as hours, such that reading it back as a cap gives at least as much."""
+    value = amount_ms / HOUR_MS
+    while cap_ms(value) < amount_ms:
+        value = nextafter(value, float("inf"))
+    return value
