@@ -18,7 +18,7 @@ from fairlead.schema.border import BadInput
 
 YAML_BYTES_MAX = 4 * 2**20
 DEPTH_MAX = 32
-NODES_MAX = 200_000
+NODES_MAX = 100_000
 _NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow on purpose
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
@@ -115,7 +115,7 @@ class _Builder:
 def _scalar(event: events.ScalarEvent, path: str) -> Any:
     """A quoted or block scalar is a string; a plain one reads as JSON would read it."""
     text: str = event.value
-    if not event.implicit[0]:
+    if not event.implicit[0] or event.tag is not None:
         return text
     if text in _WORDS:
         return _WORDS[text]

@@ -1,0 +1,117 @@
+"""The report: complete, replayable, the same bytes for the same seed, never half of one."""
+
+import csv
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairlead.core.canonical import canonical
+from fairlead.schema.kinds import KINDS
+from fairlead.sim import Played, play
+from fairlead.sim.plots import draw_plots
+from fairlead.sim.report import NotAReport, check_target, write_report
+from tests.sim.worlds import BUSY, scenario
+
+FILES = ["decisions.jsonl", "report.json", "report.md", "results.jsonl", "timeline.csv"]
+
+
+@pytest.fixture(scope="module")
+def played() -> Played:
+    acts = [{"at_s": 0, "title": "calm"}, {"at_s": 30, "title": "and on"}]
+    return play(scenario(*BUSY, policies=["demand-capped", "nash"], acts=acts), seed=9)
+
+
+def test_everything_is_there_and_consistent(played: Played, tmp_path: Path) -> None:
+    """Figures, seed, digest, a row per second and pod, both policies."""
+    target = tmp_path / "deep" / "report"
+    assert write_report(played, target, None) == FILES
+    assert sorted(path.name for path in target.iterdir()) == FILES
+    report = json.loads((target / "report.json").read_text())
+    assert (report["seed"], report["digest"], report["ok"]) == (9, played.digest, True)
+    assert [run["policy"] for run in report["runs"]] == ["demand-capped", "nash"]
+    assert report["runs"][0]["node"]["seconds_over_capacity"] == 0
+    rows = list(csv.DictReader((target / "timeline.csv").open()))
+    assert len(rows) == 2 * 60 * 3
+    page = (target / "report.md").read_text()
+    assert played.digest in page
+    assert "## Side by side" in page
+    assert "calm" in page
+
+
+def test_the_recorded_decisions_replay_to_the_recorded_results(
+    played: Played, tmp_path: Path
+) -> None:
+    """decisions.jsonl is valid input for `fairlead decide cpu.clear --jsonl`, line by line."""
+    write_report(played, tmp_path / "r", None)
+    inputs = (tmp_path / "r" / "decisions.jsonl").read_bytes().splitlines()
+    results = (tmp_path / "r" / "results.jsonl").read_bytes().splitlines()
+    assert len(inputs) == len(results) == 2 * 12
+    for document, result in zip(inputs, results, strict=True):
+        assert canonical(KINDS["cpu.clear"].run(document).result) == result
+
+
+def test_the_same_seed_writes_the_same_bytes(played: Played, tmp_path: Path) -> None:
+    """No clock, no host, no path goes into a report."""
+    write_report(played, tmp_path / "a", None)
+    write_report(play(played.scenario, seed=9), tmp_path / "b", None)
+    for name in FILES:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.component("matplotlib")
+def test_plots_are_drawn_and_shown(played: Played, tmp_path: Path) -> None:
+    """Two pictures per policy and a comparison, all of them in report.md and in the list."""
+    short = play(msgspec.structs.replace(played.scenario, duration_s=10))
+    files = write_report(short, tmp_path / "r", draw_plots)
+    pictures = [name for name in files if name.endswith(".png")]
+    assert pictures == [
+        "compare.png", "demand-capped-node.png", "demand-capped-pods.png", "nash-node.png",
+        "nash-pods.png",
+    ]  # fmt: skip
+    page = (tmp_path / "r" / "report.md").read_text()
+    for name in pictures:
+        assert f"({name})" in page
+        assert (tmp_path / "r" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupted_report_leaves_the_old_one(played: Played, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of drawing: the old report is whole, nothing else is left behind."""
+    target = tmp_path / "r"
+    write_report(played, target, None)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+
+    def interrupt(_: Played, folder: Path) -> list[str]:
+        (folder / "half.png").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_report(play(scenario(*BUSY)), target, interrupt)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    with pytest.raises(KeyboardInterrupt):
+        write_report(played, tmp_path / "new", interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_a_report_replaces_a_report_and_nothing_else(played: Played, tmp_path: Path) -> None:
+    """Somebody's folder, file or link is never touched."""
+    target = tmp_path / "r"
+    target.mkdir()
+    write_report(played, target, None)  # an empty folder is fine
+    write_report(played, target, None)
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(NotAReport, match=r"notes\.txt"):
+        check_target(target)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "report.json").write_text('["not ours"]')
+    with pytest.raises(NotAReport):
+        write_report(played, home, None)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(target)
+    for name in ("file", "link"):
+        with pytest.raises(NotAReport):
+            check_target(tmp_path / name)
+    assert (home / "report.json").read_text() == '["not ours"]'
