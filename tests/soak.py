@@ -7,6 +7,7 @@ counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs s
 import json
 import platform
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from pathlib import Path
 
 from fairlead.core.cpu import Policy
 from tests.core.cpu import cases, test_oracle
+from tests.e2e import kills
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
 CASES = 100_000
 CHUNK = 5_000
+KILLS = 1_000
 
 
 def cpu_clear_invariants() -> dict[str, object]:
@@ -45,9 +48,16 @@ def cpu_clear_oracle() -> dict[str, object]:
     return {policy.value: {"cases": CASES} for policy in Policy}
 
 
+def node_kills() -> dict[str, object]:
+    """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {**kills.run_kills(KILLS, seed=1, folder=Path(folder))}
+
+
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "cpu.clear invariants": cpu_clear_invariants,
     "cpu.clear against the oracle": cpu_clear_oracle,
+    "node agent kills": node_kills,
 }
 
 
