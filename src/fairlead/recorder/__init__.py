@@ -1,0 +1,17 @@
+"""The flight recorder: every fast decision, hash-chained, bounded, replayable. See README.md."""
+
+from fairlead.recorder.reader import CorruptRecord, Verified, read, verify
+from fairlead.recorder.replay import SHIPPED, Replayed, Verdict, replay
+from fairlead.recorder.writer import FileRecorder
+
+__all__ = [
+    "SHIPPED",
+    "CorruptRecord",
+    "FileRecorder",
+    "Replayed",
+    "Verdict",
+    "Verified",
+    "read",
+    "replay",
+    "verify",
+]
