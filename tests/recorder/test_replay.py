@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.canonical import canonical
+from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder import SHIPPED, FileRecorder, Verdict, read, replay, verify
-from tests.recorder import fill_golden
+from fairlead.recorder.chain import Chain
+from fairlead.recorder.reader import links
 from tests.recorder.fill_golden import GOLDEN
 
 
@@ -22,9 +24,16 @@ def test_the_golden_segment_verifies_and_replays() -> None:
 
 
 def test_the_golden_segment_is_what_is_written_today(tmp_path: Path) -> None:
-    """The same appends, the same bytes: patches and hashes are part of the format."""
+    """The same entries and marks, the same bytes: patches and hashes are part of the format."""
     with FileRecorder(tmp_path) as recorder:
-        fill_golden.write(recorder)
+        for link in links([GOLDEN], Chain()):
+            if isinstance(link, Entry):
+                recorder.append(
+                    link.kind, version=link.version, time_ms=link.time_ms,
+                    input=dict(link.input), output=dict(link.output),
+                )  # fmt: skip
+            elif isinstance(link, Mark):
+                recorder.mark(link.entry_seq, link.status, time_ms=link.time_ms, note=link.note)
     assert (tmp_path / GOLDEN.name).read_bytes() == GOLDEN.read_bytes()
 
 
