@@ -127,7 +127,9 @@ def _mode_strip(axes: Any, run: Run) -> None:
         colour = MODE_COLOURS[mode] if mode else "#dddddd"
         axes.axvspan(start, end, color=colour, lw=0)
         if mode and (end - start) * 9 > run.node.seconds:
-            axes.text((start + end) / 2, 0.45, mode.value, ha="center", va="center", fontsize=8)
+            ink = "white" if mode is Mode.OVERLOADED else INK
+            middle = (start + end) / 2
+            axes.text(middle, 0.45, mode.value, ha="center", va="center", fontsize=8, color=ink)
     axes.set(yticks=[], ylim=(0, 1))
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -218,7 +220,8 @@ def _pod_panel(axes: Any, run: Run, name: str) -> None:
         seconds, used, tops, where=[ratio > 0 for ratio in throttled], color="#d6604d",
         alpha=0.55, lw=0, step="post", label="throttled",
     )  # fmt: skip
-    _title(axes, name)
+    outside = any(pod.opted_out for pod in run.pods if pod.pod == name)
+    _title(axes, f"{name} (opted out)" if outside else name)
     axes.set_ylim(bottom=0)
     axes.set_xlim(0, run.node.seconds)
     axes.set_ylabel("cores")
