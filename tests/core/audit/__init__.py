@@ -1,0 +1,1 @@
+"""Tests of the Merkle tree, its proofs and the format of heads."""
