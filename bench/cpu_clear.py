@@ -192,7 +192,7 @@ def run(*, quick: bool) -> Line:
 
 
 HEADER = (
-    "microseconds per node: median (quartiles)\n"
+    "CPU microseconds per node: median (quartiles)\n"
     f"{'policy':14}{'nodes x pods':>13}{'seed floats':>22}{'scalar':>24}{'fleet':>22}"
     f"{'scalar/fleet':>20}{'seed/fleet':>12}{'fallback':>10}"
 )

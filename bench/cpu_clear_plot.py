@@ -50,7 +50,7 @@ def _one_node(axes: Axes, report: dict[str, Any], policy: str, *, first: bool) -
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     if first:
-        axes.set_ylabel("ms per clearing (log)")
+        axes.set_ylabel("CPU ms per clearing (log)")
         axes.legend(loc="upper left", fontsize=9)
 
 
@@ -66,7 +66,7 @@ def _fleet(axes: Axes, report: dict[str, Any], policies: list[str]) -> None:
             ratios = [line["fleet_times_faster_than_scalar"]["median"] for line in lines]
             texts = [f"{r:.0f}x\n{t}" for t, r in zip(texts, ratios, strict=True)]
         axes.bar_label(bars, texts, fontsize=9, padding=2)
-    axes.set(yscale="log", ylabel="seconds for the whole fleet (log)")
+    axes.set(yscale="log", ylabel="CPU seconds for the whole fleet (log)")
     axes.yaxis.set_major_formatter("{x:g}")
     title = f"{nodes:,} nodes of {pods} pods (x: times faster than scalar)"
     axes.set_title(title.replace(",", " "))
