@@ -10,13 +10,17 @@ from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
 from fairlead.node.sensor import PodRule
 from fairlead.node.state import default_directory
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeDocument
 
 
 def node_agent(
-    document: NodeDocument, *, dry_run: bool, report: Callable[[Turn, Agent], None]
+    document: NodeDocument,
+    *,
+    dry_run: bool,
+    report: Callable[[Turn, Agent], None],
+    fault: Callable[[TemporaryFault], None],
 ) -> Agent:
     """An agent on this machine's cgroups, as configured."""
     files = node_files(document)
@@ -31,7 +35,7 @@ def node_agent(
         observe_only=document.observe_only,
         dry_run=dry_run,
     )
-    return Agent(config, files=files, open_recorder=_open_recorder, report=report)
+    return Agent(config, files=files, open_recorder=_open_recorder, report=report, fault=fault)
 
 
 def node_files(document: NodeDocument) -> CgroupFiles:
@@ -69,4 +73,5 @@ def machine_millicores() -> int:
 def _open_recorder(path: Path) -> Recorder:
     from fairlead.recorder import FileRecorder  # noqa: PLC0415 - a dry run needs none
 
-    return FileRecorder(path)
+    # A start reads the newest segment again: 1 MiB of it takes half a second, 4 MiB two.
+    return FileRecorder(path, segment_bytes=2**20, segment_count=64)

@@ -80,7 +80,7 @@ def test_a_pod_that_left_is_forgotten_and_one_that_opted_out_takes_its_limit_alo
     now = observe(governor, a, limited, unlimited)
     assert governor.capacity_millicores == 900 - 250 - 120
     assert list(governor.pods) == ["a"]
-    snapshot, _ = governor.decide(now)
+    snapshot = governor.decide(now).snapshot
     assert [pod.uid for pod in snapshot.pods] == ["a"]
     governor.observe(now + 1000, [])
     assert governor.pods == {}
@@ -109,7 +109,7 @@ def test_a_pod_seen_for_the_first_time_is_held() -> None:
     """One sample shows no rate: no signal yet, the grant stays what it was."""
     governor = CpuGovernor(CONFIG)
     governor.observe(0, [Meter("a", 640).sight(0)])
-    _, plan = governor.decide(0)
+    plan = governor.decide(0).plan
     assert plan.allocations == {"a": 640}
     assert plan.reasons["a"] == ("signal-missing.hold",)
 
@@ -123,7 +123,7 @@ def test_decreases_then_newcomers_then_increases() -> None:
     for uid, limit in (("a", 700), ("b", 200)):
         governor.applied(now, Change(uid, "", limit, limit), limit)
     governor.observe(now, [each.sight(now) for each in (a, b, new)])
-    _, plan = governor.decide(now)
+    plan = governor.decide(now).plan
     grants = dict(plan.allocations)
     assert grants["a"] < 700
     assert grants["b"] > 200
@@ -144,7 +144,7 @@ def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
             rest.second(others)
         governor.observe(second * 1000, [a.sight(second * 1000), rest.sight(second * 1000)])
         if second and second % 5 == 0:
-            _, plan = governor.decide(second * 1000)
+            plan = governor.decide(second * 1000).plan
             for change in (c for phase in governor.changes(plan) for c in phase):
                 governor.applied(second * 1000, change, change.after)
                 {"a": a, "rest": rest}[change.uid].limit = change.after
@@ -172,7 +172,7 @@ def test_the_state_survives_a_restart_through_json() -> None:
     """A restored governor decides what the old one would have decided."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b", 500)
     now = observe(governor, a, b, used=450)
-    _, plan = governor.decide(now)
+    plan = governor.decide(now).plan
     for change in governor.changes(plan).increases:
         governor.applied(now, change, change.after)
     again = CpuGovernor.restore(CONFIG, json.loads(canonical(governor.export())))
@@ -207,10 +207,10 @@ def test_mode_and_policy_are_passed_on() -> None:
     """The last label goes into the next snapshot; a new policy holds from the next clear."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b")
     now = observe(governor, a, b, used=700)
-    snapshot, plan = governor.decide(now)
+    snapshot, plan, _ = governor.decide(now)
     assert (snapshot.previous_mode, plan.mode) == (None, Mode.CONGESTED)
     governor.reconfigure(CpuConfig(node_millicores=1000, reserve=0.0, policy=Policy.NASH))
-    snapshot, _ = governor.decide(now)
+    snapshot = governor.decide(now).snapshot
     assert (snapshot.previous_mode, snapshot.policy) == (Mode.CONGESTED, Policy.NASH)
 
 

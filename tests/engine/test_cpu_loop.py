@@ -20,7 +20,7 @@ class World:
     """Two ports in one: pods with a want and a limit, and a diary of everything that happened."""
 
     def __init__(self, **wants: int) -> None:
-        self.wants, self.limits = wants, dict.fromkeys(wants, 400)
+        self.wants, self.limits = wants, dict.fromkeys(wants, 800)
         self.used = dict.fromkeys(wants, 0)
         self.diary: list[tuple[str, Any]] = []
         self.faults: dict[str, Exception] = {}
@@ -83,6 +83,17 @@ def turned(world: World, recorder: Diary | None = None, **options: Any) -> CpuLo
     return loop
 
 
+def settled(world: World) -> CpuLoop:
+    """A loop whose limits are ours and follow the wants."""
+    loop = turned(world)
+    for clear in range(1, 6):
+        loop.clear(clear * 5000)
+        for second in range(5):
+            loop.sample(clear * 5000 + second * 1000 + 1)
+    world.diary.clear()
+    return loop
+
+
 def verbs(world: World) -> list[str]:
     return [verb for verb, _ in world.diary]
 
@@ -99,13 +110,11 @@ def test_record_and_state_come_before_the_first_write() -> None:
 def test_decreases_come_before_increases() -> None:
     """Once the limits are ours, whoever falls is written first."""
     world = World(a=100, b=390)
-    loop = turned(world)
-    loop.clear(5000)
+    loop = settled(world)
     world.wants.update(a=390, b=100)
-    world.diary.clear()
-    for second in range(6, 30):
+    for second in range(30, 60):
         loop.sample(second * 1000)
-    loop.clear(30_000)
+    loop.clear(60_000)
     written = [what for verb, what in world.diary if verb == "write"]
     assert [uid for uid, _ in written] == ["b", "a"]
 
@@ -113,14 +122,13 @@ def test_decreases_come_before_increases() -> None:
 def test_a_failed_decrease_keeps_increases_waiting() -> None:
     """Room that was not freed is not handed out."""
     world = World(a=100, b=390)
-    loop = turned(world)
-    loop.clear(5000)
+    loop = settled(world)
     before = dict(world.limits)
     world.wants.update(a=390, b=100)
     world.faults["b"] = TemporaryFault("busy", retry_after_ms=1)
-    for second in range(6, 30):
+    for second in range(30, 60):
         loop.sample(second * 1000)
-    turn = loop.clear(30_000)
+    turn = loop.clear(60_000)
     assert [failure.change.uid for failure in turn.failures] == ["b"]
     assert world.limits == before
 
@@ -128,15 +136,14 @@ def test_a_failed_decrease_keeps_increases_waiting() -> None:
 def test_increases_never_pass_what_is_really_in_force() -> None:
     """A kernel that keeps more than it was told leaves no room, whatever the plan says."""
     world = World(a=100, b=390)
-    loop = turned(world)
-    loop.clear(5000)
+    loop = settled(world)
     stuck = {"a": 700, "b": 300}
     world.limits.update(stuck)
     world.wants.update(a=700, b=390)
     world.faults["a"] = PermanentFault("read-only")
-    for second in range(6, 30):
+    for second in range(30, 60):
         loop.sample(second * 1000)
-    turn = loop.clear(30_000)
+    turn = loop.clear(60_000)
     assert sum(world.limits.values()) <= 1000
     assert turn.failures
 
@@ -167,7 +174,7 @@ def test_what_cannot_be_recorded_is_not_applied(where: str) -> None:
         loop._keep = full
     with pytest.raises(TemporaryFault):
         loop.clear(5000)
-    assert world.limits == {"a": 400, "b": 400}
+    assert world.limits == {"a": 800, "b": 800}
 
 
 def test_observing_records_and_writes_nothing() -> None:
@@ -176,7 +183,7 @@ def test_observing_records_and_writes_nothing() -> None:
         world = World(a=100)
         turn = turned(world, **options).clear(5000)
         assert turn.observed_only
-        assert verbs(world) == ["record", "keep"]
+        assert verbs(world) == ["record", "keep", "voided"]
 
 
 def test_a_start_voids_what_was_recorded_but_not_applied() -> None:

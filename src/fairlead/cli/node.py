@@ -116,8 +116,10 @@ def run(
     from fairlead.cli.node_log import NodeLog
 
     document = _document(config_file, flags)
+    if document.root is None:
+        raise click.UsageError("say which cgroup to govern below with --root")
     log = NodeLog(dry_run=dry_run)
-    agent = compose.node_agent(document, dry_run=dry_run, report=log.turn)
+    agent = compose.node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
     try:
         agent.start()
         agent.handle_signals()
@@ -211,7 +213,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """Put the limits back that the agent found. Stop the agent first."""
     from fairlead import compose
     from fairlead.node.originals import Originals
-    from fairlead.node.state import StateDirectory
+    from fairlead.node.state import STATE, StateDirectory
 
     document = _document(config_file, {"root": root, "state_dir": state_dir})
     directory = StateDirectory(compose.node_directory(document))
@@ -220,6 +222,8 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     directory.lock()
     try:
         restored, failed = Originals(directory).restore(compose.node_files(document))
+        # What the user sets from here on is the user's own: the old ceilings must not outlive this.
+        directory.forget(STATE)
     finally:
         directory.unlock()
     for path in restored:

@@ -1,5 +1,6 @@
 """The agent's log: one line per event with its reasons, JSON in a pipe, readable on a terminal."""
 
+import os
 import sys
 from typing import Any
 
@@ -7,6 +8,7 @@ import structlog
 
 from fairlead.engine.cpu_loop import Turn
 from fairlead.node.agent import Agent
+from fairlead.ports.faults import TemporaryFault
 from fairlead.schema.node import NodeDocument
 
 
@@ -17,7 +19,7 @@ class NodeLog:
         stream = sys.stdout if dry_run else sys.stderr
         last: Any = structlog.processors.JSONRenderer()
         if stream.isatty():
-            last = structlog.dev.ConsoleRenderer(colors=True)
+            last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
         self._log = structlog.wrap_logger(
             structlog.PrintLogger(stream),
             processors=[
@@ -45,11 +47,12 @@ class NodeLog:
     def turn(self, turn: Turn, agent: Agent) -> None:
         """One clearing: the mode when it changes, every write with its reasons, every failure."""
         plan = turn.plan
-        if plan.mode.value != self._mode:
-            self._mode = plan.mode.value
+        scarcity = turn.free
+        if scarcity.mode.value != self._mode:
+            self._mode = scarcity.mode.value
             self._log.info(
                 "mode", mode=self._mode, total_need=plan.total_need,
-                capacity_millicores=plan.capacity_millicores, shadow_price=plan.shadow_price,
+                capacity_millicores=plan.capacity_millicores, shadow_price=scarcity.shadow_price,
             )  # fmt: skip
         written = turn.written
         if turn.observed_only:
@@ -69,6 +72,10 @@ class NodeLog:
                 "not limited", pod=failure.change.uid, container=failure.change.container or None,
                 after_millicores=failure.change.after, reason=failure.reason,
             )  # fmt: skip
+
+    def fault(self, fault: TemporaryFault) -> None:
+        """Something outside failed; limits stay and it is tried again."""
+        self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
 
     def stopped(self, agent: Agent) -> None:
         """The last word."""

@@ -24,7 +24,7 @@ SENTENCES = {
     ),
 }
 MODES = {
-    "uncongested": "All needs fit the node: everybody gets its need.",
+    "uncongested": "All needs fit the node: everybody gets its need, as fast as guardrails allow.",
     "congested": "The needs do not fit the node: the policy {policy} decides who gives way.",
     "overloaded": "Not even the minimums fit the node: they are scaled down.",
 }
@@ -85,12 +85,19 @@ def _headline(document: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _scarcity(document: dict[str, Any]) -> str:
+    need, capacity = document["total_need"], document["capacity_millicores"]
+    if document["mode"] == "congested" and need <= capacity:
+        return f"The needs, {need}m, fit the node again; it counts as congested until they fall."
+    return MODES[document["mode"]].format(policy=document["policy"])
+
+
 def explain_pod(pod: dict[str, Any], document: dict[str, Any]) -> list[str]:
     """Why a pod has its limit, from the signal to the number."""
     lines = [
         f"{pod['pod']}: limit {_m(pod['limit_millicores'])}, granted {pod['grant_millicores']}m "
         f"of a need of {pod['need_millicores']}m",
-        MODES[document["mode"]].format(policy=document["policy"]),
+        _scarcity(document),
     ]
     lines.extend(f"{reason}: {SENTENCES[CpuReason(reason)]}" for reason in pod["reasons"])
     lines.append(

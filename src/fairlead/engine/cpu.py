@@ -2,8 +2,8 @@
 
     governor = CpuGovernor(CpuConfig(node_millicores=8000))
     governor.observe(now_ms, sightings)           # each sample (1 s), all pods of the node
-    snapshot, plan = governor.decide(now_ms)      # each clear (5 s); record both, then apply
-    changes = governor.changes(plan)              # decreases first, then increases
+    guarded = governor.decide(now_ms)             # each clear (5 s); record it, then apply
+    changes = governor.changes(guarded.plan)      # decreases first, then increases
     governor.applied(now_ms, change, 700)         # each limit that was really written
 
 The node agent and the simulator drive it; `export`/`restore` carry it across a restart.
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from fairlead.core.cpu import (
+    Guarded,
     Mode,
     Plan,
     Pod,
@@ -108,7 +109,7 @@ class CpuGovernor:
             )
         return reading
 
-    def decide(self, now_ms: int) -> tuple[Snapshot, Plan]:
+    def decide(self, now_ms: int) -> Guarded:
         """Clear the market inside the guardrails. Record the snapshot and the plan, then apply."""
         for state in self._pods.values():
             self._count_misses(state, now_ms)
@@ -121,13 +122,14 @@ class CpuGovernor:
             self.config.headroom,
         )
         histories = {
-            uid: PodHistory(state.started_ms, state.changed_ms) for uid, state in self._pods.items()
+            uid: PodHistory(state.started_ms, state.changed_ms, state.adopted)
+            for uid, state in self._pods.items()
         }
-        bounded, plan = clear_guarded(snapshot, histories, self.config.guardrails, now_ms=now_ms)
-        self._mode = plan.mode
+        guarded = clear_guarded(snapshot, histories, self.config.guardrails, now_ms=now_ms)
+        self._mode = guarded.free.mode
         for state in self._pods.values():
             state.window_usage.clear()
-        return bounded, plan
+        return guarded
 
     def _count_misses(self, state: PodState, now_ms: int) -> None:
         """A headroom miss is *throttling* that outlives a grant, so that is the demand judged here.

@@ -13,7 +13,7 @@ from fairlead.engine.cpu import CpuGovernor
 from fairlead.engine.cpu_state import Change
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
-from fairlead.ports.recorder import Recorder
+from fairlead.ports.recorder import Recorder, Status
 from fairlead.schema.cpu import from_plan, from_snapshot
 
 KIND, VERSION = "cpu.clear", 1
@@ -35,6 +35,8 @@ class Turn:
     sequence: int | None
     snapshot: Snapshot
     plan: Plan
+    free: Plan
+    """The same without guardrails: how scarce the node really is."""
     written: tuple[Change, ...]
     failures: tuple[Failure, ...]
     observed_only: bool
@@ -75,7 +77,7 @@ class CpuLoop:
 
     def clear(self, now_ms: int) -> Turn:
         """Decide, record durably, keep the state, and only then touch anything."""
-        snapshot, plan = self.governor.decide(now_ms)
+        snapshot, plan, free = self.governor.decide(now_ms)
         sequence = None
         if self._recorder is not None:
             sequence = self._recorder.append(
@@ -85,14 +87,18 @@ class CpuLoop:
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
-            return Turn(now_ms, sequence, snapshot, plan, (), (), observed_only=True)
+            self._mark(sequence, "voided", now_ms, "observe-only")
+            return Turn(now_ms, sequence, snapshot, plan, free, (), (), observed_only=True)
         written, failures = self._apply(now_ms, plan, self._actuator)
-        if self._recorder is not None and sequence is not None:
-            note = f"{len(failures)} writes failed" if failures else ""
-            self._recorder.mark(sequence, "applied", time_ms=now_ms, note=note)
+        note = f"{len(failures)} writes failed" if failures else ""
+        self._mark(sequence, "applied", now_ms, note)
         if written:
             self._keep(self.governor.export())
-        return Turn(now_ms, sequence, snapshot, plan, written, failures, observed_only=False)
+        return Turn(now_ms, sequence, snapshot, plan, free, written, failures, observed_only=False)
+
+    def _mark(self, sequence: int | None, status: Status, now_ms: int, note: str) -> None:
+        if self._recorder is not None and sequence is not None:
+            self._recorder.mark(sequence, status, time_ms=now_ms, note=note)
 
     def _apply(
         self, now_ms: int, plan: Plan, actuator: CpuActuator

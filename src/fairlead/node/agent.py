@@ -63,12 +63,13 @@ class Agent:
         files: CgroupFiles,
         open_recorder: Callable[[Path], Recorder],
         report: Callable[[Turn, "Agent"], None],
+        fault: Callable[[TemporaryFault], None] = lambda _: None,
     ) -> None:
         self.config = config
         self.last_turn: Turn | None = None
         self.clears = self.writes = self.write_failures = 0
         self.missed_samples = self.faults = 0
-        self._files, self._report = files, report
+        self._files, self._report, self._report_fault = files, report, fault
         self._stop = threading.Event()
         self.directory = StateDirectory(config.state_directory)
         self._sensor = CgroupSensor(files, config.pattern, config.rules)
@@ -146,6 +147,7 @@ class Agent:
         self._report(turn, self)
 
     def _fault(self, fault: TemporaryFault) -> None:
+        self._report_fault(fault)
         self._stop.wait(fault.retry_after_ms / 1000)
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:

@@ -57,7 +57,7 @@ class NodeCollector:
             "apex_allocation_mode", "which allocation mode was used", labels=["node", "mode"]
         )
         for each in Mode:
-            mode.add_metric([self._node, each.value], float(each is plan.mode))
+            mode.add_metric([self._node, each.value], float(each is turn.free.mode))
         yield mode
         for name, text, millicores in (
             ("capacity_cores", "what may be handed out", plan.capacity_millicores),
@@ -66,10 +66,10 @@ class NodeCollector:
             ("limits_cores", "sum of the limits in force", governor.adopted_millicores),
         ):
             yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=millicores / 1000)
-        if plan.shadow_price is not None:
+        if turn.free.shadow_price is not None:
             yield GaugeMetricFamily(
                 "fairlead_cpu_shadow_price", "marginal value of one more millicore",
-                value=plan.shadow_price,
+                value=turn.free.shadow_price,
             )  # fmt: skip
         yield GaugeMetricFamily(
             "fairlead_cpu_observe_only", "1 while limits are not touched",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from fairlead.node.cgroups import CgroupFiles, ContainerFiles
 from fairlead.ports.cpu import ContainerSighting, Sighting
@@ -48,6 +49,7 @@ class CgroupSensor:
     def __init__(self, files: CgroupFiles, pattern: str, rules: tuple[PodRule, ...] = ()) -> None:
         self._files, self._pattern, self._rules = files, pattern, rules
         self._pods: dict[str, _Pod] = {}
+        self._boot = _boot_id()
 
     def sample(self, now_ms: int) -> list[Sighting]:
         """Look for pods that came or went, then read all of them."""
@@ -75,11 +77,12 @@ class CgroupSensor:
         with self._files.cpu.directory(uid) as descriptor:
             stat = os.fstat(descriptor)
         pod = self._pods.get(uid)
-        if pod is None or pod.identity != str(stat.st_ino):
+        identity = f"{self._boot}/{stat.st_ino}"
+        if pod is None or pod.identity != identity:
             if pod is not None:
                 pod.close()
             age_ms = max(0, int((time.time() - stat.st_ctime) * 1000))
-            pod = self._pods[uid] = _Pod(str(stat.st_ino), now_ms - age_ms, self._rule(uid), {})
+            pod = self._pods[uid] = _Pod(identity, now_ms - age_ms, self._rule(uid), {})
         # The link count of a cgroup directory is 2 plus its children: no scan when it says none.
         names = self._files.cpu.children(uid) if stat.st_nlink != 2 else []
         wanted = names or [""]
@@ -111,6 +114,14 @@ class CgroupSensor:
             started_ms=pod.started_ms,
             identity=pod.identity,
         )
+
+
+def _boot_id() -> str:
+    """Inode numbers of cgroups start again at every boot: only with it they identify a pod."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def container_path(uid: str, container: str) -> str:

@@ -105,6 +105,11 @@ class StateDirectory:
             text = f"{target}: {error.strerror}"
             raise TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS) from error
 
+    def forget(self, name: str) -> None:
+        """Remove a file for good."""
+        (self.path / name).unlink(missing_ok=True)
+        self._sync()
+
     def _sync(self) -> None:
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -13,6 +13,8 @@ Millicores = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="thousandths of 
 Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Weight = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
+Pause = Annotated[int, Meta(ge=0, le=86_400_000, description="milliseconds")]
+Step = Annotated[float, Meta(ge=1, le=1000)]
 
 
 class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -22,6 +24,23 @@ class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     per_demand: Ratio = 0.15
     per_miss: Ratio = 0.05
     cap: Ratio = 0.50
+
+
+class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How fast limits may move."""
+
+    cooldown_ms: Pause = 10_000
+    step_ratio: Step = 2.0
+    step_millicores: Millicores = 2_000
+    dead_band: Ratio = 0.02
+    grace_ms: Pause = 45_000
+
+
+class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """EWMA factors of the demand, per sample."""
+
+    up: Ratio = 0.3
+    down: Ratio = 0.1
 
 
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

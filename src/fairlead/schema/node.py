@@ -6,30 +6,19 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core import cpu
+from fairlead.core.units import SIZE_MAX
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import Count, HeadroomDocument, Millicores, Ratio
+from fairlead.schema.cpu import (
+    GuardrailsDocument,
+    HeadroomDocument,
+    Millicores,
+    Ratio,
+    SmoothingDocument,
+)
 from fairlead.schema.yaml import parse_yaml
 
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-Factor = Annotated[float, Meta(ge=1, le=1000)]
-
-
-class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How fast limits may move."""
-
-    cooldown_ms: Count = 10_000
-    step_ratio: Factor = 2.0
-    step_millicores: Millicores = 2_000
-    dead_band: Ratio = 0.02
-    grace_ms: Count = 45_000
-
-
-class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """EWMA factors of the demand, per sample."""
-
-    up: Ratio = 0.3
-    down: Ratio = 0.1
 
 
 class PodRuleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -46,7 +35,7 @@ class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     root: str | None = None
     pattern: Annotated[str, Meta(min_length=1)] = "*"
-    capacity_millicores: Millicores | None = None
+    capacity_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
     policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
     reserve: Ratio = 0.10
     sample_ms: Milliseconds = 1_000
@@ -67,4 +56,7 @@ def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeDocument:
     given = parse_yaml(data) if data.strip() else {}
     if not isinstance(given, dict):
         raise BadInput("$", "must be a mapping of settings")
-    return check_shape({**given, **overrides}, NodeDocument)
+    document = check_shape({**given, **overrides}, NodeDocument)
+    if document.sample_ms > document.clear_ms:
+        raise BadInput("sample_ms", f"must be at most clear_ms, {document.clear_ms}")
+    return document

@@ -21,7 +21,12 @@ from msgspec import Meta
 
 from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import HeadroomDocument, Millicores, Ratio
+from fairlead.schema.cpu import (
+    GuardrailsDocument,
+    HeadroomDocument,
+    Ratio,
+    SmoothingDocument,
+)
 from fairlead.schema.traces import TRACES, Seconds, Trace, check_trace
 from fairlead.schema.yaml import parse_yaml
 
@@ -65,23 +70,6 @@ class FaultDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     until_s: Seconds | None = None
     delay_ms: Milliseconds = 500
     factor: Annotated[int, Meta(ge=2, le=1000)] = 2
-
-
-class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How fast grants may move."""
-
-    cooldown_ms: Milliseconds = 10_000
-    step_ratio: Annotated[float, Meta(ge=1, le=1000)] = 2.0
-    step_millicores: Millicores = 2_000
-    dead_band: Ratio = 0.02
-    grace_ms: Milliseconds = 45_000
-
-
-class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """EWMA factors per sample."""
-
-    up: Ratio = 0.3
-    down: Ratio = 0.1
 
 
 class GovernorDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

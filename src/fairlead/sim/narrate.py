@@ -35,12 +35,12 @@ def cores(millicores: int) -> str:
 
 def tell(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
     """(kind, sentence) pairs for what this decision changed; empty if nothing worth a line did."""
-    lines = [*_mode(before.plan if before else None, now)]
+    lines = [*_mode(before.free if before else None, now)]
     lines += _lost_signals(before.plan if before else None, now.plan)
     moves = _moves(now)
     falls = [move for move in moves if move[0] < 0]
     rises = [move for move in reversed(moves) if move[0] > 0]
-    scarce = now.plan.mode is not Mode.UNCONGESTED
+    scarce = now.free.mode is not Mode.UNCONGESTED
     if falls and (scarce or not rises):
         lines.append(("gives-way" if scarce else "returns", _fall(falls[0][1], now)))
     if rises:
@@ -49,7 +49,7 @@ def tell(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
 
 
 def _mode(before: Plan | None, now: Decision) -> Iterator[tuple[str, str]]:
-    plan = now.plan
+    plan = now.free  # how scarce the node is, whatever the guardrails hold back
     if before is not None and before.mode is plan.mode:
         return
     whole = cores(plan.capacity_millicores)
@@ -57,9 +57,6 @@ def _mode(before: Plan | None, now: Decision) -> Iterator[tuple[str, str]]:
         text = f"needs {cores(plan.total_need)} of {whole} cores, {_CUT_BY[now.snapshot.policy]}"
     elif plan.mode is Mode.OVERLOADED:
         text = f"minimums {cores(plan.total_min)} of {whole} cores, even they are scaled down"
-    elif plan.total_need > plan.capacity_millicores:
-        # The label counts needs inside the guardrails: steps keep some of them for later.
-        text = f"needs {cores(plan.total_need)} of {whole} cores, but steps keep the moves small"
     else:
         text = f"needs {cores(plan.total_need)} of {whole} cores, everybody gets its need"
     yield f"mode.{plan.mode.value}", f"{plan.mode.value}: {text}"

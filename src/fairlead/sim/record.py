@@ -5,7 +5,7 @@ same digest saw the same and decided the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ class Decision:
     time_ms: int
     snapshot: Snapshot
     plan: Plan
+    free: Plan
+    """The same without guardrails: bounds can hide a scarcity for a while."""
     input: bytes
     result: bytes
 
@@ -81,7 +83,11 @@ class Recorder:
     def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
         """Record a decision before it is applied, as the documents that any reader would get."""
         snapshot = to_snapshot(check_shape(document, ClearDocument))
-        made = Decision(time_ms, snapshot, clear(snapshot), canonical(document), canonical(result))
+        free = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
+        made = Decision(
+            time_ms, snapshot, clear(snapshot), clear(replace(snapshot, pods=tuple(free))),
+            canonical(document), canonical(result),
+        )  # fmt: skip
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")

@@ -10,7 +10,7 @@ Everything that happens is an event on the virtual clock. `sim.play` runs whole 
 from dataclasses import replace
 from functools import partial
 
-from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, clear, pod_bounds
+from fairlead.core.cpu import Guardrails, Headroom, Plan, Policy, Smoothing, pod_bounds
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine import CpuConfig
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
@@ -70,7 +70,7 @@ class World:
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}
-        self._free_price: float | None = None
+        self._free: Plan | None = None
         self._due_ms = 0
         self._schedule()
 
@@ -154,11 +154,7 @@ class World:
     def _decided(self, decision: Decision) -> None:
         for name, check in DECISION_CHECKS.items():
             self._rule(name, check(decision))
-        free = [
-            replace(pod, lower_millicores=None, upper_millicores=None)
-            for pod in decision.snapshot.pods
-        ]
-        self._free_price = clear(replace(decision.snapshot, pods=tuple(free))).shadow_price
+        self._free = decision.free
         earlier = self.record.decisions[:-1][-1:]
         for kind, text in tell(earlier[0] if earlier else None, decision):
             self.record.happening(self.clock.now_ms, kind, text)
@@ -178,9 +174,9 @@ class World:
         frame = Frame(
             time_ms=self.clock.now_ms,
             policy=agent.config.policy,
-            mode=plan.mode if plan else None,
+            mode=self._free.mode if self._free else None,
             shadow_price=plan.shadow_price if plan else None,
-            free_price=self._free_price,
+            free_price=self._free.shadow_price if self._free else None,
             capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
             limits_total=self._limits_total(),
             pods=tuple(self._pod_frame(pod) for pod in self.node.present()),

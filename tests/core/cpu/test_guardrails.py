@@ -14,8 +14,8 @@ NOW = 1_000_000
 
 def grant(pod: Pod, history: PodHistory | None = OLD, capacity: int = 10_000) -> int:
     histories = {} if history is None else {pod.uid: history}
-    _, plan = clear_guarded(Snapshot(capacity, (pod,)), histories, Guardrails(), now_ms=NOW)
-    return plan.allocations[pod.uid]
+    guarded = clear_guarded(Snapshot(capacity, (pod,)), histories, Guardrails(), now_ms=NOW)
+    return guarded.plan.allocations[pod.uid]
 
 
 def test_a_step_is_at_most_twofold() -> None:
@@ -49,6 +49,31 @@ def test_grace_never_lowers_a_young_pod() -> None:
     assert grant(Pod("a", 100, 9000, 1.0, current_millicores=1000), young) == 2000
 
 
+def test_grace_takes_only_what_nobody_needs() -> None:
+    """An idle newcomer with a large limit does not starve the pods that were there."""
+    young = PodHistory(first_seen_ms=NOW - 1000, adopted=False)
+    pods = (
+        Pod("new", 100, 6000, 0.0, current_millicores=6000),
+        Pod("old", 100, 4000, 0.6, current_millicores=2000),
+    )
+    histories = {"new": young, "old": OLD}
+    roomy = clear_guarded(Snapshot(9000, pods), histories, Guardrails(), now_ms=NOW)
+    assert roomy.plan.allocations["new"] == 6000
+    tight = clear_guarded(Snapshot(4000, pods), histories, Guardrails(), now_ms=NOW)
+    need = tight.free.allocations["old"]
+    assert need > 2500
+    assert tight.plan.allocations["old"] == need
+    assert sum(tight.plan.allocations.values()) == 4000
+
+
+def test_a_newly_found_pod_keeps_its_limit_while_nobody_needs_it() -> None:
+    """However old: its first cut comes only when the capacity is wanted, and then at once."""
+    found = PodHistory(first_seen_ms=0, adopted=False)
+    assert grant(Pod("a", 100, 6000, 0.0, current_millicores=6000), found) == 6000
+    assert grant(Pod("a", 100, 6000, 0.0, current_millicores=6000), found, capacity=3000) == 3000
+    assert grant(Pod("a", 100, 6000, 1.0, current_millicores=300), found) == 6000
+
+
 def test_unknown_pods_are_free_to_move() -> None:
     """A pod without history or current grant goes straight to its need."""
     assert grant(Pod("a", 100, 9000, 1.0, current_millicores=300), None) == 9000
@@ -70,7 +95,7 @@ def test_an_idle_guardrail_does_not_bend_the_shares() -> None:
     )
     free = Snapshot(1100, pods, Policy.NASH)
     histories = {pod.uid: OLD for pod in pods}
-    _, plan = clear_guarded(free, histories, Guardrails(), now_ms=NOW)
+    plan = clear_guarded(free, histories, Guardrails(), now_ms=NOW).plan
     assert plan.allocations == clear(free).allocations == {"a": 700, "b": 300, "c": 100}
 
 
@@ -81,7 +106,8 @@ def test_those_who_cannot_fall_faster_are_paid_by_the_others() -> None:
         Pod("new", 100, 4000, 1.0, current_millicores=1000),
     )
     histories = {pod.uid: OLD for pod in pods}
-    bounded, plan = clear_guarded(Snapshot(2500, pods), histories, Guardrails(), now_ms=NOW)
+    guarded = clear_guarded(Snapshot(2500, pods), histories, Guardrails(), now_ms=NOW)
+    bounded, plan = guarded.snapshot, guarded.plan
     assert plan.allocations == {"big": 1500, "new": 1000}
     assert clear(bounded) == plan
 
@@ -100,8 +126,9 @@ def test_guarded_clearings_keep_every_promise() -> None:
             for pod in pods
             if rng.random() < 0.8
         }
-        bounded, plan = clear_guarded(snapshot, histories, Guardrails(), now_ms=NOW)
+        bounded, plan, free = clear_guarded(snapshot, histories, Guardrails(), now_ms=NOW)
         cases.judge(bounded, plan)
+        assert free == clear(snapshot)
         assert clear(bounded) == plan
 
 

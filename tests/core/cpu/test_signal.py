@@ -93,3 +93,11 @@ def test_smoothing_rises_fast_and_falls_slowly() -> None:
     assert smooth(0.0, 1.0) == 0.3
     assert smooth(1.0, 0.0) == 0.9
     assert smooth(0.0, 1.0, Smoothing(up=1.0, down=1.0)) == 1.0
+
+
+def test_an_idle_pod_reads_idle_in_the_end() -> None:
+    """The mean of nothing comes to 0 within a minute or so, instead of never."""
+    value, samples = 1.0, 0
+    while value:
+        value, samples = smooth(value, 0.0), samples + 1
+    assert samples < 90

@@ -3,13 +3,13 @@
     from fairlead.core.cpu import Pod, Snapshot, clear
 
     plan = clear(Snapshot(1000, (Pod("a", 100, 900, 0.5), Pod("b", 100, 900, 0.9))))
-    plan.allocations   # {'a': 422, 'b': 578}
+    plan.allocations   # {'a': 403, 'b': 597}
 
 See README.md beside this file for the terms and the flow.
 """
 
 from fairlead.core.cpu.containers import pod_reading, split_grant
-from fairlead.core.cpu.guardrails import Guardrails, PodHistory, clear_guarded
+from fairlead.core.cpu.guardrails import Guarded, Guardrails, PodHistory, clear_guarded
 from fairlead.core.cpu.market import clear
 from fairlead.core.cpu.model import Headroom, Mode, Plan, Pod, Policy, Snapshot
 from fairlead.core.cpu.need import Need, count_misses, estimate_need, pod_bounds, pod_weight
@@ -17,6 +17,7 @@ from fairlead.core.cpu.signal import Counters, Reading, Smoothing, read_signal, 
 
 __all__ = [
     "Counters",
+    "Guarded",
     "Guardrails",
     "Headroom",
     "Mode",

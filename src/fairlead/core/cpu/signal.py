@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 # Counters that claim more CPU than this per second are rubbish, not a large machine.
 CORES_MAX = 100_000
+NEGLIGIBLE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +91,6 @@ def smooth(previous: float | None, value: float, smoothing: Smoothing = DEFAULT_
     if previous is None:
         return value
     factor = smoothing.up if value > previous else smoothing.down
-    return previous + factor * (value - previous)
+    smoothed = previous + factor * (value - previous)
+    # Without an end the mean of an idle pod decays for hours and never reads idle again.
+    return 0.0 if value == 0 and smoothed < NEGLIGIBLE else smoothed
