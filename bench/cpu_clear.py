@@ -1,7 +1,7 @@
 """`python -m bench.cpu_clear [--quick]`: how fast and how right nodes are cleared, side by side.
 
-Three contestants on the same pods, in the same run: the seeds' pseudo-code in floats
-(`bench.seed_reference`), core's scalar path, and the vectorised fleet path. One node of 10 to
+Three contestants on the same pods, in the same run: a straightforward allocator in floats
+(`bench.float_reference`), core's scalar path, and the vectorised fleet path. One node of 10 to
 10 000 pods, and a fleet of 5 000 nodes of 110 pods, a third each uncongested, congested and
 overloaded. Also counted: how often each breaks the promise about the sum of its grants.
 
@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from bench.cpu_clear_plot import draw
-from bench.seed_reference import SEED
+from bench.float_reference import FLOATS
 from bench.timing import Spread, interleave, machine, ratios
 from fairlead.core.cpu import Plan, Pod, Policy, Snapshot, clear
 from fairlead.fleet import FleetSnapshot, clear_fleet
 from fairlead.fleet.columns import MODES
 
 ROOT = Path(__file__).resolve().parents[1]
-CONTESTANTS = ("seed", "scalar", "fleet")
+CONTESTANTS = ("floats", "scalar", "fleet")
 # Capacity over Σ minimums: overloaded, congested, uncongested for the demands drawn below. The
 # last still lies below Σ maximums, so that the market has something to decide.
 LOADS = (0.8, 2.5, 4.2)
@@ -68,10 +68,10 @@ def contest(batches: Sequence[Sequence[Snapshot]]) -> dict[str, Callable[[], obj
     Columns are built beforehand, as the pods are.
     """
     nodes = [one for batch in batches for one in batch]
-    reference = SEED[nodes[0].policy]
+    reference = FLOATS[nodes[0].policy]
     columns = [FleetSnapshot.from_snapshots(batch) for batch in batches]
     return {
-        "seed": lambda: [reference(one.capacity_millicores, one.pods) for one in nodes],
+        "floats": lambda: [reference(one.capacity_millicores, one.pods) for one in nodes],
         "scalar": lambda: [clear(one) for one in nodes],
         "fleet": lambda: [clear_fleet(batch) for batch in columns],
     }
@@ -90,8 +90,8 @@ def measure(batches: Sequence[Sequence[Snapshot]], *, repetitions: int) -> Line:
         "repetitions": repetitions,
         "seconds_per_node": _per(nodes, timed),
         "fleet_times_faster_than_scalar": ratios(timed["scalar"], timed["fleet"]).as_json(),
-        "fleet_times_faster_than_seed": ratios(timed["seed"], timed["fleet"]).as_json(),
-        "scalar_times_slower_than_seed": ratios(timed["scalar"], timed["seed"]).as_json(),
+        "fleet_times_faster_than_floats": ratios(timed["floats"], timed["fleet"]).as_json(),
+        "scalar_times_slower_than_floats": ratios(timed["scalar"], timed["floats"]).as_json(),
         "modes": {mode.value: modes.count(mode.value) for mode in MODES},
         "fallback_share": sum(plan.fallbacks for plan in plans) / nodes,
     }
@@ -113,7 +113,7 @@ def promises(snapshots: Sequence[Snapshot]) -> Line:
         scalar, vector = clear(one), fleet.node(index)
         differ += repr(scalar) != repr(vector)
         scarce.append(_claims(one, scalar) >= one.capacity_millicores)
-        sums["seed"].append(sum(SEED[one.policy](one.capacity_millicores, one.pods)))
+        sums["floats"].append(sum(FLOATS[one.policy](one.capacity_millicores, one.pods)))
         sums["scalar"].append(sum(scalar.allocations.values()))
         sums["fleet"].append(sum(vector.allocations.values()))
     capacities = [one.capacity_millicores for one in snapshots]
@@ -193,8 +193,8 @@ def run(*, quick: bool) -> Line:
 
 HEADER = (
     "CPU microseconds per node: median (quartiles)\n"
-    f"{'policy':14}{'nodes x pods':>13}{'seed floats':>22}{'scalar':>24}{'fleet':>22}"
-    f"{'scalar/fleet':>20}{'seed/fleet':>12}{'fallback':>10}"
+    f"{'policy':14}{'nodes x pods':>13}{'floats':>22}{'scalar':>24}{'fleet':>22}"
+    f"{'scalar/fleet':>20}{'floats/fleet':>12}{'fallback':>10}"
 )
 
 
@@ -205,10 +205,10 @@ def row(line: Line) -> str:
         f"{_cell(line['seconds_per_node'][name]):>{width}}"
         for name, width in zip(CONTESTANTS, (22, 24, 22), strict=True)
     )
-    faster, seed = line["fleet_times_faster_than_scalar"], line["fleet_times_faster_than_seed"]
+    faster, floats = line["fleet_times_faster_than_scalar"], line["fleet_times_faster_than_floats"]
     ratio = f"{faster['median']:.3g}x ({faster['low']:.2g}-{faster['high']:.2g})"
     return (
-        f"{line['policy']:14}{size:>13}{cells}{ratio:>20}{seed['median']:>11.3g}x"
+        f"{line['policy']:14}{size:>13}{cells}{ratio:>20}{floats['median']:>11.3g}x"
         f"{line['fallback_share']:>10.2%}"
     )
 

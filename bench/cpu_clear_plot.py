@@ -10,10 +10,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-NAMES = {"seed": "seeds' pseudo-code (floats)", "scalar": "scalar path", "fleet": "fleet path"}
+NAMES = {"floats": "straightforward floats", "scalar": "scalar path", "fleet": "fleet path"}
 # Distinguishable without colour vision (Okabe and Ito) and by marker.
-COLOURS = {"seed": "#999999", "scalar": "#0072B2", "fleet": "#D55E00"}
-MARKERS = {"seed": "s", "scalar": "o", "fleet": "^"}
+COLOURS = {"floats": "#999999", "scalar": "#0072B2", "fleet": "#D55E00"}
+MARKERS = {"floats": "s", "scalar": "o", "fleet": "^"}
 BAR = 0.27
 
 
@@ -81,12 +81,12 @@ def _seconds(value: float) -> str:
 
 def _promises(axes: Axes, report: dict[str, Any], policies: list[str]) -> None:
     kinds = {"over_capacity": "Σ above capacity", "not_handed_out_whole": "Σ not equal capacity"}
-    series = [("seed", kind, label) for kind, label in kinds.items()]
+    series = [("floats", kind, label) for kind, label in kinds.items()]
     for offset, (name, kind, label) in enumerate(series):
         shares = [100 * x[name][kind] / x["scarce_nodes"] for x in report["promises"]]
         places = [place + (offset - 1) * BAR for place in range(len(shares))]
         shade = "#555555" if offset else "#BBBBBB"
-        bars = axes.bar(places, shares, BAR * 0.92, color=shade, label=f"seeds: {label}")
+        bars = axes.bar(places, shares, BAR * 0.92, color=shade, label=f"floats: {label}")
         axes.bar_label(bars, [f"{share:.0f} %" for share in shares], fontsize=9, padding=2)
     ours = [sum(x[n][k] for n in ("scalar", "fleet") for k in kinds) for x in report["promises"]]
     places = [place + BAR for place in range(len(ours))]

@@ -2,43 +2,104 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from fairlead.node.actuator import CgroupActuator
 from fairlead.node.sensor import CgroupSensor, PodRule
-from fairlead.ports.cpu import Gone, Sighting
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, Sighting
+from fairlead.schema.border import check_shape
+from fairlead.schema.scenario import SimPodDocument
+from fairlead.sim.adapters import SimActuator, SimSensor, Surroundings
+from fairlead.sim.clock import VirtualClock
+from fairlead.sim.entropy import Entropy
+from fairlead.sim.faults import Faults
+from fairlead.sim.node import SimNode, SimPod
+from fairlead.sim.record import Recorder
 from tests.node.cgroup_worlds import PlainTree, RealTree, real_tree
-
-World = PlainTree | RealTree
-
-
-@pytest.fixture(params=["real", "v1-tree", "v2-tree"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    if request.param == "real":
-        with real_tree() as tree:
-            yield tree
-    else:
-        yield PlainTree(1 if request.param == "v1-tree" else 2, tmp_path / "root")
-
 
 pytestmark = pytest.mark.component("cgroups")
 
 
-def sight(world: World, pattern: str = "*", rules: tuple[PodRule, ...] = ()) -> dict[str, Sighting]:
-    sensor = CgroupSensor(world.files(), pattern, rules)
-    try:
-        return {sighting.uid: sighting for sighting in sensor.sample(1_000_000)}
-    finally:
-        sensor.close()
+class World(Protocol):
+    """A place where pods come and go, with a sensor and an actuator."""
+
+    def create(self, path: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def sensor(self) -> CpuSensor: ...
+
+    def actuator(self) -> CpuActuator: ...
+
+
+class Cgroups:
+    """Cgroups, real or recorded."""
+
+    def __init__(self, tree: PlainTree | RealTree) -> None:
+        self.tree, self.create, self.remove = tree, tree.create, tree.remove
+
+    def sensor(self, rules: tuple[PodRule, ...] = ()) -> CgroupSensor:
+        return CgroupSensor(self.tree.files(), "*", rules)
+
+    def actuator(self) -> CgroupActuator:
+        return CgroupActuator(self.tree.files())
+
+
+class Simulated:
+    """The virtual node, nothing going wrong."""
+
+    def __init__(self) -> None:
+        self.node, entropy = SimNode(2000), Entropy(1)
+        self.entropy = entropy
+        self.around = Surroundings(self.node, VirtualClock(), Faults([], entropy), Recorder())
+
+    def create(self, path: str) -> None:
+        want = [{"kind": "constant", "millicores": 100}]
+        spec = {"name": path, "request_millicores": 0, "want": want}
+        self.node.pods[path] = SimPod.arriving(check_shape(spec, SimPodDocument), self.entropy)
+
+    def remove(self, path: str) -> None:
+        del self.node.pods[path]
+
+    def sensor(self) -> SimSensor:
+        return SimSensor(self.around)
+
+    def actuator(self) -> SimActuator:
+        return SimActuator(self.around, written=lambda _: None)
+
+
+@pytest.fixture(params=["real", "v1-tree", "v2-tree"])
+def cgroups(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cgroups]:
+    if request.param == "real":
+        with real_tree() as tree:
+            yield Cgroups(tree)
+    else:
+        yield Cgroups(PlainTree(1 if request.param == "v1-tree" else 2, tmp_path / "root"))
+
+
+@pytest.fixture(params=["real", "v1-tree", "v2-tree", "simulated"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    if request.param == "simulated":
+        yield Simulated()
+    elif request.param == "real":
+        with real_tree() as tree:
+            yield Cgroups(tree)
+    else:
+        yield Cgroups(PlainTree(1 if request.param == "v1-tree" else 2, tmp_path / "root"))
+
+
+def sight(sensor: CpuSensor) -> dict[str, Sighting]:
+    return {sighting.uid: sighting for sighting in sensor.sample(1_000_000)}
 
 
 def test_pods_are_seen_with_their_own_limits(world: World) -> None:
     """Unlimited is None, never 0; counters are there from the first look."""
     world.create("a")
     world.create("b")
-    CgroupActuator(world.files()).write("b", "", 250)
-    seen = sight(world)
+    world.actuator().write("b", "", 250)
+    seen = sight(world.sensor())
     assert list(seen) == ["a", "b"]
     assert (seen["a"].limit_millicores, seen["b"].limit_millicores) == (None, 250)
     assert all(container.counters for s in seen.values() for container in s.containers)
@@ -48,43 +109,23 @@ def test_pods_are_seen_with_their_own_limits(world: World) -> None:
 def test_a_written_limit_is_in_force_to_the_millicore(world: World, millicores: int) -> None:
     """Below 10m the period grows, since the kernel takes no quota under 1 ms."""
     world.create("a")
-    actuator = CgroupActuator(world.files())
+    actuator = world.actuator()
     assert actuator.write("a", "", millicores) == millicores
-    assert sight(world)["a"].limit_millicores == millicores
+    assert sight(world.sensor())["a"].limit_millicores == millicores
     assert actuator.write("a", "", millicores) == millicores  # idempotent
     assert actuator.write("a", "", 500) == 500
 
 
-def test_child_cgroups_are_containers(world: World) -> None:
-    """A pod without children is its own container; with children they are limited one by one."""
-    world.create("pod/app")
-    world.create("pod/sidecar")
-    world.create("plain")
-    actuator = CgroupActuator(world.files())
-    actuator.write("pod", "app", 300)
-    seen = sight(world)
-    assert [c.name for c in seen["pod"].containers] == ["app", "sidecar"]
-    assert [c.limit_millicores for c in seen["pod"].containers] == [300, None]
-    assert seen["pod"].limit_millicores is None
-    actuator.write("pod", "sidecar", 100)
-    assert sight(world)["pod"].limit_millicores == 400
-    assert [c.name for c in seen["plain"].containers] == [""]
-
-
 def test_pods_come_and_go_between_samples(world: World) -> None:
-    """The sensor keeps up with what is there, and a reborn pod has another identity."""
+    """The sensor keeps up with what is there."""
     world.create("a")
-    sensor = CgroupSensor(world.files(), "*")
-    first = sensor.sample(0)[0]
+    sensor = world.sensor()
+    assert list(sight(sensor)) == ["a"]
     world.remove("a")
-    assert sensor.sample(1) == []
+    assert sight(sensor) == {}
     world.create("spacer")
     world.create("a")
-    again = {sighting.uid: sighting for sighting in sensor.sample(2)}
-    assert set(again) == {"a", "spacer"}
-    if isinstance(world, RealTree):  # plain file systems reuse inode numbers
-        assert again["a"].identity != first.identity
-    sensor.close()
+    assert set(sight(sensor)) == {"a", "spacer"}
 
 
 def test_a_limit_of_a_vanished_pod_is_gone(world: World) -> None:
@@ -92,18 +133,46 @@ def test_a_limit_of_a_vanished_pod_is_gone(world: World) -> None:
     world.create("a")
     world.remove("a")
     with pytest.raises(Gone):
-        CgroupActuator(world.files()).write("a", "", 100)
+        world.actuator().write("a", "", 100)
 
 
-def test_rules_say_what_cgroups_cannot(world: World) -> None:
+def test_a_reborn_pod_has_another_identity() -> None:
+    """The old one's ceiling must not be taken for the new one's."""
+    with real_tree() as tree:
+        tree.create("a")
+        sensor = Cgroups(tree).sensor()
+        first = sight(sensor)["a"]
+        tree.remove("a")
+        tree.create("a")
+        assert sight(sensor)["a"].identity != first.identity
+        sensor.close()
+
+
+def test_child_cgroups_are_containers(cgroups: Cgroups) -> None:
+    """A pod without children is its own container; with children they are limited one by one."""
+    cgroups.create("pod/app")
+    cgroups.create("pod/sidecar")
+    cgroups.create("plain")
+    actuator = cgroups.actuator()
+    actuator.write("pod", "app", 300)
+    seen = sight(cgroups.sensor())
+    assert [c.name for c in seen["pod"].containers] == ["app", "sidecar"]
+    assert [c.limit_millicores for c in seen["pod"].containers] == [300, None]
+    assert seen["pod"].limit_millicores is None
+    actuator.write("pod", "sidecar", 100)
+    assert sight(cgroups.sensor())["pod"].limit_millicores == 400
+    assert [c.name for c in seen["plain"].containers] == [""]
+
+
+def test_rules_say_what_cgroups_cannot(cgroups: Cgroups) -> None:
     """Request, priority and opt-out by glob; the first match counts."""
     for path in ("web-1", "web-2", "db"):
-        world.create(path)
+        cgroups.create(path)
     rules = (
         PodRule("web-2", opted_out=True),
         PodRule("web-*", request_millicores=200, priority=1000),
     )
-    seen = sight(world, rules=rules)
+    seen = sight(cgroups.sensor(rules))
     assert (seen["web-1"].request_millicores, seen["web-1"].priority) == (200, 1000)
     assert seen["web-2"].opted_out
     assert (seen["db"].request_millicores, seen["db"].opted_out) == (0, False)

@@ -1,14 +1,13 @@
-"""The seeds' pseudo-code in plain floats, retold in our own words, to measure against.
+"""A straightforward allocator in plain floats, as one would write it first, to measure against.
 
-This is a *reference for benchmarks*, not part of the product. It follows the two documents as they
-stand, with their rounding and without our repairs:
+This is a *reference for benchmarks*, not part of the product: the usual formulas with the usual
+rounding and none of our repairs.
 
-- `demand_capped` is the first seed: need from demand, surplus cut by one ratio, minimums scaled
-  when not even they fit; products truncated.
-- `market` is the second seed: proportional shares, then excess above the maximums handed on in a
-  loop until nobody is above; each share rounded to nearest at the end.
-- `nash` has no pseudo-code of its own. The second seed's loop with the weights as bids and the
-  needs as ceilings is what a reader of both would write.
+- `demand_capped`: need from demand, surplus cut by one ratio, minimums scaled when not even they
+  fit; products truncated.
+- `market`: proportional shares, then excess above the maximums handed on in a loop until nobody is
+  above; each share rounded to nearest at the end.
+- `nash`: the same loop with the weights as bids and the needs as ceilings.
 
 It takes core's pods and returns grants in their order; reasons, ratios and prices are left out, so
 that it does less work than what it is compared with.
@@ -21,7 +20,7 @@ from fairlead.core.cpu import Pod, Policy
 SURVIVAL_MILLICORES = 10
 
 
-def seed_need(pod: Pod) -> int:
+def float_need(pod: Pod) -> int:
     """Minimum plus the demanded part of the range, plus 10 to 25 % headroom, within bounds."""
     low, high = pod.min_millicores, pod.max_millicores
     raw = low + int((high - low) * pod.demand)
@@ -30,10 +29,10 @@ def seed_need(pod: Pod) -> int:
 
 
 def demand_capped(capacity: int, pods: Sequence[Pod]) -> list[int]:
-    """The first seed's ClearMarket."""
+    """Needs, cut by one ratio."""
     if not pods:
         return []
-    needs = [seed_need(pod) for pod in pods]
+    needs = [float_need(pod) for pod in pods]
     total_min = sum(pod.min_millicores for pod in pods)
     if total_min > capacity:
         return _scale_baselines(capacity, pods, total_min)
@@ -53,7 +52,7 @@ def _scale_baselines(capacity: int, pods: Sequence[Pod], total_min: int) -> list
 
 
 def market(capacity: int, pods: Sequence[Pod]) -> list[int]:
-    """The second seed's ClearMarket: the whole capacity by bid, up to the maximums."""
+    """The whole capacity by bid, up to the maximums."""
     bids = [pod.share_weight * pod.demand for pod in pods]
     if not any(bids):
         bids = [pod.share_weight for pod in pods]
@@ -63,8 +62,8 @@ def market(capacity: int, pods: Sequence[Pod]) -> list[int]:
 
 
 def nash(capacity: int, pods: Sequence[Pod]) -> list[int]:
-    """The needs where they fit, otherwise the second seed's loop by weight, up to the needs."""
-    needs = [seed_need(pod) for pod in pods]
+    """The needs where they fit, otherwise the same loop by weight, up to the needs."""
+    needs = [float_need(pod) for pod in pods]
     if sum(needs) <= capacity:
         return needs
     return _water_fill(capacity, pods, [pod.share_weight for pod in pods], needs)
@@ -96,7 +95,7 @@ def _water_fill(
     return [round(target) for target in targets]
 
 
-SEED: dict[Policy, Callable[[int, Sequence[Pod]], list[int]]] = {
+FLOATS: dict[Policy, Callable[[int, Sequence[Pod]], list[int]]] = {
     Policy.DEMAND_CAPPED: demand_capped,
     Policy.MARKET: market,
     Policy.NASH: nash,
