@@ -1,6 +1,6 @@
 """The GPU governor's decisions: who pays for which GPUs, and why not."""
 
-from fairlead.core.gpu.cover import Binding, Book, Line, Plan, Refusal, cover
+from fairlead.core.gpu.cover import Line, Plan, Refusal, cover
 from fairlead.core.gpu.family import Families, Tier, cycle_in
 from fairlead.core.gpu.model import (
     HOUR_MS,
@@ -15,6 +15,7 @@ from fairlead.core.gpu.model import (
     Window,
 )
 from fairlead.core.gpu.remedy import Change, Remedy, Value, find_remedy
+from fairlead.core.gpu.route import Binding, Book
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
 
 __all__ = [

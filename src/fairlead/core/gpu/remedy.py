@@ -1,16 +1,17 @@
 """The smallest single change that would cover a refused request, found on the real walk.
 
-Every answer was tried: the same `take` that refused the request accepts it after the change. Kinds
-are tried in a fixed order; within a kind the smallest new value wins, ties by budget and name.
+Kinds are tried in a fixed order; within a kind the smallest new value wins, ties by budget and
+name. A change makes room at one gate of the route, so every kind is searched alike.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.core.gpu.cover import Book, Candidate, reachable, take
-from fairlead.core.gpu.model import AggregateCap, Envelope, Request
-from fairlead.core.gpu.usage import aggregate
+from fairlead.core.gpu.cover import take
+from fairlead.core.gpu.model import Request
+from fairlead.core.gpu.route import Binding, Book, Route, find_route
+from fairlead.core.invariant import require
 
 
 class Change(StrEnum):
@@ -28,8 +29,20 @@ class Change(StrEnum):
     @property
     def in_hours(self) -> bool:
         """Whether its values are GPU-milliseconds."""
-        return self in (Change.ENVELOPE_HOURS, Change.AGGREGATE_HOURS, Change.LENDING_HOURS)
+        return _CAPS[self][1]
 
+
+# The caps that each change makes room under: their kind, and whether they are on hours.
+_CAPS = {
+    Change.ENVELOPE_CONCURRENCY: ("envelope", False),
+    Change.AGGREGATE_CONCURRENCY: ("aggregate", False),
+    Change.ENVELOPE_HOURS: ("envelope", True),
+    Change.AGGREGATE_HOURS: ("aggregate", True),
+    Change.LENDING_CONCURRENCY: ("lending", False),
+    Change.LENDING_HOURS: ("lending", True),
+    Change.LENDING_ACL: ("acl", False),
+    Change.BORROW_LIMIT: ("borrow", False),
+}
 
 Value = int | bool | tuple[str, ...] | None
 
@@ -45,186 +58,96 @@ class Remedy:
     after: Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Knob:
-    """A number that can be raised: its value, how far is surely enough, and how to try a value."""
-
-    budget: str
-    name: str
-    before: int
-    enough: int
-    tried: Callable[[int], list[Candidate]]
-
-
 def find_remedy(book: Book, request: Request, now_ms: int) -> Remedy | None:
     """The first kind of change that helps alone, with its smallest value; None when none does."""
-    candidates = reachable(book, request, now_ms)
-
-    def covers(changed: Iterable[Candidate], asked: Request = request) -> bool:
-        return take(book, asked, changed).gpus >= request.enough_gpus
-
+    route = find_route(book, request, now_ms)
     for change in Change:
-        if change is Change.LENDING_ACL:
-            found = _acl(candidates, request, covers)
-        elif change is Change.BORROW_LIMIT:
-            found = _borrow(candidates, request, covers)
-        else:
-            found = _smallest(change, _knobs(change, book, request, candidates), covers)
-        if found is not None:
-            return found
+        best = min(_raised(change, route, request), default=None)
+        if best is not None:
+            _, _, _, index, gpus = best
+            rooms = [gate.gpus for gate in route.gates]
+            rooms[index] = gpus
+            covered = take(route, rooms, request.enough_gpus).gpus == request.enough_gpus
+            require(covered, "a remedy covers the request")
+            return _remedy(change, route, request, index, gpus)
     return None
 
 
-def _smallest(
-    change: Change, knobs: Iterable[_Knob], covers: Callable[[list[Candidate]], bool]
-) -> Remedy | None:
-    best: tuple[int, str, str] | None = None
-    before = 0
-    for knob in knobs:
-        if not covers(knob.tried(knob.enough)):
-            continue
-        low, high = knob.before, knob.enough  # fails at low, covers at high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if covers(knob.tried(middle)) else (middle, high)
-        if best is None or (high, knob.budget, knob.name) < best:
-            best, before = (high, knob.budget, knob.name), knob.before
-    if best is None:
-        return None
-    after, budget, name = best
-    return Remedy(change, budget, name, before, after)
+def _raised(
+    change: Change, route: Route, request: Request
+) -> Iterator[tuple[int, str, str, int, int]]:
+    """The new limit of each cap that helps, with its budget, its name, its gate and the room."""
+    for index, gate in enumerate(route.gates):
+        cap = gate.cap
+        if (cap.kind, cap.hours) == _CAPS[change]:
+            gpus = _least_room(route, index, request)
+            if gpus is not None:
+                yield _limit(cap, gpus, request), cap.budget or "", cap.name, index, gpus
 
 
-def _knobs(
-    change: Change, book: Book, request: Request, candidates: list[Candidate]
-) -> Iterator[_Knob]:
-    """Every cap of one kind that could be raised above its value."""
-    whole_ms = request.gpus * (request.duration_ms or 0) + 1
-    for candidate in candidates:
-        budget, envelope = candidate.budget.name, candidate.envelope
-        used, lending = book.used(budget, envelope.name), candidate.envelope.lending
-        lent_ms = used.lent_used_ms + used.lent_held_ms
-        knob: tuple[int | None, int, Callable[[Envelope, int], Envelope]]
-        if change is Change.ENVELOPE_CONCURRENCY:
-            knob = (envelope.gpus, used.gpus + request.gpus, _set_gpus)
-        elif change is Change.ENVELOPE_HOURS:
-            knob = (envelope.max_hours_ms, used.used_ms + used.held_ms + whole_ms, _set_hours)
-        elif change is Change.LENDING_CONCURRENCY and candidate.tier.borrows:
-            knob = (lending.max_gpus, used.lent_gpus + request.gpus, _set_lent_gpus)
-        elif change is Change.LENDING_HOURS and candidate.tier.borrows:
-            knob = (lending.max_hours_ms, lent_ms + whole_ms, _set_lent_hours)
-        else:
-            continue
-        before, enough, setter = knob
-        if before is not None and enough > before:
-            yield _Knob(
-                budget, envelope.name, before, enough,
-                _envelope_trial(candidates, candidate, setter),
-            )  # fmt: skip
-    if change in (Change.AGGREGATE_CONCURRENCY, Change.AGGREGATE_HOURS):
-        yield from _aggregate_knobs(change, book, request, candidates, whole_ms)
+def _limit(cap: Binding, gpus: int, request: Request) -> int:
+    """The least limit that lets so many GPUs through; an open ACL has none, and compares as 0."""
+    if cap.kind == "acl":
+        return 0
+    if not cap.hours:
+        return cap.used + gpus
+    return cap.used + (1 if request.duration_ms is None else gpus * request.duration_ms)
 
 
-def _aggregate_knobs(
-    change: Change, book: Book, request: Request, candidates: list[Candidate], whole_ms: int
-) -> Iterator[_Knob]:
-    seen: set[tuple[str, str]] = set()
-    for candidate in candidates:
-        budget = candidate.budget.name
-        for cap in candidate.caps:
-            if (budget, cap.name) in seen:
-                continue
-            seen.add((budget, cap.name))
-            used = aggregate(book.usage, budget, cap.envelopes)
-            if change is Change.AGGREGATE_CONCURRENCY:
-                before, enough = cap.max_gpus, used.gpus + request.gpus
-            else:
-                before, enough = cap.max_hours_ms, used.used_ms + used.held_ms + whole_ms
-            if before is not None and enough > before:
-                trial = _aggregate_trial(candidates, budget, cap, change)
-                yield _Knob(budget, cap.name, before, enough, trial)
+def _remedy(change: Change, route: Route, request: Request, index: int, gpus: int) -> Remedy:
+    cap = route.gates[index].cap
+    before: Value = cap.limit
+    after: Value = _limit(cap, gpus, request)
+    if change is Change.LENDING_ACL:
+        lender = next(each for each in route.candidates if index in each.gates)
+        before = lender.envelope.lending.to
+        after = (*before, request.owner)
+    elif _is_switch(cap):
+        before, after = False, True
+    return Remedy(change, cap.budget, cap.name, before, after)
 
 
-def _set_gpus(envelope: Envelope, value: int) -> Envelope:
-    return replace(envelope, gpus=value)
+def _is_switch(cap: Binding) -> bool:
+    return cap.kind == "acl" or (cap.kind == "borrow" and cap.name == "allow_borrow")
 
 
-def _set_hours(envelope: Envelope, value: int) -> Envelope:
-    return replace(envelope, max_hours_ms=value)
+def _least_room(route: Route, index: int, request: Request) -> int | None:
+    """The least room at one gate, above what it has, with which the walk covers the request.
 
-
-def _set_lent_gpus(envelope: Envelope, value: int) -> Envelope:
-    return replace(envelope, lending=replace(envelope.lending, max_gpus=value))
-
-
-def _set_lent_hours(envelope: Envelope, value: int) -> Envelope:
-    return replace(envelope, lending=replace(envelope.lending, max_hours_ms=value))
-
-
-def _envelope_trial(
-    candidates: list[Candidate], target: Candidate, setter: Callable[[Envelope, int], Envelope]
-) -> Callable[[int], list[Candidate]]:
-    def tried(value: int) -> list[Candidate]:
-        return [
-            replace(each, envelope=setter(each.envelope, value)) if each is target else each
-            for each in candidates
-        ]
-
-    return tried
-
-
-def _aggregate_trial(
-    candidates: list[Candidate], budget: str, target: AggregateCap, change: Change
-) -> Callable[[int], list[Candidate]]:
-    def raised(cap: AggregateCap, value: int) -> AggregateCap:
-        if cap.name != target.name:
-            return cap
-        if change is Change.AGGREGATE_CONCURRENCY:
-            return replace(cap, max_gpus=value)
-        return replace(cap, max_hours_ms=value)
-
-    def tried(value: int) -> list[Candidate]:
-        return [
-            replace(each, caps=tuple(raised(cap, value) for cap in each.caps))
-            if each.budget.name == budget
-            else each
-            for each in candidates
-        ]
-
-    return tried
-
-
-def _acl(
-    candidates: list[Candidate], request: Request, covers: Callable[[list[Candidate]], bool]
-) -> Remedy | None:
-    """Let one more envelope lend to the owner."""
-    for target in sorted(candidates, key=lambda each: (each.budget.name, each.envelope.name)):
-        lending = target.envelope.lending
-        if not target.tier.borrows or lending.admits(request.owner):
-            continue
-        opened = replace(lending, allow=True, to=(*lending.to, request.owner))
-        changed = replace(target, envelope=replace(target.envelope, lending=opened))
-        if covers([changed if each is target else each for each in candidates]):
-            name = target.envelope.name
-            return Remedy(Change.LENDING_ACL, target.budget.name, name, lending.to, opened.to)
+    More room can also harm: under caps on {a, b} and {a, c}, a GPU more from a is one less from
+    both others. So the walk is followed upwards along its straight pieces, which takes a step or
+    two per piece, and not bisected, which may jump over the place where the request is covered.
+    """
+    cap, enough = route.gates[index].cap, request.enough_gpus
+    room = route.gates[index].gpus + 1
+    if _is_switch(cap) or (cap.hours and not request.duration_ms):
+        room = max(room, enough)  # these let everything through or nothing
+    while room <= enough:  # a gate that lets all of it through is in nobody's way
+        gpus, slope, reach = _glide(route, index, room, enough)
+        if gpus >= enough:
+            return room
+        if slope > 0 and gpus + slope * reach >= enough:
+            return room - (gpus - enough) // slope
+        room += max(1, reach)
     return None
 
 
-def _borrow(
-    candidates: list[Candidate], request: Request,
-    covers: Callable[[list[Candidate], Request], bool],
-) -> Remedy | None:  # fmt: skip
-    """Let the run borrow, or borrow more."""
-    if not request.allow_borrow:
-        if covers(candidates, replace(request, allow_borrow=True)):
-            return Remedy(Change.BORROW_LIMIT, None, "allow_borrow", before=False, after=True)
-        return None
-    limit = request.max_borrow_gpus
-    if limit is None or not covers(candidates, replace(request, max_borrow_gpus=None)):
-        return None
-    low, high = limit, request.gpus
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = covers(candidates, replace(request, max_borrow_gpus=middle))
-        low, high = (low, middle) if enough else (middle, high)
-    return Remedy(Change.BORROW_LIMIT, None, "max_borrow_gpus", limit, high)
+def _glide(route: Route, index: int, room: int, reach: int) -> tuple[int, int, int]:
+    """Walk with `room` at one gate: GPUs granted, their slope over it, how far the slope holds.
+
+    Each gate's room is carried with its slope. The narrowest gate decides, and among equals the
+    one that will be narrower; the slope holds until another gate becomes the narrowest.
+    """
+    left = [(gate.gpus, 0) for gate in route.gates]
+    left[index] = (room, 1)
+    total, slope = 0, 0
+    for candidate in route.candidates:
+        ahead = [left[gate] for gate in candidate.gates]
+        gpus, rise = min(ahead)
+        for other, pace in ahead:
+            if pace < rise:
+                reach = min(reach, (other - gpus) // (rise - pace))
+        for gate, (other, pace) in zip(candidate.gates, ahead, strict=True):
+            left[gate] = (other - gpus, pace - rise)
+        total, slope = total + gpus, slope + rise
+    return total, slope, reach
