@@ -1,5 +1,7 @@
 """Border types of the GPU governor: the `gpu.cover` contract as documents."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -298,11 +300,30 @@ def decide_cover(document: CoverDocument) -> dict[str, Any]:
     book = gpu.Book(budgets, gpu.tally(budgets, leases, now_ms))
     plan = gpu.cover(book, request, now_ms)
     remedy = None if plan.funded else gpu.find_remedy(book, request, now_ms)
-    return from_plan(plan, remedy)
+    return from_plan(plan, remedy, written_hours(document.budgets))
 
 
-def from_plan(plan: gpu.Plan, remedy: gpu.Remedy | None) -> dict[str, Any]:
-    """The result document of a plan."""
+Written = Mapping[tuple[str, str | None, str], float | None]
+"""(kind, budget, name) -> an hour cap as the document has it, before it is cut to milliseconds."""
+
+
+def written_hours(documents: list[BudgetDocument]) -> Written:
+    """Every hour cap as it was written: a refusal quotes the document, not our reading of it."""
+    written: dict[tuple[str, str | None, str], float | None] = {}
+    for budget in documents:
+        for envelope in budget.envelopes:
+            at = (budget.name, envelope.name)
+            written["envelope", *at] = envelope.max_gpu_hours
+            written["lending", *at] = envelope.lending.max_gpu_hours
+        for cap in budget.aggregate_caps:
+            written["aggregate", budget.name, cap.name] = cap.max_gpu_hours
+    return written
+
+
+def from_plan(
+    plan: gpu.Plan, remedy: gpu.Remedy | None, written: Written = MappingProxyType({})
+) -> dict[str, Any]:
+    """The result document of a plan; hour caps are quoted as written, where that is known."""
     lines = [
         {"budget": line.budget, "envelope": line.envelope, "owner": line.owner, "gpus": line.gpus,
          "tier": line.tier.value, "borrowed": line.borrowed}
@@ -310,46 +331,42 @@ def from_plan(plan: gpu.Plan, remedy: gpu.Remedy | None) -> dict[str, Any]:
     ]  # fmt: skip
     refusal = None
     if plan.refusal is not None:
+        change = None if remedy is None else _remedy(remedy, written)
         refusal = {
             "code": plan.refusal.code.value,
-            "message": _message(plan.refusal, remedy),
+            "message": _message(plan.refusal, change),
             "shortfall_gpus": plan.refusal.shortfall_gpus,
-            "binding": [_binding(binding) for binding in plan.refusal.binding],
-            "remedy": None if remedy is None else _remedy(remedy),
+            "binding": [_binding(binding, written) for binding in plan.refusal.binding],
+            "remedy": change,
         }
     return {"funded": plan.funded, "gpus": plan.gpus, "plan": lines, "refusal": refusal}
 
 
-def _binding(binding: gpu.Binding) -> dict[str, Any]:
-    limit, used = binding.limit, binding.used
+def _binding(binding: gpu.Binding, written: Written) -> dict[str, Any]:
+    limit: Any = binding.limit
+    used: float = binding.used
     if binding.hours:
-        return {
-            "kind": binding.kind, "budget": binding.budget, "name": binding.name,
-            "limit": None if limit is None else hours(limit), "used": hours(used),
-        }  # fmt: skip
+        limit = written.get((binding.kind, binding.budget, binding.name), limit / gpu.HOUR_MS)
+        used = binding.used / gpu.HOUR_MS
     return {
         "kind": binding.kind, "budget": binding.budget, "name": binding.name, "limit": limit,
         "used": used,
     }  # fmt: skip
 
 
-def _remedy(remedy: gpu.Remedy) -> dict[str, Any]:
-    before, after = remedy.before, remedy.after
+def _remedy(remedy: gpu.Remedy, written: Written) -> dict[str, Any]:
+    before: Any = remedy.before
+    after: Any = remedy.after
+    if remedy.change.in_hours:
+        kind = remedy.change.removesuffix("-hours")
+        before = written.get((kind, remedy.budget, remedy.name), before / gpu.HOUR_MS)
+        after = hours(after)
+    elif isinstance(after, tuple):
+        before, after = list(before), list(after)
     return {
-        "change": remedy.change.value,
-        "budget": remedy.budget,
-        "name": remedy.name,
-        "from": _value(before, remedy.change),
-        "to": _value(after, remedy.change),
-    }
-
-
-def _value(value: gpu.Value, change: gpu.Change) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    if change.in_hours and isinstance(value, int):
-        return hours(value)
-    return value
+        "change": remedy.change.value, "budget": remedy.budget, "name": remedy.name,
+        "from": before, "to": after,
+    }  # fmt: skip
 
 
 _SENTENCES = {
@@ -361,11 +378,11 @@ _SENTENCES = {
 }
 
 
-def _message(refusal: gpu.Refusal, remedy: gpu.Remedy | None) -> str:
+def _message(refusal: gpu.Refusal, remedy: dict[str, Any] | None) -> str:
     """One sentence for people: what is short, and what would help."""
     text = f"{refusal.shortfall_gpus} GPUs short: {_SENTENCES[refusal.code]}"
     if remedy is None:
         return text
-    target = f"{remedy.budget}/{remedy.name}" if remedy.budget else remedy.name
-    before, after = _value(remedy.before, remedy.change), _value(remedy.after, remedy.change)
-    return f"{text}; {remedy.change.value} of {target} from {before} to {after} would do"
+    target = f"{remedy['budget']}/{remedy['name']}" if remedy["budget"] else remedy["name"]
+    change = f"{remedy['change']} of {target} from {remedy['from']} to {remedy['to']}"
+    return f"{text}; {change} would do"
