@@ -8,7 +8,9 @@ import msgspec
 
 from fairlead.core import cpu
 from fairlead.schema import cpu as cpu_documents
+from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
+from fairlead.schema import place as place_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -51,6 +53,16 @@ def _gpu_cover(document: gpu_documents.CoverDocument) -> Outcome:
     return Outcome(result, refused=not result["funded"])
 
 
+def _gpu_fund(document: fund_documents.FundDocument) -> Outcome:
+    result = fund_documents.decide_fund(document)
+    return Outcome(result, refused=not result["funded"])
+
+
+def _gpu_place(document: place_documents.PlaceDocument) -> Outcome:
+    result = place_documents.decide_place(document)
+    return Outcome(result, refused=not result["placed"])
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -67,6 +79,20 @@ KINDS: Mapping[str, Kind] = {
             input_shape=gpu_documents.CoverDocument,
             output_shape=gpu_documents.CoverResult,
             decide=_gpu_cover,
+        ),
+        Kind(
+            name="gpu.fund",
+            summary="the same from usage totals, as the control plane asks and records it",
+            input_shape=fund_documents.FundDocument,
+            output_shape=gpu_documents.CoverResult,
+            decide=_gpu_fund,
+        ),
+        Kind(
+            name="gpu.place",
+            summary="find devices for a gang of GPUs: best fit, groups inside one domain",
+            input_shape=place_documents.PlaceDocument,
+            output_shape=place_documents.PlaceResult,
+            decide=_gpu_place,
         ),
     )
 }

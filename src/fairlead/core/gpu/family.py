@@ -71,9 +71,7 @@ class Families:
         """Every owner that could cover a request of `owner`, each in the first tier it is in."""
         parents = self._parents.get(owner, set())
         siblings = self._children_of(parents)
-        uncles = self._children_of(
-            grand for parent in parents for grand in self._parents.get(parent, set())
-        )
+        uncles = self.parents_circle(owner)
         related: dict[str, Kin] = {owner: OWN}
         for kin, owners in (
             (SIBLING, siblings),
@@ -84,6 +82,14 @@ class Families:
             for other in owners:
                 related.setdefault(other, kin)
         return related
+
+    def parents_circle(self, owner: str) -> set[str]:
+        """The parents' siblings and those parents among them: who makes cousins."""
+        return self._children_of(
+            grand
+            for parent in self._parents.get(owner, set())
+            for grand in self._parents.get(parent, set())
+        )
 
     def _children_of(self, owners: Iterable[str]) -> set[str]:
         return {child for owner in owners for child in self._children.get(owner, ())}

@@ -1,0 +1,400 @@
+"""Running totals per envelope: what `tally` would say of all leases, without walking them.
+
+Accrual is linear between events: Σ gpus × (t − start) = (Σ gpus) × t − Σ (gpus × start), so two
+sums answer for any number of open leases. Holds likewise. A period's end rolls an account over
+once, whenever somebody next looks; that costs its open leases and nothing of its history.
+
+    hold     a lease starts: gpus × what is left of its duration is promised, cut at period ends
+    post     it closes: what it used is charged for good, day by day
+    void     what was promised and not used is promised no longer
+
+Overdraft: from the moment a lease is unfunded its hours are counted a second time in a separate
+meter, so that spent = used − overdraft never passes what was granted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from fairlead.core.gpu.model import Budget, Envelope, Lease, Window
+from fairlead.core.gpu.usage import FOREVER, Key, Usage, calendar, period_at
+from fairlead.core.invariant import require
+
+DAY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class Meter:
+    """GPUs and GPU-milliseconds of one kind of use in one period."""
+
+    gpus: int = 0
+    starts_ms: int = 0
+    """Σ gpus × start; accrual at t is gpus × t − starts."""
+    posted_ms: int = 0
+    holding_gpus: int = 0
+    ends_ms: int = 0
+    """Σ gpus × end of the hold; held at t is ends − holding × t."""
+
+    def used_ms(self, at_ms: int) -> int:
+        """Posted and accrued."""
+        return self.posted_ms + self.gpus * at_ms - self.starts_ms
+
+    def held_ms(self, now_ms: int) -> int:
+        """Promised beyond now."""
+        return self.ends_ms - self.holding_gpus * now_ms
+
+
+@dataclass(slots=True)
+class Held:
+    """An open lease in the books. Times are cut to the account's current period."""
+
+    lease: Lease
+    since_ms: int
+    hold_end_ms: int | None = None
+    unfunded_ms: int | None = None
+    """Since when its hours go to the overdraft, uncut; None: funded."""
+    spells: list[tuple[int, int]] = field(default_factory=list)
+    """Closed stretches of overdraft, uncut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a closed lease used in one UTC day, and how much of that was overdraft."""
+
+    day: int
+    used_ms: int
+    overdraft_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """The settlement of a lease, once: used is posted, void is promised no longer."""
+
+    used_ms: int
+    overdraft_ms: int
+    void_ms: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The funded account of a period: free + held + spent = granted. `granted` None: no cap."""
+
+    granted_ms: int | None
+    spent_ms: int
+    held_ms: int
+    free_ms: int | None
+    overdraft_ms: int
+
+
+class Account:
+    """One envelope's totals in its current period."""
+
+    def __init__(self, envelope: Envelope, now_ms: int) -> None:
+        self.envelope = envelope
+        self.leases: dict[str, Held] = {}
+        self.days: dict[int, list[int]] = {}
+        """Posted per UTC day: used, lent, overdraft, lent overdraft."""
+        self.all, self.lent, self.over, self.lent_over = Meter(), Meter(), Meter(), Meter()
+        self._ends: list[tuple[int, str]] = []
+        self.period = FOREVER
+        self._until_ms = now_ms
+        self._enter(now_ms)
+
+    def usage(self, now_ms: int) -> Usage:
+        """What `tally` says, with holds cut at the period's end."""
+        self.advance(now_ms)
+        at_ms = _cut(now_ms, self.period)
+        return Usage(
+            self.all.gpus, self.all.used_ms(at_ms), self.all.held_ms(now_ms),
+            self.lent.gpus, self.lent.used_ms(at_ms), self.lent.held_ms(now_ms),
+        )  # fmt: skip
+
+    def overdraft_ms(self, now_ms: int, *, lent: bool = False) -> int:
+        """Hours of the period that were used without funding."""
+        self.advance(now_ms)
+        return (self.lent_over if lent else self.over).used_ms(_cut(now_ms, self.period))
+
+    def statement(self, now_ms: int) -> Statement:
+        """Granted, spent, held, free and overdraft of the current period."""
+        usage, over_ms = self.usage(now_ms), self.overdraft_ms(now_ms)
+        granted, spent = self.envelope.max_hours_ms, usage.used_ms - over_ms
+        if granted is None:
+            return Statement(None, spent, usage.held_ms, None, over_ms)
+        # A cap lowered below what elapsed cannot take it back: the excess shows as overdraft.
+        spent = min(spent, granted)
+        held = min(usage.held_ms, granted - spent)
+        return Statement(granted, spent, held, granted - spent - held, usage.used_ms - spent)
+
+    def advance(self, now_ms: int) -> None:
+        """Roll over at a period's end; let holds end that now has passed."""
+        if now_ms >= self._until_ms:
+            self._enter(now_ms)
+        while self._ends and self._ends[0][0] <= now_ms:
+            end_ms, name = heappop(self._ends)
+            held = self.leases.get(name)
+            if held is not None and held.hold_end_ms == end_ms:
+                self._void(held)
+
+    def hold(self, lease: Lease) -> None:
+        """A lease starts; hours for the rest of its duration are promised."""
+        require(lease.id not in self.leases, "a lease starts once")
+        self.advance(lease.start_ms)
+        held = Held(lease, _cut(lease.start_ms, self.period))
+        self.leases[lease.id] = held
+        for meter in self._meters(lease):
+            meter.gpus += lease.gpus
+            meter.starts_ms += lease.gpus * held.since_ms
+        self._promise(held, lease.start_ms)
+
+    def post(self, lease_id: str, end_ms: int) -> Charge:
+        """A lease closes; its use is charged and the rest of its hold void."""
+        self.advance(end_ms)
+        held = self.leases.pop(lease_id)
+        lease = held.lease
+        require(end_ms >= lease.start_ms, "a lease ends after its start")
+        funded = held.unfunded_ms is None
+        self._end_spell(held, end_ms)
+        self._void(held)
+        used = lease.gpus * (_cut(end_ms, self.period) - held.since_ms)
+        for meter in self._meters(lease):
+            meter.gpus -= lease.gpus
+            meter.starts_ms -= lease.gpus * held.since_ms
+            meter.posted_ms += max(0, used)
+        charge = settle(lease, end_ms, held.spells, funded=funded)
+        for part in charge.parts:
+            sums = self.days.setdefault(part.day, [0, 0, 0, 0])
+            lent = int(lease.borrowed)
+            for place, amount in enumerate((part.used_ms, part.overdraft_ms)):
+                sums[2 * place] += amount
+                sums[2 * place + 1] += lent * amount
+        return charge
+
+    def quote(self, lease_id: str, end_ms: int) -> Charge:
+        """What `post` would charge, nothing changed."""
+        held = self.leases[lease_id]
+        spells = list(held.spells)
+        if held.unfunded_ms is not None:
+            spells.append((held.unfunded_ms, end_ms))
+        return settle(held.lease, end_ms, spells, funded=held.unfunded_ms is None)
+
+    def demote(self, lease_id: str, at_ms: int) -> int:
+        """A lease becomes unfunded; returns the hold that is void with it."""
+        held = self.leases[lease_id]
+        require(held.unfunded_ms is None, "a lease is demoted once")
+        lease, end_ms = held.lease, held.lease.expected_end_ms
+        self._void(held)
+        held.unfunded_ms = max(at_ms, lease.start_ms)
+        for meter in self._meters(lease, over=True):
+            meter.gpus += lease.gpus
+            meter.starts_ms += lease.gpus * _cut(held.unfunded_ms, self.period)
+        return 0 if end_ms is None else lease.gpus * max(0, end_ms - held.unfunded_ms)
+
+    def restore(self, lease_id: str, at_ms: int) -> None:
+        """An unfunded lease is funded again, for what is left of it."""
+        self.advance(at_ms)
+        held = self.leases[lease_id]
+        require(held.unfunded_ms is not None, "only an unfunded lease is restored")
+        self._end_spell(held, at_ms)
+        self._promise(held, at_ms)
+
+    def _end_spell(self, held: Held, at_ms: int) -> None:
+        """Close a stretch of overdraft, if there is one."""
+        if held.unfunded_ms is None:
+            return
+        lease, from_ms = held.lease, held.unfunded_ms
+        since_ms = _cut(from_ms, self.period)
+        for meter in self._meters(lease, over=True):
+            meter.gpus -= lease.gpus
+            meter.starts_ms -= lease.gpus * since_ms
+            meter.posted_ms += lease.gpus * max(0, _cut(at_ms, self.period) - since_ms)
+        held.spells.append((from_ms, max(at_ms, from_ms)))
+        held.unfunded_ms = None
+
+    def redefine(self, envelope: Envelope, now_ms: int) -> None:
+        """Other caps, another window: what elapsed stays charged.
+
+        Charges of the days that the new period touches count in full: an edit of a window never
+        gives hours of a started day back.
+        """
+        self.advance(now_ms)
+        same = (envelope.window, envelope.recurrence) == (
+            self.envelope.window,
+            self.envelope.recurrence,
+        )
+        self.envelope = envelope
+        if same:
+            return
+        self._enter(now_ms)
+        period = self.period
+        for day, sums in self.days.items():
+            if (day + 1) * DAY_MS > period.start_ms and day * DAY_MS < period.end_ms:
+                for meter, amount in zip(
+                    (self.all, self.lent, self.over, self.lent_over), sums, strict=True
+                ):
+                    meter.posted_ms += amount
+
+    def _enter(self, now_ms: int) -> None:
+        """Begin the period around now; only open leases carry over."""
+        envelope = self.envelope
+        period = period_at(envelope, now_ms)
+        # A calendar period outside the window is empty, not negative.
+        self.period = Window(period.start_ms, max(period.start_ms, period.end_ms))
+        self._until_ms = FOREVER.end_ms
+        if envelope.recurrence is not None:
+            self._until_ms = calendar(envelope.recurrence, now_ms).end_ms
+        self.all, self.lent, self.over, self.lent_over = Meter(), Meter(), Meter(), Meter()
+        self._ends.clear()
+        for held in self.leases.values():
+            self._carry(held, now_ms)
+
+    def _carry(self, held: Held, now_ms: int) -> None:
+        lease = held.lease
+        held.since_ms, held.hold_end_ms = _cut(lease.start_ms, self.period), None
+        for meter in self._meters(lease):
+            meter.gpus += lease.gpus
+            meter.starts_ms += lease.gpus * held.since_ms
+        for from_ms, to_ms in held.spells:
+            inside = _cut(to_ms, self.period) - _cut(from_ms, self.period)
+            for meter in self._meters(lease, over=True):
+                meter.posted_ms += lease.gpus * inside
+        if held.unfunded_ms is None:
+            self._promise(held, now_ms)
+            return
+        for meter in self._meters(lease, over=True):
+            meter.gpus += lease.gpus
+            meter.starts_ms += lease.gpus * _cut(held.unfunded_ms, self.period)
+
+    def _promise(self, held: Held, now_ms: int) -> None:
+        lease = held.lease
+        if lease.expected_end_ms is None:
+            return
+        end_ms = min(lease.expected_end_ms, self.period.end_ms)
+        if end_ms <= now_ms:
+            return
+        held.hold_end_ms = end_ms
+        heappush(self._ends, (end_ms, lease.id))
+        for meter in self._meters(lease):
+            meter.holding_gpus += lease.gpus
+            meter.ends_ms += lease.gpus * end_ms
+
+    def _void(self, held: Held) -> None:
+        end_ms = held.hold_end_ms
+        if end_ms is None:
+            return
+        held.hold_end_ms = None
+        for meter in self._meters(held.lease):
+            meter.holding_gpus -= held.lease.gpus
+            meter.ends_ms -= held.lease.gpus * end_ms
+
+    def _meters(self, lease: Lease, *, over: bool = False) -> Iterator[Meter]:
+        yield self.over if over else self.all
+        if lease.borrowed:
+            yield self.lent_over if over else self.lent
+
+
+def _cut(time_ms: int, period: Window) -> int:
+    return min(max(time_ms, period.start_ms), period.end_ms)
+
+
+def settle(
+    lease: Lease, end_ms: int, spells: Iterable[tuple[int, int]], *, funded: bool = True
+) -> Charge:
+    """A lease's whole life as a charge, by UTC day; void only what was still promised."""
+    used, over = _by_day(lease.start_ms, end_ms), dict[int, int]()
+    for from_ms, to_ms in spells:
+        for day, amount in _by_day(from_ms, min(to_ms, end_ms)).items():
+            over[day] = over.get(day, 0) + amount
+    parts = tuple(
+        Part(day, lease.gpus * amount, lease.gpus * over.get(day, 0))
+        for day, amount in sorted(used.items())
+    )
+    void = 0
+    if funded and lease.expected_end_ms is not None:
+        void = lease.gpus * max(0, lease.expected_end_ms - end_ms)
+    overdraft = sum(part.overdraft_ms for part in parts)
+    return Charge(lease.gpus * (end_ms - lease.start_ms), overdraft, void, parts)
+
+
+def _by_day(start_ms: int, end_ms: int) -> dict[int, int]:
+    """Milliseconds in each UTC day (days since 1970) of a stretch of time."""
+    found = {}
+    while start_ms < end_ms:
+        day = start_ms // DAY_MS
+        stop_ms = min(end_ms, (day + 1) * DAY_MS)
+        found[day] = stop_ms - start_ms
+        start_ms = stop_ms
+    return found
+
+
+def split_hold(lease: Lease, envelope: Envelope) -> list[tuple[int, int]]:
+    """A lease's hold cut at period ends: (start, GPU-milliseconds) of each part."""
+    parts: list[tuple[int, int]] = []
+    start_ms, end_ms = lease.start_ms, lease.expected_end_ms
+    while end_ms is not None and start_ms < end_ms:
+        stop_ms = end_ms
+        if envelope.recurrence is not None:
+            stop_ms = min(end_ms, calendar(envelope.recurrence, start_ms).end_ms)
+        parts.append((start_ms, lease.gpus * (stop_ms - start_ms)))
+        start_ms = stop_ms
+    return parts
+
+
+class Accounts:
+    """All envelopes' accounts, and which of them each open lease is in."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Key, Account] = {}
+        self._payer: dict[str, Key] = {}
+
+    def define(self, budget: Budget, now_ms: int) -> None:
+        """A budget is new or edited. Accounts of envelopes it lost are kept, with their charges."""
+        for envelope in budget.envelopes:
+            key = (budget.name, envelope.name)
+            account = self._accounts.get(key)
+            if account is None:
+                self._accounts[key] = Account(envelope, now_ms)
+            else:
+                account.redefine(envelope, now_ms)
+
+    def hold(self, lease: Lease) -> None:
+        """A lease starts."""
+        key = (lease.budget, lease.envelope)
+        self._accounts[key].hold(lease)
+        self._payer[lease.id] = key
+
+    def post(self, lease_id: str, end_ms: int) -> Charge:
+        """A lease closes. It settles once: a second time is a bug."""
+        require(lease_id in self._payer, "a lease settles once")
+        return self._accounts[self._payer.pop(lease_id)].post(lease_id, end_ms)
+
+    def of_lease(self, lease_id: str) -> Account:
+        """The account that pays for an open lease."""
+        return self._accounts[self._payer[lease_id]]
+
+    def get(self, budget: str, envelope: str) -> Account | None:
+        """One envelope's account."""
+        return self._accounts.get((budget, envelope))
+
+    def usage(self, key: Key, now_ms: int) -> Usage:
+        """One envelope's usage; that of an unknown one is nothing."""
+        account = self._accounts.get(key)
+        return Usage() if account is None else account.usage(now_ms)
+
+    def at(self, now_ms: int) -> Mapping[Key, Usage]:
+        """Every envelope's usage at one moment, worked out when looked at."""
+        return _Moment(self._accounts, now_ms)
+
+
+class _Moment(Mapping[Key, Usage]):
+    def __init__(self, accounts: Mapping[Key, Account], now_ms: int) -> None:
+        self._accounts, self._now_ms = accounts, now_ms
+
+    def __getitem__(self, key: Key) -> Usage:
+        return self._accounts[key].usage(self._now_ms)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._accounts)
+
+    def __len__(self) -> int:
+        return len(self._accounts)

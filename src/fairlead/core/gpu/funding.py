@@ -1,0 +1,211 @@
+"""Which open leases lose their funding, and which get it back: the caps, asked again over time.
+
+A lease that nothing pays for is not killed; it is *unfunded*: visible, and first in line to be
+cut. Caps are asked in a fixed order (envelopes by name, then aggregate caps by name; GPUs before
+hours, own before lent), each seeing what the one before it demoted.
+
+- Too many GPUs: newest first (ties by lease id) until the cap fits.
+- Hours run out: the leases that hold none (no duration, or past it) are what eats them, so all of
+  these are demoted, at the very moment of exhaustion. What is promised to others stays promised.
+- Promises alone pass the cap (it was lowered): newest first until it fits.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from fairlead.core.gpu.accounts import Account, Accounts, Held
+from fairlead.core.gpu.model import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """A lease and the cap that no longer pays for it, since `at_ms`."""
+
+    lease: str
+    at_ms: int
+    kind: str
+    budget: str
+    name: str
+    hours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Cap:
+    """One limit over the leases of some accounts; `lent` counts only loans."""
+
+    kind: str
+    name: str
+    accounts: tuple[Account, ...]
+    limit: int
+    hours: bool = False
+    lent: bool = False
+
+
+def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
+    """Every cap of a budget that has a limit, in the order in which they are asked."""
+    for envelope in sorted(budget.envelopes, key=lambda each: each.name):
+        account = accounts.get(budget.name, envelope.name)
+        if account is None:
+            continue
+        own, lending = (account,), envelope.lending
+        yield _Cap("envelope", envelope.name, own, envelope.gpus)
+        if envelope.max_hours_ms is not None:
+            yield _Cap("envelope", envelope.name, own, envelope.max_hours_ms, hours=True)
+        if lending.max_gpus is not None:
+            yield _Cap("lending", envelope.name, own, lending.max_gpus, lent=True)
+        if lending.max_hours_ms is not None:
+            yield _Cap("lending", envelope.name, own, lending.max_hours_ms, hours=True, lent=True)
+    for cap in sorted(budget.aggregate_caps, key=lambda each: each.name):
+        found = (accounts.get(budget.name, name) for name in sorted(cap.envelopes))
+        members = tuple(account for account in found if account is not None)
+        if cap.max_gpus is not None:
+            yield _Cap("aggregate", cap.name, members, cap.max_gpus)
+        if cap.max_hours_ms is not None:
+            yield _Cap("aggregate", cap.name, members, cap.max_hours_ms, hours=True)
+
+
+def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]:
+    """The leases of a budget that are funded and can be no longer."""
+    found: dict[str, Demotion] = {}
+    for cap in caps_of(budget, accounts):
+        if _excess(cap, now_ms, strict=False) is None:
+            continue  # the sums say that nothing is over: nobody is looked at
+        for lease, at_ms in _over(cap, now_ms, found):
+            found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
+    return list(found.values())
+
+
+def _excess(cap: _Cap, now_ms: int, *, strict: bool) -> int | None:
+    """How far the funded use passes the cap; None when it does not (`strict`: reaches it)."""
+    total = sum(
+        _funded_ms(account, cap, now_ms) if cap.hours else _funded_gpus(account, cap)
+        for account in cap.accounts
+    )
+    # GPUs may fill a cap; hours that are all used up pay for nothing more.
+    reached = cap.hours and not strict
+    return total - cap.limit if total > cap.limit or (reached and total == cap.limit) else None
+
+
+def _funded_gpus(account: Account, cap: _Cap) -> int:
+    if cap.lent:
+        return account.lent.gpus - account.lent_over.gpus
+    return account.all.gpus - account.over.gpus
+
+
+def _funded_ms(account: Account, cap: _Cap, now_ms: int) -> int:
+    usage = account.usage(now_ms)
+    used, held = usage.used_ms, usage.held_ms
+    if cap.lent:
+        used, held = usage.lent_used_ms, usage.lent_held_ms
+    return used + held - account.overdraft_ms(now_ms, lent=cap.lent)
+
+
+def _over(cap: _Cap, now_ms: int, gone: dict[str, Demotion]) -> Iterator[tuple[str, int]]:
+    funded = [
+        held
+        for account in cap.accounts
+        for held in account.leases.values()
+        if held.unfunded_ms is None and (held.lease.borrowed or not cap.lent)
+    ]
+    staying = sorted(
+        (held for held in funded if held.lease.id not in gone),
+        key=lambda held: (-held.lease.start_ms, held.lease.id),
+    )
+    if not cap.hours:
+        total = sum(held.lease.gpus for held in staying)
+        for held in staying:
+            if total <= cap.limit:
+                return
+            total -= held.lease.gpus
+            yield held.lease.id, now_ms
+        return
+    yield from _out_of_hours(cap, now_ms, funded, staying, gone)
+
+
+def _out_of_hours(
+    cap: _Cap, now_ms: int, funded: list[Held], staying: list[Held], gone: dict[str, Demotion]
+) -> Iterator[tuple[str, int]]:
+    total = sum(_funded_ms(account, cap, now_ms) for account in cap.accounts)
+    for held in funded:
+        if held.lease.id in gone:
+            total -= _hold_ms(held, now_ms)
+    bare = [held for held in staying if held.hold_end_ms is None]
+    rate = sum(held.lease.gpus for held in bare)
+    if rate and total >= cap.limit:
+        # The last moment at which everything was still within the cap.
+        back_ms = -(-(total - cap.limit) // rate)
+        at_ms = now_ms - back_ms
+        for held in bare:
+            since_ms = max(at_ms, held.lease.start_ms)
+            total -= held.lease.gpus * (now_ms - since_ms)
+            yield held.lease.id, since_ms
+    for held in staying:
+        if total <= cap.limit:
+            return
+        if held.hold_end_ms is not None:
+            total -= _hold_ms(held, now_ms)
+            yield held.lease.id, now_ms
+
+
+def _hold_ms(held: Held, now_ms: int) -> int:
+    return 0 if held.hold_end_ms is None else held.lease.gpus * (held.hold_end_ms - now_ms)
+
+
+def restorations(budget: Budget, accounts: Accounts, now_ms: int) -> list[str]:
+    """Unfunded leases that every cap has room for again, oldest first.
+
+    Room in hours is what cover sees: overdraft counts as use until its period ends, so running on
+    unfunded is no way to more hours.
+    """
+    caps = list(caps_of(budget, accounts))
+    waiting = _unfunded(caps)
+    found: list[Held] = []
+    for held in waiting:
+        if all(_room(cap, held, found, now_ms) for cap in caps if _counts(cap, held)):
+            found.append(held)
+    return [held.lease.id for held in found]
+
+
+def _unfunded(caps: Iterable[_Cap]) -> list[Held]:
+    found = {
+        held.lease.id: held
+        for cap in caps
+        for account in cap.accounts
+        if account.over.gpus
+        for held in account.leases.values()
+        if held.unfunded_ms is not None
+    }
+    return sorted(found.values(), key=lambda held: (held.lease.start_ms, held.lease.id))
+
+
+def _counts(cap: _Cap, held: Held) -> bool:
+    """Whether a lease counts against a cap."""
+    if cap.lent and not held.lease.borrowed:
+        return False
+    return any(held.lease.id in account.leases for account in cap.accounts)
+
+
+def _room(cap: _Cap, held: Held, found: list[Held], now_ms: int) -> bool:
+    earlier = [other for other in found if _counts(cap, other)]
+    if not cap.hours:
+        taken = sum(_funded_gpus(account, cap) for account in cap.accounts)
+        taken += sum(other.lease.gpus for other in earlier)
+        return taken + held.lease.gpus <= cap.limit
+    taken = sum(
+        _funded_ms(account, cap, now_ms) + account.overdraft_ms(now_ms, lent=cap.lent)
+        for account in cap.accounts
+    )
+    taken += sum(_need_ms(cap, other, now_ms) for other in earlier)
+    need = _need_ms(cap, held, now_ms)
+    return taken + need <= cap.limit if need else taken < cap.limit
+
+
+def _need_ms(cap: _Cap, held: Held, now_ms: int) -> int:
+    """The hours that a lease would hold: what is left of it, cut at its period's end."""
+    lease = held.lease
+    if lease.expected_end_ms is None:
+        return 0
+    period_end_ms = next(
+        account.period.end_ms for account in cap.accounts if lease.id in account.leases
+    )
+    return lease.gpus * max(0, min(lease.expected_end_ms, period_end_ms) - now_ms)

@@ -1,0 +1,263 @@
+"""Admission: cover, then place, then the entries that say so. Reads the projection, writes nothing.
+
+`consider` is also what a dry run and `plan` show: the same decision, not recorded.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from fairlead.core.canonical import digest
+from fairlead.core.gpu import Request, Tier
+from fairlead.core.gpu.accounts import split_hold
+from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.core.invariant import require
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.values import SYSTEM
+from fairlead.ports.ledger import Draft
+from fairlead.schema.fund import fund, fund_document
+from fairlead.schema.objects import (
+    BudgetSpec,
+    RunSpec,
+    budget_document,
+    to_gang,
+    to_request,
+    without_spares,
+)
+from fairlead.schema.place import from_placement, slot_text
+
+FUND_VERSION = 1
+PLACE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What cover and place say of a run now. `placement` None: it is not funded."""
+
+    request: Request
+    output: dict[str, Any]
+    gang: Gang | None = None
+    placement: Placement | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Funded and placed."""
+        return self.placement is not None and self.placement.placed
+
+
+def consider(projection: Projection, spec: RunSpec, now_ms: int) -> Verdict:
+    """Cover a run and place it; a malleable one at the widest width that is both."""
+    request, book, nodes = to_request(spec), projection.book(now_ms), projection.nodes()
+    output = fund(book, request, now_ms)
+    first: Verdict | None = None
+    while True:
+        if not output["funded"]:
+            return first or Verdict(request, output)
+        verdict = _placed(spec, request, output, nodes)
+        first = first or verdict
+        if verdict.starts:
+            return verdict
+        width = output["gpus"] - (request.step_gpus or 0)
+        if request.min_gpus is None or width < request.min_gpus:
+            return first
+        request = replace(request, gpus=width)
+        output = fund(book, request, now_ms)
+
+
+def _placed(spec: RunSpec, request: Request, output: dict[str, Any], nodes: list[Node]) -> Verdict:
+    elsewhere = any(Tier(line["tier"]).value.endswith("elsewhere") for line in output["plan"])
+    gang = to_gang(spec, without_spares(spec, output["gpus"]), elsewhere=elsewhere)
+    return Verdict(request, output, gang, place(nodes, gang))
+
+
+def fund_input(projection: Projection, request: Request, now_ms: int) -> dict[str, Any]:
+    """The recorded input of a cover: the budgets that decide it, and their usage."""
+    book = projection.book(now_ms)
+    kin = set(book.families.kin(request.owner, request.sponsors))
+    documents, usage = [], {}
+    for owner in kin | book.families.parents_circle(request.owner):
+        for budget in book.by_owner.get(owner, ()):
+            spec = projection.objects["Budget", budget.name].spec
+            require(isinstance(spec, BudgetSpec), "a Budget has a budget's spec")
+            document = budget_document(budget.name, spec)  # type: ignore[arg-type]
+            if owner not in kin:  # an uncle makes cousins but pays for nothing
+                document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
+            documents.append(document)
+            for envelope in document.envelopes:
+                key = (budget.name, envelope.name)
+                usage[key] = projection.accounts.usage(key, now_ms)
+    documents.sort(key=lambda document: document.name)
+    return fund_document(now_ms, documents, usage, request)
+
+
+def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
+    """The entries of one attempt to start a run; none when nothing new is to be said."""
+    spec, state = projection.run_spec(name), projection.runs[name]
+    verdict = consider(projection, spec, now_ms)
+    job = f"{name}.{projection.objects['Run', name].uid[:8]}.{state.attempt + 1}"
+    if not verdict.output["funded"]:
+        return _refused(projection, name, state, verdict, now_ms)
+    if not verdict.starts:
+        return _waiting(name, state, verdict, now_ms)
+    drafts = [
+        _cover_draft(projection, name, verdict, now_ms, plan_id=job),
+        _place_draft(projection, name, verdict, now_ms, plan_id=job),
+    ]
+    leases = list(_leases(name, spec, verdict, job, now_ms))
+    for lease in leases:
+        drafts += _lease_drafts(projection, lease, job, now_ms)
+    width = sum(lease.gpus for lease in leases if lease.is_active)
+    body = {
+        "run": name, "phase": Phase.RUNNING.value, "reason": "Admitted", "job": job,
+        "message": f"{width} GPUs, paid by {len(verdict.output['plan'])} envelopes",
+    }  # fmt: skip
+    drafts.append(_draft("run.phase", now_ms, body, job, "phase"))
+    return drafts
+
+
+def _refused(
+    projection: Projection, name: str, state: RunState, verdict: Verdict, now_ms: int
+) -> list[Draft]:
+    """A refusal is recorded when it is another one than before: waiting must not fill the log."""
+    refusal = verdict.output["refusal"]
+    if _gist(state.refusal) == _gist(refusal):
+        return []
+    body = {
+        "run": name, "phase": Phase.PENDING.value, "reason": refusal["code"],
+        "message": refusal["message"],
+    }  # fmt: skip
+    return [_cover_draft(projection, name, verdict, now_ms), _draft("run.phase", now_ms, body)]
+
+
+def _gist(refusal: dict[str, Any] | None) -> object:
+    """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
+    if refusal is None:
+        return None
+    remedy = refusal["remedy"] or {}
+    binding = [(b["kind"], b["budget"], b["name"], b["limit"]) for b in refusal["binding"]]
+    target = [remedy.get(key) for key in ("change", "budget", "name")]
+    return (refusal["code"], refusal["shortfall_gpus"], binding, target)
+
+
+def _waiting(name: str, state: RunState, verdict: Verdict, now_ms: int) -> list[Draft]:
+    """Funded, but there are no devices: said once."""
+    missing = 0 if verdict.placement is None else verdict.placement.shortfall_gpus
+    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
+        return []
+    body = {
+        "run": name, "phase": Phase.PENDING.value, "reason": "NoDevices",
+        "message": f"funded, but {missing} GPUs find no place on the nodes",
+        "shortfall_gpus": missing,
+    }  # fmt: skip
+    return [_draft("run.phase", now_ms, body)]
+
+
+def _draft(
+    kind: str, now_ms: int, body: dict[str, Any], plan_id: str | None = None,
+    effect: str | None = None,
+) -> Draft:  # fmt: skip
+    return Draft(
+        kind=kind, time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan_id, effect=effect
+    )
+
+
+def _cover_draft(
+    projection: Projection, name: str, verdict: Verdict, now_ms: int, plan_id: str | None = None
+) -> Draft:
+    document = fund_input(projection, verdict.request, now_ms)
+    refusal = verdict.output["refusal"]
+    return Draft(
+        kind="gpu.fund", time_ms=now_ms, author=SYSTEM, plan_id=plan_id,
+        effect=None if plan_id is None else "cover", input_digest=digest(document),
+        version=FUND_VERSION, reasons=() if refusal is None else (refusal["code"],),
+        body={"run": name, "input": document, "output": verdict.output},
+    )  # fmt: skip
+
+
+def _place_draft(
+    projection: Projection, name: str, verdict: Verdict, now_ms: int, *, plan_id: str
+) -> Draft:
+    gang, placement = verdict.gang, verdict.placement
+    require(gang is not None and placement is not None, "what starts was placed")
+    document = place_input(projection.nodes(), gang)  # type: ignore[arg-type]
+    return Draft(
+        kind="gpu.place", time_ms=now_ms, author=SYSTEM, plan_id=plan_id, effect="place",
+        input_digest=digest(document), version=PLACE_VERSION,
+        body={
+            "run": name, "input": document,
+            "output": from_placement(placement),  # type: ignore[arg-type]
+        },
+    )  # fmt: skip
+
+
+def place_input(nodes: list[Node], gang: Gang) -> dict[str, Any]:
+    """The recorded input of a placement: the nodes of the flavor."""
+    return {
+        "nodes": [
+            {"name": node.name, "flavor": node.flavor, "location": dict(node.location),
+             "free": list(node.free), "cordoned": node.cordoned}
+            for node in nodes
+            if node.flavor == gang.flavor
+        ],
+        "gang": {
+            "flavor": gang.flavor, "gpus": gang.gpus, "group_gpus": gang.group_gpus,
+            "spares_per_group": gang.spares_per_group, "location": dict(gang.location),
+            "elsewhere": gang.elsewhere,
+        },
+    }  # fmt: skip
+
+
+def _leases(
+    name: str, spec: RunSpec, verdict: Verdict, job: str, now_ms: int
+) -> Iterator[LeaseFact]:
+    """One lease per payer, group and role: the plan's lines laid along the placed devices."""
+    duration_ms = verdict.request.duration_ms
+    until_ms = None if duration_ms is None else now_ms + duration_ms
+    lines = [[line, line["gpus"]] for line in verdict.output["plan"]]
+    number = 0
+    for group in verdict.placement.groups if verdict.placement else ():
+        for role, slots in (("Active", group.active), ("Spare", group.spares)):
+            done = 0
+            while done < len(slots):
+                line, left = lines[0]
+                mine = slots[done : done + left]
+                done += len(mine)
+                lines[0][1] -= len(mine)
+                if not lines[0][1]:
+                    lines.pop(0)
+                yield LeaseFact(
+                    f"{job}.{number}", name, spec.owner, role, group.group,
+                    tuple(slot_text(slot) for slot in mine), line["budget"], line["envelope"],
+                    line["borrowed"], now_ms, until_ms, "Start", 0,
+                )  # fmt: skip
+                number += 1
+    require(not lines, "every GPU of the plan has a device")
+
+
+def _lease_drafts(
+    projection: Projection, lease: LeaseFact, job: str, now_ms: int
+) -> Iterator[Draft]:
+    yield _draft("lease.open", now_ms, open_body(lease), job, f"open {lease.id}")
+    if lease.expected_end_ms is not None:
+        account = projection.accounts.get(lease.budget, lease.envelope)
+        require(account is not None, "a payer has an account")
+        parts = split_hold(lease.to_lease(), account.envelope)  # type: ignore[union-attr]
+        body = {
+            "lease": lease.id, "budget": lease.budget, "envelope": lease.envelope,
+            "gpu_ms": sum(amount for _, amount in parts),
+            "parts": [{"from_ms": at_ms, "gpu_ms": amount} for at_ms, amount in parts],
+        }  # fmt: skip
+        yield _draft("charge.hold", now_ms, body, job, f"hold {lease.id}")
+
+
+def open_body(lease: LeaseFact) -> dict[str, Any]:
+    """The body of `lease.open`."""
+    return {
+        "lease": lease.id, "run": lease.run, "owner": lease.owner, "role": lease.role,
+        "group": lease.group, "slots": list(lease.slots), "budget": lease.budget,
+        "envelope": lease.envelope, "borrowed": lease.borrowed, "start_ms": lease.start_ms,
+        "expected_end_ms": lease.expected_end_ms, "reason": lease.reason,
+    }  # fmt: skip

@@ -1,0 +1,48 @@
+"""Entries as events for people who watch: what, about which object, whose, and why."""
+
+from typing import Any
+
+from fairlead.engine.gpu.projection import Projection
+from fairlead.ports.ledger import Entry
+from fairlead.schema.times import format_time
+
+_ABOUT = (("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
+# Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
+_LEFT_OUT = frozenset({"input", "spec", "parts"})
+
+
+def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
+    """One entry; `object` None for entries of other governors and of the ledger itself."""
+    body = entry.body
+    about = None
+    if "kind" in body and "name" in body and entry.kind.startswith("object."):
+        about = {"kind": body["kind"], "name": body["name"]}
+    else:
+        for key, kind in _ABOUT:
+            if key in body:
+                about = {"kind": kind, "name": body[key]}
+                break
+    return {
+        "seq": entry.seq,
+        "time": format_time(entry.time_ms),
+        "kind": entry.kind,
+        "author": entry.author,
+        "object": about,
+        "owner": _owner(projection, about, body),
+        "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
+        "message": body.get("message", ""),
+        "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
+    }
+
+
+def _owner(
+    projection: Projection, about: dict[str, Any] | None, body: dict[str, Any]
+) -> str | None:
+    """Whose event it is; None when the object is gone or is nobody's."""
+    if isinstance(body.get("spec"), dict):
+        found = body["spec"].get("owner")
+        return found if isinstance(found, str) else None
+    if isinstance(body.get("owner"), str):
+        return str(body["owner"])
+    stored = None if about is None else projection.get(about["kind"], about["name"])
+    return getattr(stored.spec, "owner", None) if stored is not None else None

@@ -1,0 +1,252 @@
+"""Objects and accounts as the ledger tells them: a fold over entries, and nothing else changes it.
+
+Two replicas that folded the same entries are equal, and so is one that was rebuilt. Entries of
+other governors are passed over; they only move `seq`, the size of the ledger that was seen.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fairlead.core.gpu import Book, Budget
+from fairlead.core.gpu.accounts import Accounts
+from fairlead.core.gpu.place import Node
+from fairlead.core.invariant import require
+from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
+from fairlead.ports.ledger import Entry
+from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, read_spec, to_budget, to_node
+
+CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
+DayKey = tuple[int, str, str, str, bool]
+"""(UTC day, owner, budget, envelope, borrowed)."""
+
+
+class Projection:
+    """The state after some entry of the ledger."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.time_ms = 0
+        self.objects: dict[tuple[str, str], Stored] = {}
+        self.runs: dict[str, RunState] = {}
+        self.leases: dict[str, LeaseFact] = {}
+        self.closed: deque[LeaseFact] = deque(maxlen=CLOSED_KEPT)
+        self.accounts = Accounts()
+        self.budgets: dict[str, Budget] = {}
+        self.conditions: dict[tuple[str, str], Condition] = {}
+        self.charges: dict[DayKey, list[int]] = {}
+        self.taken: dict[str, dict[int, str]] = {}
+        """Leased ordinals of each node, and their leases."""
+        self.plans: dict[str, int] = {}
+        """cover_plans_total by result."""
+        self.denied: dict[tuple[str, str], int] = {}
+        """budget_lending_denied_total by (budget, envelope)."""
+        self.posted: dict[tuple[str, str], int] = {}
+        """All GPU-milliseconds ever posted, by payer."""
+        self._book: Book | None = None
+
+    def apply(self, entry: Entry) -> None:
+        """Fold one entry; one that was folded before is passed over."""
+        if entry.seq <= self.seq:
+            return
+        require(entry.seq == self.seq + 1, "entries are folded in order, none left out")
+        fold = _FOLDS.get(entry.kind)
+        if fold is not None:
+            fold(self, entry, entry.body)
+        self.seq, self.time_ms = entry.seq, max(self.time_ms, entry.time_ms)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def get(self, kind: str, name: str) -> Stored | None:
+        """An object, if there is one."""
+        return self.objects.get((kind, name))
+
+    def of_kind(self, kind: str) -> Iterator[Stored]:
+        """All objects of a kind, by name."""
+        for key in sorted(key for key in self.objects if key[0] == kind):
+            yield self.objects[key]
+
+    def book(self, now_ms: int) -> Book:
+        """Budgets and usage for covering requests; the family graph is kept between edits."""
+        if self._book is None:
+            self._book = Book(self.budgets.values(), {})
+        self._book.usage = self.accounts.at(now_ms)
+        return self._book
+
+    def nodes(self) -> list[Node]:
+        """Nodes with the devices that nobody leases."""
+        found = []
+        for stored in self.of_kind("Node"):
+            spec = node_spec(stored)
+            taken = self.taken.get(stored.name, {})
+            free = tuple(i for i in range(spec.devices) if i not in taken)
+            found.append(to_node(stored.name, spec, free))
+        return found
+
+    def pending(self) -> list[str]:
+        """Runs that wait, in order of submission and then name."""
+        waiting = [
+            (state.submitted_seq, name)
+            for name, state in self.runs.items()
+            if state.phase is Phase.PENDING and not state.stopping
+        ]
+        return [name for _, name in sorted(waiting)]
+
+    def run_spec(self, name: str) -> RunSpec:
+        """The spec of a run that exists."""
+        spec = self.objects["Run", name].spec
+        require(isinstance(spec, RunSpec), "a Run has a run's spec")
+        return spec  # type: ignore[return-value]
+
+    def is_funded(self, lease_id: str) -> bool:
+        """Whether an open lease is paid for."""
+        return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
+
+    # -- folds --------------------------------------------------------------------------------
+
+    def _object_applied(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        kind, name = body["kind"], body["name"]
+        before = self.objects.get((kind, name))
+        spec = read_spec(kind, body["spec"])
+        self.objects[kind, name] = Stored(
+            kind, name, body["uid"], body["generation"], entry.seq,
+            entry.time_ms if before is None else before.created_ms, body["labels"], spec,
+            body["spec"], entry.author if before is None else before.user,
+        )  # fmt: skip
+        if isinstance(spec, BudgetSpec):
+            self.budgets[name] = to_budget(name, spec)
+            self.accounts.define(self.budgets[name], entry.time_ms)
+            self._book = None
+        elif isinstance(spec, RunSpec) and before is None:
+            self.runs[name] = RunState(submitted_seq=entry.seq, since_ms=entry.time_ms)
+
+    def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        kind, name = body["kind"], body["name"]
+        del self.objects[kind, name]
+        if kind == "Run":
+            del self.runs[name]
+        elif kind == "Budget":
+            del self.budgets[name]
+            self._book = None
+            for key in [key for key in self.conditions if key[0] == name]:
+                del self.conditions[key]
+
+    def _run_phase(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        state = self.runs[body["run"]]
+        phase = Phase(body["phase"])
+        if phase is not state.phase:
+            state.since_ms = entry.time_ms
+        state.phase, state.reason, state.message = phase, body["reason"], body["message"]
+        state.paused, state.stopping = body.get("paused", False), body.get("stopping", False)
+        state.shortfall_gpus = body.get("shortfall_gpus", 0)
+        if phase is Phase.RUNNING and body.get("job") is not None:
+            state.job, state.started_ms = body["job"], entry.time_ms
+            state.attempt += 1
+            state.refusal = None
+        if phase is not Phase.RUNNING:
+            state.job = None
+        if phase.ended:
+            state.ended_ms = body["ended_ms"]
+            state.exit_code, state.exit_signal = body.get("code"), body.get("signal")
+
+    def _gpu_cover(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        state, output = self.runs[body["run"]], body["output"]
+        refusal = output["refusal"]
+        result = "funded" if refusal is None else refusal["code"]
+        self.plans[result] = self.plans.get(result, 0) + 1
+        state.cover_seq, state.refusal = entry.seq, refusal
+        for binding in () if refusal is None else refusal["binding"]:
+            if binding["kind"] in ("acl", "lending"):
+                key = (binding["budget"], binding["name"])
+                self.denied[key] = self.denied.get(key, 0) + 1
+
+    def _gpu_place(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.runs[body["run"]].place_seq = entry.seq
+
+    def _lease_open(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        fact = LeaseFact(
+            body["lease"], body["run"], body["owner"], body["role"], body["group"],
+            tuple(body["slots"]), body["budget"], body["envelope"], body["borrowed"],
+            body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
+        )  # fmt: skip
+        self.leases[fact.id] = fact
+        self.runs[fact.run].leases[fact.id] = fact
+        for slot in fact.slots:
+            node, ordinal = parse_slot(slot)
+            taken = self.taken.setdefault(node, {})
+            require(ordinal not in taken, "a device is leased once")
+            taken[ordinal] = fact.id
+        self.accounts.hold(fact.to_lease())
+
+    def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        fact = self.leases.pop(body["lease"])
+        del self.runs[fact.run].leases[fact.id]
+        for slot in fact.slots:
+            node, ordinal = parse_slot(slot)
+            del self.taken[node][ordinal]
+        charge = self.accounts.post(fact.id, body["end_ms"])
+        # The charge stands in the entry after this one; it must be what the accounts say.
+        self.closed.append(
+            replace(
+                fact, end_ms=body["end_ms"], end_reason=body["reason"],
+                used_ms=charge.used_ms, overdraft_ms=charge.overdraft_ms,
+            )
+        )  # fmt: skip
+        payer = (fact.budget, fact.envelope)
+        self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
+        for part in charge.parts:
+            key = (part.day, fact.owner, *payer, fact.borrowed)
+            sums = self.charges.setdefault(key, [0, 0])
+            sums[0] += part.used_ms
+            sums[1] += part.overdraft_ms
+
+    def _charge_post(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        last = self.closed[-1]
+        require(last.id == body["lease"], "a charge follows its lease's end")
+        require(
+            (last.used_ms, last.overdraft_ms) == (body["used_ms"], body["overdraft_ms"]),
+            "the accounts post what was recorded",
+        )
+
+    def _lease_unfunded(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.accounts.of_lease(body["lease"]).demote(body["lease"], body["at_ms"])
+
+    def _lease_funded(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.accounts.of_lease(body["lease"]).restore(body["lease"], body["at_ms"])
+
+    def _budget_condition(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        key = (body["budget"], body["type"])
+        before = self.conditions.get(key)
+        moved = before is None or before.status != body["status"]
+        self.conditions[key] = Condition(
+            body["type"], body["status"], body["reason"], body["message"], body["generation"],
+            entry.time_ms if moved or before is None else before.since_ms,
+        )  # fmt: skip
+
+
+_FOLDS: dict[str, Callable[[Projection, Entry, Mapping[str, Any]], None]] = {
+    "object.applied": Projection._object_applied,
+    "object.deleted": Projection._object_deleted,
+    "run.phase": Projection._run_phase,
+    "gpu.fund": Projection._gpu_cover,
+    "gpu.place": Projection._gpu_place,
+    "lease.open": Projection._lease_open,
+    "lease.close": Projection._lease_close,
+    "charge.post": Projection._charge_post,
+    "lease.unfunded": Projection._lease_unfunded,
+    "lease.funded": Projection._lease_funded,
+    "budget.condition": Projection._budget_condition,
+}
+
+
+def parse_slot(slot: str) -> tuple[str, int]:
+    """`node#ordinal`."""
+    node, _, ordinal = slot.partition("#")
+    return node, int(ordinal)
+
+
+def node_spec(stored: Stored) -> NodeSpec:
+    """The spec of a Node."""
+    require(isinstance(stored.spec, NodeSpec), "a Node has a node's spec")
+    return stored.spec  # type: ignore[return-value]

@@ -1,0 +1,279 @@
+"""Objects as users see them: metadata, spec and a status worked out from the projection."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.core.gpu import AggregateCap, Budget, Envelope, Usage, aggregate
+from fairlead.engine.gpu.projection import Projection, node_spec
+from fairlead.engine.gpu.state import Condition, LeaseFact, Stored
+from fairlead.schema.objects import API_VERSION
+from fairlead.schema.times import format_time, hours
+
+NEAR_LIMIT_PERCENT = 90
+CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendingEntry")
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One cap of a budget and what counts against it; hours in GPU-milliseconds."""
+
+    kind: str
+    name: str
+    limit: int
+    used: int
+    held: int
+    hours: bool
+
+    @property
+    def taken(self) -> int:
+        """Used and promised."""
+        return self.used + self.held
+
+    def text(self) -> str:
+        """For people."""
+        unit = "GPU-hours" if self.hours else "GPUs"
+        taken, limit = (
+            (f"{self.taken / 3_600_000:.2f}", f"{self.limit / 3_600_000:.2f}")
+            if self.hours
+            else (str(self.taken), str(self.limit))
+        )
+        return f"{self.kind} {self.name}: {taken} of {limit} {unit}"
+
+
+def gauges(projection: Projection, budget: Budget, now_ms: int) -> Iterator[Gauge]:
+    """Every cap of a budget that has a limit."""
+    usage = projection.accounts.at(now_ms)
+    for envelope in budget.envelopes:
+        used, lending = usage[budget.name, envelope.name], envelope.lending
+        yield from _pair(
+            "envelope", envelope.name, (envelope.gpus, envelope.max_hours_ms),
+            (used.gpus, used.used_ms, used.held_ms),
+        )  # fmt: skip
+        if lending.allow:
+            yield from _pair(
+                "lending", envelope.name, (lending.max_gpus, lending.max_hours_ms),
+                (used.lent_gpus, used.lent_used_ms, used.lent_held_ms),
+            )  # fmt: skip
+    for cap in budget.aggregate_caps:
+        used = aggregate(usage, budget.name, cap.envelopes)
+        yield from _pair(
+            "aggregate", cap.name, (cap.max_gpus, cap.max_hours_ms),
+            (used.gpus, used.used_ms, used.held_ms),
+        )  # fmt: skip
+
+
+def _pair(
+    kind: str, name: str, limits: tuple[int | None, int | None], used: tuple[int, int, int]
+) -> Iterator[Gauge]:
+    """GPUs and hours of one thing; `used` is GPUs, hours used, hours held."""
+    max_gpus, max_ms = limits
+    if max_gpus is not None:
+        yield Gauge(kind, name, max_gpus, used[0], 0, hours=False)
+    if max_ms is not None:
+        yield Gauge(kind, name, max_ms, used[1], used[2], hours=True)
+
+
+def conditions(
+    projection: Projection, stored: Stored, now_ms: int,
+    near_limit_percent: int = NEAR_LIMIT_PERCENT,
+) -> list[Condition]:  # fmt: skip
+    """The five conditions of a budget; `since_ms` moves only with the status."""
+    budget = projection.budgets[stored.name]
+    caps = list(gauges(projection, budget, now_ms))
+    near = [c for c in caps if c.limit and c.taken * 100 >= c.limit * near_limit_percent]
+    out = [c for c in caps if c.hours and c.taken >= c.limit]
+    over = [c for c in caps if c.taken > c.limit]
+    unused = list(_unused_entries(projection, budget))
+    ill = out or over
+    answers = {
+        "Healthy": (not ill, "CapExceeded" if over else "HoursUsedUp", "WithinCaps", ill),
+        "NearLimit": (bool(near), "AboveThreshold", "BelowThreshold", near),
+        "Exhausted": (bool(out), "HoursUsedUp", "HoursLeft", out),
+        "Overcommitted": (bool(over), "CapExceeded", "WithinCaps", over),
+    }
+    found = []
+    for name, (status, bad, good, about) in answers.items():
+        reason = bad if about else good
+        found.append((name, status, reason, "; ".join(cap.text() for cap in about)))
+    found.append(
+        (
+            "UnusedLendingEntry", bool(unused), "NoSuchOwner" if unused else "AllEntriesMatch",
+            "; ".join(unused),
+        )
+    )  # fmt: skip
+    described = []
+    for name, status, reason, message in found:
+        before = projection.conditions.get((stored.name, name))
+        since_ms = now_ms if before is None or before.status != status else before.since_ms
+        described.append(Condition(name, status, reason, message, stored.generation, since_ms))
+    return described
+
+
+def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
+    """Lending entries that match no owner of a budget or a run: most often a slip of the pen."""
+    owners = {other.owner for other in projection.budgets.values() if other.name != budget.name}
+    owners |= {projection.run_spec(name).owner for name in projection.runs}
+    owners.discard(budget.owner)
+    for envelope in budget.envelopes:
+        for entry in envelope.lending.to:
+            matches = any(
+                owner.startswith(entry[:-1]) if entry.endswith("*") else owner == entry
+                for owner in owners
+            )
+            if not matches or not envelope.lending.allow:
+                why = "matches no owner" if envelope.lending.allow else "is off: allow is false"
+                yield f"{envelope.name}: {entry!r} {why}"
+
+
+def object_document(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+    """One object in full."""
+    status = {
+        "Budget": budget_status,
+        "Run": run_status,
+        "Node": node_status,
+    }[stored.kind](projection, stored, now_ms)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": stored.kind,
+        "metadata": {
+            "name": stored.name,
+            "labels": stored.labels,
+            "uid": stored.uid,
+            "generation": stored.generation,
+            "resourceVersion": stored.version,
+            "creationTimestamp": format_time(stored.created_ms),
+        },
+        "spec": stored.document,
+        "status": status,
+    }
+
+
+def budget_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+    """Headroom of every envelope and aggregate cap, and the conditions."""
+    budget = projection.budgets[stored.name]
+    usage = projection.accounts.at(now_ms)
+    return {
+        "observedGeneration": stored.generation,
+        "headroom": [_headroom(projection, budget, each, now_ms) for each in budget.envelopes],
+        "aggregateHeadroom": [
+            _aggregate_headroom(cap, aggregate(usage, budget.name, cap.envelopes))
+            for cap in budget.aggregate_caps
+        ],
+        "conditions": [condition_document(each) for each in conditions(projection, stored, now_ms)],
+    }
+
+
+def _headroom(
+    projection: Projection, budget: Budget, envelope: Envelope, now_ms: int
+) -> dict[str, Any]:
+    account = projection.accounts.get(budget.name, envelope.name)
+    used = Usage() if account is None else account.usage(now_ms)
+    row: dict[str, Any] = {
+        "name": envelope.name, "flavor": envelope.flavor, "open": envelope.is_open(now_ms),
+        "concurrencyUsed": used.gpus, "concurrency": max(0, envelope.gpus - used.gpus),
+        "lentGPUs": used.lent_gpus,
+        "gpuHoursUsed": hours(used.used_ms), "gpuHoursHeld": hours(used.held_ms),
+        "gpuHours": _left(envelope.max_hours_ms, used.used_ms + used.held_ms),
+        "overdraftGPUHours": 0.0, "periodEnd": None,
+    }  # fmt: skip
+    if account is not None:
+        row["overdraftGPUHours"] = hours(account.statement(now_ms).overdraft_ms)
+        if account.period.end_ms < 2**60:
+            row["periodEnd"] = format_time(account.period.end_ms)
+    return row
+
+
+def _aggregate_headroom(cap: AggregateCap, used: Usage) -> dict[str, Any]:
+    return {
+        "name": cap.name, "flavor": cap.flavor, "concurrencyUsed": used.gpus,
+        "concurrency": None if cap.max_gpus is None else max(0, cap.max_gpus - used.gpus),
+        "gpuHoursUsed": hours(used.used_ms), "gpuHoursHeld": hours(used.held_ms),
+        "gpuHours": _left(cap.max_hours_ms, used.used_ms + used.held_ms),
+    }  # fmt: skip
+
+
+def _left(limit_ms: int | None, taken_ms: int) -> float | None:
+    """Remaining hours saturate at 0."""
+    return None if limit_ms is None else max(0, limit_ms - taken_ms) / 3_600_000
+
+
+def condition_document(condition: Condition) -> dict[str, Any]:
+    """A condition in the usual form."""
+    return {
+        "type": condition.type,
+        "status": "True" if condition.status else "False",
+        "reason": condition.reason,
+        "message": condition.message,
+        "observedGeneration": condition.generation,
+        "lastTransitionTime": format_time(condition.since_ms),
+    }
+
+
+def run_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+    """Where a run stands, why, and what would help."""
+    state = projection.runs[stored.name]
+    return {
+        "observedGeneration": stored.generation,
+        "phase": state.phase.value,
+        "reason": state.reason,
+        "message": state.message,
+        "since": format_time(state.since_ms),
+        "width": state.width,
+        "spares": state.spares,
+        "funded": bool(state.leases) and all(map(projection.is_funded, state.leases)),
+        "refusal": state.refusal,
+        "paused": state.paused,
+        "stopping": state.stopping,
+        "leases": sorted(state.leases),
+        "startTime": _time(state.started_ms),
+        "completionTime": _time(state.ended_ms),
+        "exitCode": state.exit_code,
+        "exitSignal": state.exit_signal,
+        "coverSeq": state.cover_seq,
+        "placeSeq": state.place_seq,
+        "job": state.job,
+        "attempts": state.attempt,
+    }
+
+
+def node_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+    """Devices in use."""
+    spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
+    return {
+        "observedGeneration": stored.generation,
+        "devices": spec.devices,
+        "leased": len(taken),
+        "free": 0 if spec.cordoned else spec.devices - len(taken),
+        "leases": sorted(set(taken.values())),
+    }
+
+
+def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> dict[str, Any]:
+    """A lease as a read-only object."""
+    is_open = lease.end_ms is None
+    until_ms = now_ms if lease.end_ms is None else lease.end_ms
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Lease",
+        "metadata": {
+            "name": lease.id, "labels": {}, "uid": lease.id, "generation": 1,
+            "resourceVersion": lease.seq, "creationTimestamp": format_time(lease.start_ms),
+        },
+        "spec": {
+            "run": lease.run, "owner": lease.owner, "role": lease.role, "group": lease.group,
+            "slots": list(lease.slots),
+            "payer": {"budget": lease.budget, "envelope": lease.envelope},
+            "borrowed": lease.borrowed, "start": format_time(lease.start_ms),
+            "expectedEnd": _time(lease.expected_end_ms), "reason": lease.reason,
+        },
+        "status": {
+            "open": is_open, "end": _time(lease.end_ms), "reason": lease.end_reason,
+            "funded": projection.is_funded(lease.id) if is_open else not lease.overdraft_ms,
+            "gpuHours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
+        },
+    }  # fmt: skip
+
+
+def _time(time_ms: int | None) -> str | None:
+    return None if time_ms is None else format_time(time_ms)

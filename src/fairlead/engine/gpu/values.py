@@ -1,0 +1,62 @@
+"""What the control plane is asked and answers: authors, results, and its ways of saying no."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SYSTEM = "fairlead"
+"""The author of what nobody asked for: admissions, exits, demotions, conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks, and for which owners that user may act. An admin may act for all."""
+
+    user: str
+    owners: frozenset[str] = field(default_factory=frozenset)
+    admin: bool = False
+
+    def may_act_for(self, owner: str) -> bool:
+        """Whether runs of this owner are this author's to touch."""
+        return self.admin or owner in self.owners
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a manifest. `preview` says what a dry run would have led to."""
+
+    object: dict[str, Any]
+    change: Literal["created", "configured", "unchanged"]
+    preview: dict[str, Any] | None = None
+
+
+class Denied(Exception):  # noqa: N818 - an expected no, said as it is
+    """An expected no: a machine-readable reason and a sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+class Forbidden(Denied):
+    """The author may not do this (HTTP 403)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("Forbidden", message)
+
+
+class NotFound(Denied):
+    """There is no such object (HTTP 404)."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__("NotFound", f"there is no {kind} {name!r}")
+
+
+class Conflict(Denied):
+    """The object is not in the version that was expected (HTTP 409)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("Conflict", message)
+
+
+class Refused(Denied):
+    """It cannot be done in the present state: in use, ended, not running (HTTP 409)."""

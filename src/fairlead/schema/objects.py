@@ -1,0 +1,364 @@
+"""Manifests: what users write as YAML and the API takes as JSON, checked and turned into values.
+
+    apiVersion: fairlead.dev/v1alpha1
+    kind: Run                       # Budget, Run, Node; Lease is written by the control plane only
+    metadata: {name: train-1, labels: {team: vision}}
+    spec: {owner: team-a, flavor: H100, totalGPUs: 8, duration: 2h}
+
+What the server writes (`status`, and `uid`, `generation`, `creationTimestamp` in `metadata`) is
+ignored in input, so that `get -o yaml`, an editor and `apply` work together. A `resourceVersion`
+that is given must still be the current one. Of a Run's spec only `funding` can be changed.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from fairlead.core import gpu
+from fairlead.core.gpu.place import Gang, Node
+from fairlead.schema import gpu as documents
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.times import parse_time
+
+API_VERSION = "fairlead.dev/v1alpha1"
+GPUS_MAX = 100_000
+HOURS_MAX = 2_000_000_000  # in milliseconds still an integer that JSON keeps
+DURATION_MS_MAX = 366 * 86_400_000
+RUN_MUTABLE = frozenset({"funding"})
+
+Kind = Literal["Budget", "Run", "Node"]
+Name = Annotated[
+    str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
+]
+Label = Annotated[str, Meta(min_length=1, max_length=253)]
+Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
+GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
+Hours = Annotated[float, Meta(ge=0, le=HOURS_MAX)]
+Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
+Labels = dict[str, str]
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """Who it is. All but name and labels is the server's; a given resourceVersion must match."""
+
+    name: Name
+    labels: Labels = field(default_factory=dict)
+    resource_version: int | None = None
+    uid: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+
+
+class WindowSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """start <= t < end, RFC 3339 with a zone."""
+
+    start: documents.Time
+    end: documents.Time
+
+
+class LendingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """To whom an envelope may be lent: exact owners, prefixes like `org:*`, or `*`."""
+
+    allow: bool = False
+    to: list[Label] = field(default_factory=list)
+    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
+    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
+
+
+class EnvelopeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A right to use some GPUs of one flavor somewhere, during a window."""
+
+    name: Label
+    flavor: Label
+    concurrency: Gpus
+    location: Labels = field(default_factory=dict)
+    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
+    window: WindowSpec | None = None
+    recurrence: gpu.Recurrence | None = None
+    sharing: gpu.Sharing = gpu.Sharing.FAMILY
+    lending: LendingSpec = LendingSpec()
+
+
+class AggregateCapSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A cap over several envelopes of the same budget."""
+
+    name: Label
+    flavor: Label
+    envelopes: list[Label]
+    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
+    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
+
+
+class BudgetSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """What an owner has; `parents` are owners."""
+
+    owner: Label
+    parents: list[Label] = field(default_factory=list)
+    envelopes: list[EnvelopeSpec] = field(default_factory=list)
+    aggregate_caps: list[AggregateCapSpec] = field(default_factory=list)
+
+
+class MalleableSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A run that takes any width from the minimum in steps."""
+
+    min_gpus: Gpus = field(name="minTotalGPUs")
+    step_gpus: Gpus = field(name="stepGPUs", default=1)
+
+
+class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Whether a run may borrow, how much, and from whom, in order."""
+
+    allow_borrow: bool = field(name="allowBorrow", default=False)
+    max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
+    sponsors: list[Label] = field(default_factory=list)
+
+
+class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A secret by reference: the file is read when the command starts, never before."""
+
+    file: Annotated[str, Meta(min_length=1)]
+
+
+class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """GPUs for an owner, and what to run on them."""
+
+    owner: Label
+    flavor: Label
+    gpus: Gpus = field(name="totalGPUs")
+    group_gpus: Gpus | None = field(name="groupGPUs", default=None)
+    malleable: MalleableSpec | None = None
+    spares_per_group: GpusOrNone = field(name="sparesPerGroup", default=0)
+    location: Labels = field(default_factory=dict)
+    duration: Duration | None = None
+    funding: FundingSpec = FundingSpec()
+    command: list[str] = field(default_factory=list)
+    env: Labels = field(default_factory=dict)
+    secret_env: dict[str, SecretFile] = field(name="secretEnv", default_factory=dict)
+    working_directory: str | None = field(name="workingDirectory", default=None)
+
+
+class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A machine: its devices' flavor and count, and where it stands."""
+
+    flavor: Label
+    devices: Annotated[int, Meta(ge=0, le=1024)]
+    location: Labels = field(default_factory=dict)
+    cordoned: bool = False
+
+
+class _Head(msgspec.Struct, frozen=True, rename="camel"):
+    """What every manifest has, read first to know which it is."""
+
+    api_version: str
+    kind: str
+
+
+class BudgetManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """A Budget as written."""
+
+    api_version: Literal["fairlead.dev/v1alpha1"]
+    kind: Literal["Budget"]
+    metadata: Metadata
+    spec: BudgetSpec
+    status: Any = None
+
+
+class RunManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """A Run as written."""
+
+    api_version: Literal["fairlead.dev/v1alpha1"]
+    kind: Literal["Run"]
+    metadata: Metadata
+    spec: RunSpec
+    status: Any = None
+
+
+class NodeManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """A Node as written."""
+
+    api_version: Literal["fairlead.dev/v1alpha1"]
+    kind: Literal["Node"]
+    metadata: Metadata
+    spec: NodeSpec
+    status: Any = None
+
+
+Manifest = BudgetManifest | RunManifest | NodeManifest
+SHAPES: dict[str, type[BudgetManifest] | type[RunManifest] | type[NodeManifest]] = {
+    "Budget": BudgetManifest,
+    "Run": RunManifest,
+    "Node": NodeManifest,
+}
+
+
+def read_manifest(value: Any) -> Manifest:
+    """Check one manifest, shape and meaning; `BadInput` with the path of the offender."""
+    head = check_shape(value, _Head)
+    if head.api_version != API_VERSION:
+        raise BadInput("apiVersion", f"must be {API_VERSION}, got {head.api_version!r}")
+    if head.kind not in SHAPES:
+        raise BadInput("kind", f"must be one of {', '.join(SHAPES)}, got {head.kind!r}")
+    manifest = check_shape(value, SHAPES[head.kind])
+    if isinstance(manifest, BudgetManifest):
+        to_budget(manifest.metadata.name, manifest.spec)
+    elif isinstance(manifest, RunManifest):
+        _check_run(manifest.spec)
+    return manifest
+
+
+def read_spec(kind: str, value: Any) -> BudgetSpec | RunSpec | NodeSpec:
+    """A spec that was checked before, as the ledger keeps it."""
+    shapes: dict[str, type[BudgetSpec] | type[RunSpec] | type[NodeSpec]]
+    shapes = {"Budget": BudgetSpec, "Run": RunSpec, "Node": NodeSpec}
+    return msgspec.convert(value, shapes[kind])
+
+
+def spec_document(spec: BudgetSpec | RunSpec | NodeSpec) -> dict[str, Any]:
+    """A spec as plain data with every default filled in: equal specs, equal documents."""
+    plain = msgspec.to_builtins(spec)
+    return dict(plain)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of each kind of manifest."""
+    return {kind: msgspec.json.schema(shape) for kind, shape in SHAPES.items()}
+
+
+def budget_document(name: str, spec: BudgetSpec) -> documents.BudgetDocument:
+    """The same budget as a document of the `gpu.cover` contract."""
+    return documents.BudgetDocument(
+        name=name,
+        owner=spec.owner,
+        parents=spec.parents,
+        envelopes=[
+            documents.EnvelopeDocument(
+                name=each.name, flavor=each.flavor, location=each.location,
+                concurrency=each.concurrency, max_gpu_hours=each.max_gpu_hours,
+                window=None if each.window is None
+                else documents.WindowDocument(each.window.start, each.window.end),
+                sharing=each.sharing, recurrence=each.recurrence,
+                lending=documents.LendingDocument(
+                    each.lending.allow, each.lending.to, each.lending.max_gpus,
+                    each.lending.max_gpu_hours,
+                ),
+            )
+            for each in spec.envelopes
+        ],
+        aggregate_caps=[
+            documents.AggregateCapDocument(
+                cap.name, cap.flavor, cap.envelopes, cap.max_gpus, cap.max_gpu_hours
+            )
+            for cap in spec.aggregate_caps
+        ],
+    )  # fmt: skip
+
+
+def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
+    """Core's budget; names unique, members known, windows forward, nobody its own parent."""
+    for i, envelope in enumerate(spec.envelopes):
+        if envelope.window is not None:  # said in the manifest's words
+            parse_time(envelope.window.start, f"spec.envelopes[{i}].window.start")
+            parse_time(envelope.window.end, f"spec.envelopes[{i}].window.end")
+    try:
+        return documents.to_budgets([budget_document(name, spec)])[0]
+    except BadInput as error:
+        path = error.path.replace("budgets[0]", "spec").replace("aggregate_caps", "aggregateCaps")
+        raise BadInput(path, error.message) from None
+
+
+def parse_duration(text: str, path: str) -> int:
+    """`1h30m` as milliseconds."""
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        raise BadInput(path, f"must be a duration like 90m, 2h or 1h30m, got {text!r}")
+    total = sum(
+        int(number[:20]) * unit
+        for number, unit in zip(match.groups(default="0"), _UNITS_MS, strict=True)
+    )
+    if not 0 < total <= DURATION_MS_MAX:
+        raise BadInput(path, f"must be more than 0 and at most 366d, got {text[:60]!r}")
+    return total
+
+
+def _check_run(spec: RunSpec) -> None:
+    to_request(spec)
+    per_group, spares = spec.group_gpus, spec.spares_per_group
+    if per_group is not None and per_group > spec.gpus:
+        raise BadInput("spec.groupGPUs", f"must be at most totalGPUs, {spec.gpus}")
+    for where, names in (("env", spec.env), ("secretEnv", spec.secret_env)):
+        for name in names:
+            if not _VARIABLE.fullmatch(name):
+                raise BadInput(f"spec.{where}", f"has a name that no variable can have: {name!r}")
+    both = sorted(set(spec.env) & set(spec.secret_env))
+    if both:
+        raise BadInput("spec.secretEnv", f"repeats a name of env: {both[0]!r}")
+    if spares and spec.malleable is not None and per_group is None:
+        raise BadInput("spec.groupGPUs", "is required for spares of a malleable run")
+    if spares and per_group is not None:
+        widths = {"totalGPUs": spec.gpus}
+        if spec.malleable is not None:
+            widths["malleable.minTotalGPUs"] = spec.malleable.min_gpus
+            widths["malleable.stepGPUs"] = spec.malleable.step_gpus
+        for name, width in widths.items():
+            if width % per_group:
+                raise BadInput(f"spec.{name}", f"must be whole groups of {per_group} with spares")
+    if any(not part for part in spec.command[:1]):
+        raise BadInput("spec.command[0]", "must be a program")
+
+
+def to_request(spec: RunSpec) -> gpu.Request:
+    """What cover is asked for: the width and its spares, which are paid like the rest."""
+    malleable = spec.malleable
+    if malleable is not None:
+        if malleable.min_gpus > spec.gpus:
+            raise BadInput("spec.malleable.minTotalGPUs", f"must be at most totalGPUs, {spec.gpus}")
+        if (spec.gpus - malleable.min_gpus) % malleable.step_gpus:
+            raise BadInput(
+                "spec.totalGPUs",
+                f"must be {malleable.min_gpus} plus a multiple of {malleable.step_gpus}",
+            )
+    duration = spec.duration
+    return gpu.Request(
+        owner=spec.owner,
+        flavor=spec.flavor,
+        gpus=with_spares(spec, spec.gpus),
+        location=spec.location,
+        min_gpus=None if malleable is None else with_spares(spec, malleable.min_gpus),
+        step_gpus=None if malleable is None else with_spares(spec, malleable.step_gpus),
+        duration_ms=None if duration is None else parse_duration(duration, "spec.duration"),
+        allow_borrow=spec.funding.allow_borrow,
+        max_borrow_gpus=spec.funding.max_borrow_gpus,
+        sponsors=tuple(spec.funding.sponsors),
+    )
+
+
+def with_spares(spec: RunSpec, gpus: int) -> int:
+    """Active GPUs and the spares of their groups."""
+    groups = 1 if spec.group_gpus is None else -(-gpus // spec.group_gpus)
+    return gpus + groups * spec.spares_per_group
+
+
+def without_spares(spec: RunSpec, gpus: int) -> int:
+    """The active GPUs of a covered number; the inverse of `with_spares`."""
+    if spec.group_gpus is None or not spec.spares_per_group:
+        return gpus - spec.spares_per_group
+    return gpus * spec.group_gpus // (spec.group_gpus + spec.spares_per_group)
+
+
+def to_gang(spec: RunSpec, gpus: int, *, elsewhere: bool) -> Gang:
+    """What is placed: `gpus` active ones and the spares of their groups."""
+    return Gang(
+        flavor=spec.flavor, gpus=gpus, group_gpus=spec.group_gpus,
+        spares_per_group=spec.spares_per_group, location=spec.location, elsewhere=elsewhere,
+    )  # fmt: skip
+
+
+def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:
+    """Core's node with the ordinals that nobody leases."""
+    return Node(name, spec.flavor, spec.location, free, spec.cordoned)
