@@ -31,7 +31,8 @@ class Usage:
 
     def plus(self, lease: Lease, period: Window, now_ms: int) -> "Usage":
         """With one more lease counted."""
-        open_gpus = lease.gpus if lease.end_ms is None or lease.end_ms > now_ms else 0
+        ended = lease.end_ms is not None and lease.end_ms <= now_ms
+        open_gpus = lease.gpus if lease.start_ms <= now_ms and not ended else 0
         end_ms = now_ms if lease.end_ms is None else min(lease.end_ms, now_ms)
         inside = min(end_ms, period.end_ms) - max(lease.start_ms, period.start_ms)
         used = lease.gpus * max(0, inside)
