@@ -153,12 +153,16 @@ def _explain(text: str, document: Any, shape: type) -> BadInput:
         at = f"{path}.{field['name']}" if path else field["name"]
         known = field["how"] == "missing required"
         return BadInput(at, "is required" if known else "is not a known field")
-    value, kind = _look_up(where, document, shape)
+    value, kind, key = _look_up(where, document, shape)
+    if key is not None:
+        path = path.removesuffix("[...]") + f".{key}"
     return BadInput(path or "$", f"{_expectation(kind, what)}, got {_shown(value)}")
 
 
-def _look_up(where: str, document: Any, shape: type) -> tuple[Any, inspect.Type | None]:
-    """The value at a path and the type that was expected there."""
+def _look_up(
+    where: str, document: Any, shape: type
+) -> tuple[Any, inspect.Type | None, str | None]:  # fmt: skip
+    """The value at a path, the type that was expected there, and the key the path leaves out."""
     value: Any = document
     kind: inspect.Type | None = inspect.type_info(shape)
     for step in _STEP.finditer(where):
@@ -171,9 +175,13 @@ def _look_up(where: str, document: Any, shape: type) -> tuple[Any, inspect.Type 
         elif index is not None:
             value = value[int(index)]
             kind = kind.item_type if isinstance(kind, inspect.ListType) else None
-        else:  # msgspec does not name the key of a free-form object
-            return value, None
-    return value, _without_null(kind)
+        elif isinstance(kind, inspect.DictType) and isinstance(kind.value_type, inspect.StrType):
+            # msgspec does not name the key of a free-form object: it is the first of the wrong type
+            key = next(key for key, member in value.items() if not isinstance(member, str))
+            return value[key], kind.value_type, key
+        else:
+            return value, None, None
+    return value, _without_null(kind), None
 
 
 def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
