@@ -1,6 +1,7 @@
 """Border types of the GPU governor: the `gpu.cover` contract as documents."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -9,9 +10,9 @@ from msgspec import Meta
 
 from fairlead.core import gpu
 from fairlead.core.reasons import CoverRefusal
-from fairlead.core.units import SIZE_MAX
+from fairlead.core.units import INTEGER_MAX, SIZE_MAX
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import cap_ms, duration_ms, hours, parse_time
+from fairlead.schema.times import cap_ms, duration_ms, hours, parse_now, parse_time
 
 Name = Annotated[str, Meta(min_length=1)]
 Gpus = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
@@ -178,8 +179,12 @@ def to_budgets(documents: list[BudgetDocument]) -> list[gpu.Budget]:
         budgets.append(_budget(document, path))
     circle = gpu.cycle_in(budgets)
     if circle:
-        owner = circle[0]
-        index = next(i for i, budget in enumerate(budgets) if budget.owner == owner)
+        steps = set(pairwise(circle))
+        index = next(
+            i
+            for i, budget in enumerate(budgets)
+            if any((budget.owner, parent) in steps for parent in budget.parents)
+        )
         raise BadInput(f"budgets[{index}].parents", f"form a circle: {' > '.join(circle)}")
     return budgets
 
@@ -235,14 +240,16 @@ def _envelope(document: EnvelopeDocument, path: str) -> gpu.Envelope:
     )
 
 
-def to_lease(
-    document: LeaseDocument, path: str, now_ms: int, payers: set[tuple[str, str]]
-) -> gpu.Lease:
+Payers = Mapping[str, frozenset[str]]
+"""The envelopes of each budget."""
+
+
+def to_lease(document: LeaseDocument, path: str, now_ms: int, payers: Payers) -> gpu.Lease:
     """Core's lease; one that starts or ends after now, or that nobody pays, is refused."""
-    if (document.budget, document.envelope) not in payers:
-        known = any(budget == document.budget for budget, _ in payers)
-        field, value = ("envelope", document.envelope) if known else ("budget", document.budget)
-        raise BadInput(f"{path}.{field}", f"names an unknown payer, {value!r}")
+    if document.budget not in payers:
+        raise BadInput(f"{path}.budget", f"names an unknown budget, {document.budget!r}")
+    if document.envelope not in payers[document.budget]:
+        raise BadInput(f"{path}.envelope", f"is no envelope of it: {document.envelope!r}")
     start = parse_time(document.start, f"{path}.start")
     if start > now_ms:
         raise BadInput(f"{path}.start", "must not be after now")
@@ -287,9 +294,9 @@ def to_request(document: RequestDocument, path: str = "request") -> gpu.Request:
 
 def decide_cover(document: CoverDocument) -> dict[str, Any]:
     """The whole contract: documents in, result document out."""
-    now_ms = parse_time(document.now, "now")
+    now_ms = parse_now(document.now)
     budgets = to_budgets(document.budgets)
-    payers = {(budget.name, e.name) for budget in budgets for e in budget.envelopes}
+    payers = {b.name: frozenset(envelope.name for envelope in b.envelopes) for b in budgets}
     leases, ids = [], set()
     for i, lease in enumerate(document.leases):
         if lease.id in ids:
@@ -297,6 +304,8 @@ def decide_cover(document: CoverDocument) -> dict[str, Any]:
         ids.add(lease.id)
         leases.append(to_lease(lease, f"leases[{i}]", now_ms, payers))
     request = to_request(document.request)
+    if sum(lease.gpus for lease in leases) + request.gpus > INTEGER_MAX:
+        raise BadInput("leases", f"add up to more than {INTEGER_MAX} GPUs with the request")
     book = gpu.Book(budgets, gpu.tally(budgets, leases, now_ms))
     plan = gpu.cover(book, request, now_ms)
     remedy = None if plan.funded else gpu.find_remedy(book, request, now_ms)

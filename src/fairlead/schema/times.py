@@ -10,6 +10,8 @@ from fairlead.schema.border import BadInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_NOW_MIN_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
+_NOW_END_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -24,6 +26,14 @@ def parse_time(text: str, path: str) -> int:
     except ValueError as error:
         raise BadInput(path, f"must be a real time, got {text!r} ({error})") from error
     return (moment - _EPOCH) // _MS
+
+
+def parse_now(text: str, path: str = "now") -> int:
+    """The same for the present, which must lie in a calendar period that has an end."""
+    now_ms = parse_time(text, path)
+    if not _NOW_MIN_MS <= now_ms < _NOW_END_MS:
+        raise BadInput(path, f"must be between the years 1 and 9998 in UTC, got {text!r}")
+    return now_ms
 
 
 def format_time(time_ms: int) -> str:
