@@ -127,6 +127,8 @@ def test_no_changed_consistency_passes() -> None:
                 assert not check_consistency(**sizes, **good | {"new_root": other}, proof=proof)
             for changed in _changes(proof):
                 assert not check_consistency(**sizes, **good, proof=changed)
+            if 0 < old < new:
+                assert not check_consistency(**sizes, **good, proof=())
     assert not check_consistency(
         old_size=3, old_root=roots[3], new_size=2, new_root=roots[2], proof=()
     )

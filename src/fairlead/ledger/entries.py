@@ -1,0 +1,113 @@
+"""Entries as bytes: a draft becomes canonical JSON in which only the number is missing.
+
+The number is known last, under the writer's lock. Everything else is rendered before, so that the
+lock is held for as short as possible; "seq" stands between "reasons" and "time_ms" in the order of
+keys, so the two parts around it are plain byte strings.
+"""
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.core.canonical import canonical
+from fairlead.core.invariant import require
+from fairlead.core.units import INTEGER_MAX
+from fairlead.ports.ledger import Draft, Entry
+
+RESERVED = ("ledger.", "key.")
+_KIND = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A draft that waits for its number."""
+
+    kind: str
+    plan_id: str | None
+    effect: str | None
+    front: bytes
+    back: bytes
+
+    def data(self, seq: int) -> bytes:
+        """The canonical bytes of entry `seq`."""
+        return b"%b%d%b" % (self.front, seq, self.back)
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of an entry's canonical JSON, in their order."""
+
+    author: str
+    body: dict[str, object]
+    effect: str | None
+    input_digest: str | None
+    kind: str
+    plan_id: str | None
+    reasons: list[str]
+    seq: int
+    time_ms: int
+    version: int
+
+
+class Index(msgspec.Struct):
+    """What a store keeps beside the bytes to find them by; a verifier compares the two."""
+
+    effect: str | None
+    kind: str
+    plan_id: str | None
+    seq: int
+
+
+_row = msgspec.json.Decoder(Row)
+index_of = msgspec.json.Decoder(Index).decode
+
+
+class NotAnEntry(ValueError):  # noqa: N818 - said as it is
+    """Bytes that are no entry."""
+
+
+def prepare(draft: Draft, *, own: bool = False) -> Prepared:
+    """Check and render a draft; `own` for the ledger's own kinds.
+
+    Raises `NotCanonical` for a body that JSON cannot carry.
+    """
+    require(_KIND.fullmatch(draft.kind) is not None, "a kind is words joined by dots")
+    require(own or not draft.kind.startswith(RESERVED), "the ledger's own kinds are its own")
+    require(0 <= draft.time_ms <= INTEGER_MAX, "a time is milliseconds since 1970")
+    require(draft.version >= 1, "versions count from 1")
+    require(draft.effect is None or draft.plan_id is not None, "an effect belongs to a plan")
+    digest = draft.input_digest
+    require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
+    front = canonical({
+        "author": draft.author, "body": draft.body, "effect": draft.effect,
+        "input_digest": digest, "kind": draft.kind, "plan_id": draft.plan_id,
+        "reasons": draft.reasons,
+    })  # fmt: skip
+    return Prepared(
+        draft.kind, draft.plan_id, draft.effect,
+        front=front[:-1] + b',"seq":',
+        back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
+    )  # fmt: skip
+
+
+def numbered(draft: Draft, seq: int, data: bytes) -> Entry:
+    """The entry that a draft became."""
+    return Entry(
+        seq=seq, kind=draft.kind, time_ms=draft.time_ms, author=draft.author, body=draft.body,
+        plan_id=draft.plan_id, effect=draft.effect, input_digest=draft.input_digest,
+        version=draft.version, reasons=draft.reasons, data=data,
+    )  # fmt: skip
+
+
+def parse(data: bytes) -> Entry:
+    """The entry that stored bytes are; raises `NotAnEntry`."""
+    try:
+        row = _row.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAnEntry(str(error)) from error
+    return Entry(
+        seq=row.seq, kind=row.kind, time_ms=row.time_ms, author=row.author, body=row.body,
+        plan_id=row.plan_id, effect=row.effect, input_digest=row.input_digest,
+        version=row.version, reasons=tuple(row.reasons), data=data,
+    )  # fmt: skip

@@ -1,0 +1,163 @@
+"""Signing keys: Ed25519, one file each, readable by their owner alone; and checking signatures.
+
+A key is made when a ledger is, and by each rotation. The file is durable before the entry that
+introduces the key, so a crash between the two leaves a key that nobody uses, never a ledger
+without its key.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from fairlead.core.audit import Head, SignedHead, key_id
+from fairlead.ports.faults import PermanentFault
+
+
+class Signer(Protocol):
+    """One key that can sign; where the secret is kept is its own affair."""
+
+    @property
+    def key_id(self) -> str:
+        """The key's short name."""
+
+    @property
+    def public_key(self) -> bytes:
+        """Its 32 public bytes."""
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes of signature."""
+
+
+class Signers(Protocol):
+    """Where keys come from."""
+
+    def create(self) -> Signer:
+        """A new key, kept durably."""
+
+    def load(self, key_id: str) -> Signer:
+        """The key of that name; a `PermanentFault` if it is not here."""
+
+
+class SecretKey:
+    """A key in memory."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = key.public_key().public_bytes_raw()
+        self.key_id = key_id(self.public_key)
+
+    @classmethod
+    def generate(cls) -> "SecretKey":
+        """A key that was never used before."""
+        return cls(Ed25519PrivateKey.generate())
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes of signature."""
+        return self._key.sign(data)
+
+    def pem(self) -> bytes:
+        """The secret, as it is written to a file."""
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class KeyDirectory:
+    """Keys as files `KEY_ID.pem` in a directory of their own."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._loaded: dict[str, SecretKey] = {}
+
+    def create(self) -> Signer:
+        """A new key, in a file of mode 0600 that is durable when this returns."""
+        key = SecretKey.generate()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._file(key.key_id), flags, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key.pem())
+                file.flush()
+                os.fsync(descriptor)
+            sync_directory(self._path)
+        except OSError as error:
+            raise PermanentFault(f"cannot keep a key in {self._path}: {error.strerror}") from error
+        return key
+
+    def load(self, key_id: str) -> Signer:
+        """The key of that name. One that others can read is refused: it may not be ours alone."""
+        if key_id not in self._loaded:
+            self._loaded[key_id] = self._read(key_id)
+        return self._loaded[key_id]
+
+    def _read(self, key_id: str) -> SecretKey:
+        path = self._file(key_id)
+        try:
+            with path.open("rb") as file:
+                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                    raise PermanentFault(f"{path} must be readable by its owner alone (chmod 600)")
+                key = load_pem_private_key(file.read(), password=None)
+        except FileNotFoundError as error:
+            raise PermanentFault(
+                f"the ledger is signed with key {key_id}, which is not in {self._path}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise PermanentFault(f"cannot read the key {path}: {error}") from error
+        if not isinstance(key, Ed25519PrivateKey) or SecretKey(key).key_id != key_id:
+            raise PermanentFault(f"{path} does not hold the key of its name")
+        return SecretKey(key)
+
+    def _file(self, key_id: str) -> Path:
+        return self._path / f"{key_id}.pem"
+
+
+class MemoryKeys:
+    """Keys that live as long as the process: for simulation and tests."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, SecretKey] = {}
+
+    def create(self) -> Signer:
+        """A new key."""
+        key = SecretKey.generate()
+        self._keys[key.key_id] = key
+        return key
+
+    def load(self, key_id: str) -> Signer:
+        """The key of that name."""
+        if key_id not in self._keys:
+            raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
+        return self._keys[key_id]
+
+
+def sign_head(head: Head, signer: Signer) -> SignedHead:
+    """The head under its key's signature."""
+    return SignedHead(head, signer.sign(head.to_sign()).hex())
+
+
+def signature_holds(public_key: bytes, data: bytes, signature: str) -> bool:
+    """Whether the holder of the key signed these bytes; False for anything malformed."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(public_key)
+        key.verify(bytes.fromhex(signature), data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""The reading half of the port, made of a store's few lookups; every adapter inherits it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
+from fairlead.core.invariant import require
+from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, Standing
+from fairlead.ledger.store import Found, Store
+from fairlead.ledger.verify import verify
+from fairlead.ports.ledger import Archived, Damaged, Entry, Progress, Snapshot, Verification
+
+LIMIT_MAX = 100_000
+"""Entries in one answer: a projection reads page by page."""
+
+
+class Reading:
+    """A `LedgerReader` over any store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def entry(self, seq: int) -> Entry | None:
+        """The entry of that number, if there is one."""
+        found = self._store.found(seq)
+        return None if found is None else entry_of(found)
+
+    def entries(
+        self, after: int = 0, limit: int = 1_000, *, kind: str | None = None,
+        plan_id: str | None = None,
+    ) -> list[Entry]:  # fmt: skip
+        """Up to `limit` entries with a number above `after`, in order."""
+        require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
+        found = self._store.select(after=after, limit=limit, kind=kind, plan_id=plan_id)
+        return [entry_of(each) for each in found]
+
+    def last(self, kind: str) -> Entry | None:
+        """The newest entry of a kind."""
+        found = self._store.newest(kind)
+        return None if found is None else entry_of(found)
+
+    def head(self) -> SignedHead:
+        """The durable end of the log, signed."""
+        return self._store.kept().head
+
+    def keys(self) -> Mapping[str, bytes]:
+        """Every key that ever signed, by its id."""
+        return standing_at(self._store, self.head().head.size).keys
+
+    def inclusion(self, seq: int, size: int) -> Proof:
+        """Proof that entry `seq` is in the log of that size, from O(log n) stored nodes."""
+        require(1 <= seq <= size <= self.head().head.size, "a proof is about what is there")
+        return inclusion_proof(seq - 1, size, self._store.nodes)
+
+    def consistency(self, old_size: int, new_size: int) -> Proof:
+        """Proof that the log of the old size begins the one of the new size."""
+        require(0 <= old_size <= new_size <= self.head().head.size, "a log only grows")
+        return consistency_proof(old_size, new_size, self._store.nodes)
+
+    def blob_get(self, digest: str) -> bytes | None:
+        """The blob of that digest."""
+        return self._store.blob(digest)
+
+    def snapshot_get(self, name: str) -> Snapshot | None:
+        """The newest snapshot of a projection."""
+        return self._store.snapshot(name)
+
+    def verify(
+        self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+    ) -> Verification:
+        """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
+        with self._store.view() as view:
+            return verify(view, held, progress=progress)
+
+    def close(self) -> None:
+        """Let go of it; closing again does nothing."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def standing_at(store: Store, size: int) -> Standing:
+    """The standing after `size` entries, from the few that change it; signatures are checked."""
+    standing, own = Standing(), list[Entry]()
+    for kind in (CREATED, ROTATED, EPOCH):
+        found = store.select(after=0, limit=LIMIT_MAX, kind=kind, plan_id=None)
+        own += [entry_of(each) for each in found if each.seq <= size]
+    for entry in sorted(own, key=lambda each: each.seq):
+        if problem := standing.follow(entry):
+            raise Damaged(f"entry {entry.seq}: {problem}")
+    return standing
+
+
+def entry_of(found: Found) -> Entry:
+    """The entry that was found; raises `Archived` or `Damaged`."""
+    if found.data is None:
+        raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
+    try:
+        entry = parse(found.data)
+    except NotAnEntry as error:
+        raise Damaged(f"entry {found.seq} cannot be read: {error}") from error
+    if entry.seq != found.seq:
+        raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
+    return entry

@@ -1,0 +1,132 @@
+"""Numbers prepared drafts, grows the tree, signs the head: the one step that all adapters share.
+
+Nothing is stored here. An adapter calls it under its writer's lock, stores what it returns in one
+transaction, and takes over the new position only when that is durable.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash, node_count
+from fairlead.ledger.entries import Prepared, parse
+from fairlead.ledger.keys import Signers, sign_head
+from fairlead.ledger.statements import EPOCH, ROTATED
+from fairlead.ledger.store import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a ledger stands: all that appending needs to know."""
+
+    ledger: str
+    epoch: int
+    key_id: str
+    frontier: Frontier
+
+
+Effect = tuple[str, str]
+"""A plan and one of its effects."""
+
+Lookup = Callable[[Sequence[Effect]], Mapping[Effect, Found]]
+"""Answers which of these effects are recorded already, and where."""
+
+
+class Recorded(NamedTuple):
+    """What became of one draft."""
+
+    found: Found
+    new: bool
+    """False: the effect was recorded before, and this is the entry that did."""
+
+
+class Sorted(NamedTuple):
+    """Drafts without those whose effect is recorded already."""
+
+    fresh: list[Prepared]
+    places: list[Found | int]
+    """For each draft given: the entry that was there, or its place among the fresh ones."""
+
+    def recorded(self, rows: Sequence["Numbered"]) -> list[Recorded]:
+        """One answer for each draft given, once the fresh ones are numbered."""
+        answers, fresh = list[Recorded](), 0
+        for place in self.places:
+            if not isinstance(place, int):
+                answers.append(Recorded(place, new=False))
+                continue
+            # A place that came before is an effect that the same batch names twice.
+            answers.append(Recorded(Found(rows[place].seq, rows[place].data), new=place == fresh))
+            fresh += place == fresh
+        return answers
+
+
+class Numbered(NamedTuple):
+    """A row to be stored."""
+
+    seq: int
+    kind: str
+    plan_id: str | None
+    effect: str | None
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """What to store, and the position after it."""
+
+    position: Position
+    rows: list[Numbered]
+    first_node: int
+    nodes: list[bytes]
+    head: SignedHead
+
+
+def sort_out(drafts: Sequence[Prepared], lookup: Lookup) -> Sorted:
+    """Leave out effects that are recorded already, in the ledger or earlier in the same batch."""
+    wanted = [
+        (draft.plan_id, draft.effect)
+        for draft in drafts
+        if draft.plan_id is not None and draft.effect is not None
+    ]
+    if not wanted:
+        return Sorted(list(drafts), list(range(len(drafts))))
+    known: dict[Effect, Found | int] = dict(lookup(wanted))
+    fresh, places = list[Prepared](), list[Found | int]()
+    for draft in drafts:
+        place: Found | int = len(fresh)
+        if draft.plan_id is not None and draft.effect is not None:
+            place = known.setdefault((draft.plan_id, draft.effect), place)
+        if place == len(fresh):
+            fresh.append(draft)
+        places.append(place)
+    return Sorted(fresh, places)
+
+
+def sequence(
+    position: Position, drafts: Sequence[Prepared], signers: Signers, *, time_ms: int
+) -> Sequenced:
+    """Put drafts behind what is there. `time_ms` is the newest one's."""
+    size = position.frontier.size
+    rows = [
+        Numbered(seq, draft.kind, draft.plan_id, draft.effect, draft.data(seq))
+        for seq, draft in enumerate(drafts, start=size + 1)
+    ]
+    frontier, nodes = position.frontier.extend(leaf_hash(row.data) for row in rows)
+    after = replace(position, frontier=frontier)
+    for row in rows:
+        after = _follow(after, row)
+    head = Head(
+        ledger=after.ledger, epoch=after.epoch, size=frontier.size, root=frontier.root().hex(),
+        time_ms=time_ms, key_id=after.key_id,
+    )  # fmt: skip
+    signed = sign_head(head, signers.load(after.key_id))
+    return Sequenced(after, rows, node_count(size), nodes, signed)
+
+
+def _follow(position: Position, row: Numbered) -> Position:
+    """The ledger's own entries change what later heads say."""
+    if row.kind == ROTATED:
+        return replace(position, key_id=str(parse(row.data).body["new_key_id"]))
+    if row.kind == EPOCH:
+        return replace(position, epoch=position.epoch + 1)
+    return position

@@ -1,0 +1,139 @@
+"""The ledger's own entries: who signs it, which epoch it is in. Made here, and checked here.
+
+| kind | says | signed by |
+|---|---|---|
+| `ledger.created` | the ledger's id and its first key | that key |
+| `key.rotated` | the key from here on | the key before |
+| `ledger.epoch` | restored from a backup: where it goes on, what is lost | the key in force |
+| `ledger.archived` | the content of these entries is in that segment | the head alone |
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.core.audit import Head, SignedHead, key_id, statement_to_sign
+from fairlead.ledger.keys import Signer, signature_holds
+from fairlead.ports.ledger import Draft, Entry
+
+CREATED, ROTATED, EPOCH, ARCHIVED = (
+    "ledger.created", "key.rotated", "ledger.epoch", "ledger.archived",
+)  # fmt: skip
+OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
+"""Entries that are never moved to an archive: verifying begins with them."""
+FORMAT = 1
+AUTHOR = "ledger"
+
+
+def created(ledger: str, key: Signer, *, time_ms: int) -> Draft:
+    """The first entry of a ledger."""
+    body = {"format": FORMAT, "ledger": ledger, "public_key": key.public_key.hex()}
+    return _signed(CREATED, ledger, body, key, time_ms=time_ms, author=AUTHOR)
+
+
+def rotated(ledger: str, old: Signer, new: Signer, *, time_ms: int, author: str) -> Draft:
+    """The old key introduces the new one."""
+    body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
+    return _signed(ROTATED, ledger, body, old, time_ms=time_ms, author=author)
+
+
+def restored(
+    head: Head, key: Signer, *, time_ms: int, author: str, reason: str, lost: SignedHead | None
+) -> Draft:
+    """A new epoch begins after `head`, the end of the backup."""
+    body = {
+        "epoch": head.epoch + 1, "size": head.size, "root": head.root, "reason": reason,
+        "lost": lost.as_document() if lost else None,
+    }  # fmt: skip
+    return _signed(EPOCH, head.ledger, body, key, time_ms=time_ms, author=author)
+
+
+def _signed(
+    kind: str, ledger: str, body: dict[str, Any], key: Signer, *, time_ms: int, author: str
+) -> Draft:
+    body = {**body, "key_id": key.key_id}
+    signature = key.sign(statement_to_sign(ledger, {"kind": kind, **body})).hex()
+    return Draft(kind=kind, time_ms=time_ms, author=author, body={**body, "signature": signature})
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a ledger's own entries add up to, followed in order: its id, epoch, keys."""
+
+    ledger: str = ""
+    epoch: int = 0
+    key_id: str = ""
+    """The key in force."""
+    keys: dict[str, bytes] = field(default_factory=dict)
+    """Every key so far."""
+    restored_from: list[int] = field(default_factory=list)
+    """The size that each epoch after the first began with."""
+
+    def follow(self, entry: Entry, *, root_before: bytes | None = None) -> str:
+        """Take in one of the ledger's own entries; answers what is wrong with it, or nothing.
+
+        `root_before` None: taken from a store that is trusted, not verified.
+        """
+        try:
+            return self._follow(entry.kind, entry.body, entry.seq, root_before)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"{entry.kind} is malformed: {error!r}"
+
+    def _follow(self, kind: str, body: dict[str, Any], seq: int, root: bytes | None) -> str:
+        if (kind == CREATED) != (seq == 1):
+            return "a ledger begins with ledger.created, once"
+        if kind == CREATED:
+            self.ledger = body["ledger"]
+            self._introduce(body["public_key"])
+        problem = self._unsigned(kind, body) if kind != ARCHIVED else ""
+        if not problem and kind == ROTATED:
+            return self._rotate(body)
+        if not problem and kind == EPOCH:
+            return self._begin(body, seq, root)
+        return problem
+
+    def _rotate(self, body: dict[str, Any]) -> str:
+        if key_id(bytes.fromhex(body["public_key"])) != body["new_key_id"]:
+            return "the new key does not have the id it is introduced with"
+        self._introduce(body["public_key"])
+        return ""
+
+    def _begin(self, body: dict[str, Any], seq: int, root: bytes | None) -> str:
+        if body["epoch"] != self.epoch + 1 or body["size"] != seq - 1:
+            return "an epoch goes on where the last one was restored to"
+        if root is not None and body["root"] != root.hex():
+            return "the epoch was begun after other entries than these"
+        self.epoch += 1
+        self.restored_from.append(body["size"])
+        return ""
+
+    def _introduce(self, public_key: str) -> None:
+        key = bytes.fromhex(public_key)
+        self.key_id = key_id(key)
+        self.keys[self.key_id] = key
+
+    def _unsigned(self, kind: str, body: dict[str, Any]) -> str:
+        said = {name: value for name, value in body.items() if name != "signature"}
+        data = statement_to_sign(self.ledger, {"kind": kind, **said})
+        if body["key_id"] != self.key_id:
+            return f"{kind} is not signed with the key in force, {self.key_id}"
+        if not signature_holds(self.keys[self.key_id], data, body["signature"]):
+            return f"the signature of {kind} does not hold"
+        return ""
+
+    def check(self, signed: SignedHead) -> str:
+        """What is wrong with a head of the ledger as it stands here, or nothing."""
+        head = signed.head
+        if (head.ledger, head.epoch) != (self.ledger, self.epoch):
+            return "is of another ledger or epoch"
+        if head.key_id != self.key_id:
+            return f"is not signed with the key in force, {self.key_id}"
+        return self.check_signature(signed)
+
+    def check_signature(self, signed: SignedHead) -> str:
+        """The same with any key that was ever in force."""
+        key = self.keys.get(signed.head.key_id)
+        if key is None:
+            return f"is signed with key {signed.head.key_id}, which the ledger never introduced"
+        if not signature_holds(key, signed.head.to_sign(), signed.signature):
+            return "has a signature that does not hold"
+        return ""

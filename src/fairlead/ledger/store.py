@@ -1,0 +1,89 @@
+"""What reading and verifying need of a place where a ledger is kept; SQLite, PostgreSQL or memory.
+
+An adapter answers these few questions, and `reading.Reading` makes the port of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from fairlead.core.audit import SignedHead
+from fairlead.ports.ledger import Snapshot
+
+
+class StoredRow(NamedTuple):
+    """One entry as it is kept: what it is found by, and its bytes (None: moved to an archive)."""
+
+    seq: int
+    kind: str
+    plan_id: str | None
+    effect: str | None
+    data: bytes | None
+
+
+class Found(NamedTuple):
+    """One entry that was looked up."""
+
+    seq: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The one changing row of a ledger: its head, and how far its content was archived."""
+
+    head: SignedHead
+    archived_to: int
+
+
+class View(Protocol):
+    """The whole ledger at one moment, to be streamed; nothing that comes later is in it."""
+
+    def kept(self) -> Kept:
+        """The head at that moment."""
+
+    def checkpoints(self, *, above: int) -> list[SignedHead]:
+        """The signed heads that were kept on the way, by size."""
+
+    def rows(self, *, after: int) -> Iterator[StoredRow]:
+        """Entries with a number above `after`, in order."""
+
+    def nodes(self, *, first: int) -> Iterator[bytes]:
+        """Nodes of the tree with at least this number, in order."""
+
+    def blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Every blob with the digest it is kept under."""
+
+
+class Store(Protocol):
+    """Lookups. Each sees the newest durable state."""
+
+    def kept(self) -> Kept:
+        """The head."""
+
+    def found(self, seq: int) -> Found | None:
+        """One entry."""
+
+    def select(
+        self, *, after: int, limit: int, kind: str | None, plan_id: str | None
+    ) -> list[Found]:
+        """Entries in order."""
+
+    def newest(self, kind: str) -> Found | None:
+        """The last entry of a kind."""
+
+    def nodes(self, numbers: Sequence[int]) -> list[bytes]:
+        """Nodes of the tree, in the order asked; `Damaged` if one is missing."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """A blob."""
+
+    def snapshot(self, name: str) -> Snapshot | None:
+        """A projection's state."""
+
+    def view(self) -> AbstractContextManager[View]:
+        """The whole at one moment."""
+
+    def close(self) -> None:
+        """Let go."""

@@ -1,0 +1,198 @@
+"""Follows a whole ledger: every entry, every node of its tree, every signature on the way.
+
+What is streamed in order is compared in bulk: the tree is grown again from the entries in batches,
+and the nodes that this completes must be the stored ones, in the stored order. A batch ends where a
+head is to be compared, and around each of the ledger's own entries, which may change the key.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+
+import msgspec
+
+from fairlead.core.audit import Frontier, SignedHead, leaf_hash, node_count
+from fairlead.ledger.entries import NotAnEntry, index_of, parse
+from fairlead.ledger.statements import OWN_KINDS, Standing
+from fairlead.ledger.store import StoredRow, View
+from fairlead.ports.ledger import Damaged, Progress, Verification
+
+BATCH = 2_000
+
+
+class Problem(Exception):  # noqa: N818 - caught where it becomes a value
+    """Something that is not as it was."""
+
+    def __init__(self, message: str, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.seq = seq
+
+
+def verify(
+    view: View, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+) -> Verification:
+    """Follow everything from the first entry on."""
+    return _Walk(view, held, progress).run()
+
+
+def verify_tail(view: View, start: Frontier, standing: Standing) -> Verification:
+    """Follow what came after a checkpoint, of which the caller knows frontier and standing."""
+    walk = _Walk(view, (), None)
+    walk.frontier, walk.standing, walk.whole = start, standing, False
+    return walk.run()
+
+
+class _Walk:
+    """One pass over a view."""
+
+    def __init__(self, view: View, held: Sequence[SignedHead], progress: Progress | None) -> None:
+        self.view, self.held, self.progress = view, held, progress
+        self.frontier, self.standing, self.whole = Frontier(), Standing(), True
+
+    def run(self) -> Verification:
+        """The answer; only faults of the world are raised."""
+        try:
+            self._entries()
+            self._held()
+            if self.whole:
+                self._blobs()
+        except Problem as problem:
+            return self._answer(str(problem), problem.seq)
+        except Damaged as damage:
+            return self._answer(str(damage), None)
+        return self._answer("", None)
+
+    def _answer(self, problem: str, seq: int | None) -> Verification:
+        return Verification(self.frontier.size, self.frontier.root().hex(), problem, seq)
+
+    def _entries(self) -> None:
+        kept = self.view.kept()
+        total, start = kept.head.head.size, self.frontier.size
+        heads = {head.head.size: head for head in self.view.checkpoints(above=start)}
+        heads[total] = kept.head
+        cuts = heads.keys() | {head.head.size for head in self.held}
+        self.roots = {start: self.frontier.root()}
+        nodes = self.view.nodes(first=node_count(start))
+        for batch in _batches(self.view.rows(after=start), cuts):
+            self._batch(batch, nodes, kept.archived_to)
+            size = self.frontier.size
+            if size in cuts:
+                self.roots[size] = self.frontier.root()
+            if size in heads:
+                self._head(heads[size], "the head" if size == total else "the checkpoint")
+            if self.progress:
+                self.progress(size, total)
+        if self.frontier.size != total:
+            raise Problem(f"ends after entry {self.frontier.size}, but the head covers {total}")
+        if next(nodes, None) is not None:
+            raise Problem("the tree has nodes beyond the entries")
+
+    def _batch(self, batch: list[StoredRow], nodes: Iterator[bytes], archived_to: int) -> None:
+        size = self.frontier.size
+        base = node_count(size)
+        kept = list(islice(nodes, node_count(size + len(batch)) - base))
+        leaves = []
+        for seq, row in enumerate(batch, start=size + 1):
+            if row.seq != seq:
+                raise Problem(f"entry {seq} is missing", seq)
+            if row.data is not None:
+                leaves.append(leaf_hash(row.data))
+                _check_index(row, row.data)
+            elif seq <= archived_to and node_count(seq - 1) - base < len(kept):
+                leaves.append(kept[node_count(seq - 1) - base])
+            else:
+                raise Problem(f"the content of entry {seq} is missing", seq)
+        if batch[0].kind in OWN_KINDS or size == 0:
+            self._own(batch[0])
+        frontier, grown = self.frontier.extend(leaves)
+        if grown != kept:
+            raise _difference(size, grown, kept)
+        self.frontier = frontier
+
+    def _own(self, row: StoredRow) -> None:
+        if row.data is None:
+            raise Problem(f"the content of entry {row.seq} is missing", row.seq)
+        try:
+            entry = parse(row.data)
+        except NotAnEntry as error:
+            raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+        problem = self.standing.follow(entry, root_before=self.frontier.root())
+        if problem:
+            raise Problem(f"entry {row.seq}: {problem}", row.seq)
+
+    def _head(self, signed: SignedHead, which: str) -> None:
+        size = signed.head.size
+        if signed.head.root != self.roots[size].hex():
+            raise Problem(f"the entries up to {size} are not those of {which}")
+        if problem := self.standing.check(signed):
+            raise Problem(f"{which} of size {size} {problem}")
+
+    def _held(self) -> None:
+        for signed in self.held:
+            head, standing = signed.head, self.standing
+            what = f"the head held elsewhere (size {head.size})"
+            if head.ledger != standing.ledger:
+                raise Problem(f"{what} is of ledger {head.ledger}, this is {standing.ledger}")
+            lost = _lost(standing, signed)
+            if lost is not None:
+                raise Problem(
+                    f"{what} covers entries that are gone: the ledger was restored from a backup "
+                    f"of {lost} entries",
+                    lost + 1,
+                )
+            if head.epoch > standing.epoch or head.size > self.frontier.size:
+                raise Problem(f"{what} covers more than the {self.frontier.size} entries here")
+            if problem := standing.check_signature(signed):
+                raise Problem(f"{what} {problem}")
+            if self.roots[head.size].hex() != head.root:
+                raise Problem(f"the entries up to {head.size} are not those of {what}")
+
+    def _blobs(self) -> None:
+        for digest, data in self.view.blobs():
+            if sha256(data).hexdigest() != digest:
+                raise Problem(f"blob {digest} does not have the content of its name")
+
+
+def _lost(standing: Standing, signed: SignedHead) -> int | None:
+    """The size to which a later epoch was restored, if that cut off what the head covers."""
+    later = standing.restored_from[signed.head.epoch :]
+    return min(later) if later and min(later) < signed.head.size else None
+
+
+def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[StoredRow]]:
+    ends, batch = set(cuts), list[StoredRow]()
+    for row in rows:
+        own = row.kind in OWN_KINDS
+        if own and batch:
+            yield batch
+            batch = []
+        batch.append(row)
+        if own or row.seq in ends or len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _check_index(row: StoredRow, data: bytes) -> None:
+    """What an entry is found by must be what it says."""
+    try:
+        index = index_of(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+    if (index.seq, index.kind, index.plan_id, index.effect) != row[:4]:
+        raise Problem(f"entry {row.seq} is kept under other names than it says", row.seq)
+
+
+def _difference(size: int, grown: list[bytes], kept: list[bytes]) -> Problem:
+    """Where the tree that was grown again first differs from the stored one."""
+    at = next(
+        (at for at, (new, old) in enumerate(zip(grown, kept, strict=False)) if new != old),
+        len(kept),
+    )
+    seq = size + 1
+    while node_count(seq) - node_count(size) <= at:
+        seq += 1
+    if at == node_count(seq - 1) - node_count(size):
+        return Problem(f"entry {seq} is not the one that the tree was built from", seq)
+    return Problem(f"a node of the tree above entry {seq} was changed", seq)

@@ -1,0 +1,88 @@
+"""The writing half of the port, made of one act: number these drafts and store them, or none."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from fairlead.core.audit import Head, SignedHead
+from fairlead.core.invariant import require
+from fairlead.ledger.entries import Prepared, numbered, prepare
+from fairlead.ledger.keys import Signers
+from fairlead.ledger.reading import Reading, entry_of
+from fairlead.ledger.sequence import Recorded
+from fairlead.ledger.statements import restored, rotated
+from fairlead.ledger.store import Store
+from fairlead.ports.ledger import Draft, Entry, HeadMoved
+
+CHECKPOINT_EVERY = 10_000
+"""A signed head is kept each time the log passes a multiple of this: an opening verifies at most
+about so many entries, 0.1 s."""
+
+
+StatementMaker = Callable[[Head], Draft]
+
+
+class Writing(Reading, ABC):
+    """A `Ledger` over any store that can record."""
+
+    def __init__(self, store: Store, signers: Signers) -> None:
+        super().__init__(store)
+        self._signers = signers
+
+    @abstractmethod
+    def _record(
+        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
+    ) -> list[Recorded]:
+        """Number and store, all or none, durably; `HeadMoved` if the size is another."""
+
+    def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
+        """Record all drafts or none; durable when it returns one entry for each."""
+        require(len(drafts) > 0, "there is something to append")
+        prepared = [prepare(draft) for draft in drafts]
+        recorded = self._record(prepared, time_ms=drafts[-1].time_ms, expected_size=expected_size)
+        return [_entry(draft, each) for draft, each in zip(drafts, recorded, strict=True)]
+
+    def rotate_key(self, *, time_ms: int, author: str) -> Entry:
+        """Go on with a new key, introduced by an entry that the old key signed."""
+        new = self._signers.create()
+
+        def introduce(head: Head) -> Draft:
+            old = self._signers.load(head.key_id)
+            return rotated(head.ledger, old, new, time_ms=time_ms, author=author)
+
+        return self._state(introduce)
+
+    def begin_epoch(
+        self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
+    ) -> Entry:
+        """Say, signed, that the log was restored from a backup, and what is known to be lost."""
+
+        def begin(head: Head) -> Draft:
+            key = self._signers.load(head.key_id)
+            return restored(head, key, time_ms=time_ms, author=author, reason=reason, lost=lost)
+
+        return self._state(begin)
+
+    def _state(self, make: StatementMaker) -> Entry:
+        """Record a statement about the head as it is; if others were quicker, about theirs."""
+        while True:
+            head = self.head().head
+            draft = make(head)
+            try:
+                (recorded,) = self._record(
+                    [prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=head.size
+                )
+            except HeadMoved:
+                continue
+            return _entry(draft, recorded)
+
+
+def passes_checkpoint(old_size: int, new_size: int) -> bool:
+    """Whether a head between these sizes is kept for good."""
+    return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
+
+
+def _entry(draft: Draft, recorded: Recorded) -> Entry:
+    found = recorded.found
+    if recorded.new and found.data is not None:
+        return numbered(draft, found.seq, found.data)
+    return entry_of(found)

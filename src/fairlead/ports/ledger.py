@@ -1,0 +1,174 @@
+"""The port of the ledger: one append-only log of what was decided, which can show it is unchanged.
+
+    (entry,) = ledger.append([Draft(kind="lease.open", time_ms=now_ms, author="control-plane",
+                                    plan_id=plan, effect="open", body={...})])
+    head = ledger.head()                                  # hand it out with every reply
+    proof = ledger.inclusion(entry.seq, head.head.size)   # and this to whoever asks
+
+Sequence numbers count from 1 without a gap; entry `seq` is leaf `seq - 1` of the Merkle tree, and a
+head of size n covers the entries 1 to n. The first entry of a ledger is its own, `ledger.created`;
+kinds that begin with `ledger.` or `key.` are reserved for it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairlead.core.audit import Proof, SignedHead
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+
+Progress = Callable[[int, int], None]
+"""Told from time to time how many entries are done, of how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What somebody wants recorded. Bodies are to be looked at only: entries share them."""
+
+    kind: str
+    time_ms: int
+    author: str
+    body: dict[str, Any]
+    plan_id: str | None = None
+    effect: str | None = None
+    """Names one effect of the plan. The second draft with the same plan and effect records nothing
+    and is answered with the first one's entry, so that an effect is never recorded twice."""
+    input_digest: str | None = None
+    """SHA-256 of the canonical bytes of a decision's input, in hex. The input itself is in the body
+    under `input`, or among the blobs under this digest."""
+    version: int = 1
+    """The version of the decision function."""
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One recorded fact."""
+
+    seq: int
+    kind: str
+    time_ms: int
+    author: str
+    body: dict[str, Any]
+    plan_id: str | None
+    effect: str | None
+    input_digest: str | None
+    version: int
+    reasons: tuple[str, ...]
+    data: bytes = field(repr=False)
+    """The canonical JSON of everything above: what is hashed, stored and proved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a projection after entry `seq`, from which it goes on with `entries(seq)`."""
+
+    name: str
+    seq: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What following the whole log showed; an expected no is a value."""
+
+    size: int
+    """How many entries were followed without a problem."""
+    root: str
+    problem: str = ""
+    seq: int | None = None
+    """The first entry that is not as it was, where that can be said."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was found."""
+        return not self.problem
+
+
+class HeadMoved(TemporaryFault):
+    """The ledger is not at the size that the caller expected: look again and decide again."""
+
+    def __init__(self, *, expected: int, size: int) -> None:
+        super().__init__(f"the ledger has {size} entries, not {expected}", retry_after_ms=0)
+        self.expected, self.size = expected, size
+
+
+class Archived(PermanentFault):
+    """The entry is known and provable, but its content was moved to an archive segment."""
+
+
+class Damaged(PermanentFault):
+    """What is stored is not what was written."""
+
+
+class LedgerReader(Protocol):
+    """Everything that needs no right to write. Any number of readers beside one writer."""
+
+    def entry(self, seq: int) -> Entry | None:
+        """The entry of that number; None if there is none; `Archived` if it was moved away."""
+
+    def entries(
+        self, after: int = 0, limit: int = 1_000, *, kind: str | None = None,
+        plan_id: str | None = None,
+    ) -> list[Entry]:  # fmt: skip
+        """Up to `limit` entries with a number above `after`, in order."""
+
+    def last(self, kind: str) -> Entry | None:
+        """The newest entry of a kind."""
+
+    def head(self) -> SignedHead:
+        """The durable end of the log, signed."""
+
+    def keys(self) -> Mapping[str, bytes]:
+        """The public keys that ever signed, by key id, as the log itself introduces them."""
+
+    def inclusion(self, seq: int, size: int) -> Proof:
+        """Proof that entry `seq` is in the log of that size."""
+
+    def consistency(self, old_size: int, new_size: int) -> Proof:
+        """Proof that the log of the old size begins the one of the new size."""
+
+    def blob_get(self, digest: str) -> bytes | None:
+        """The blob with that SHA-256 (hex); None if there is none."""
+
+    def snapshot_get(self, name: str) -> Snapshot | None:
+        """The newest snapshot of a projection."""
+
+    def verify(
+        self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+    ) -> Verification:
+        """Follow the whole log, and compare it with heads that were held elsewhere.
+
+        Without such a head, what is found is damage; a rewriting by whoever has the key is not.
+        """
+
+    def close(self) -> None:
+        """Let go of it; closing again does nothing."""
+
+
+class Ledger(LedgerReader, Protocol):
+    """The writing side. Raises `TemporaryFault` or `PermanentFault`, and then recorded nothing.
+
+    (Across a network a fault may hide a success; a draft with a plan and an effect can be sent
+    again without harm.) May be called from several threads.
+    """
+
+    def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
+        """Record all drafts or none; durable when it returns one entry for each.
+
+        With `expected_size`, only if that is the ledger's size: else `HeadMoved`.
+        """
+
+    def blob_put(self, data: bytes) -> str:
+        """Keep a blob durably, once; returns its SHA-256 in hex."""
+
+    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
+        """Keep a projection's state durably in place of its last one."""
+
+    def rotate_key(self, *, time_ms: int, author: str) -> Entry:
+        """Go on with a new key, introduced by an entry that the old key signed."""
+
+    def begin_epoch(
+        self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
+    ) -> Entry:
+        """Say, signed, that the log was restored from a backup, and what is known to be lost."""

@@ -1,0 +1,49 @@
+"""One place per adapter where a ledger can be opened, left and opened again."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.ledger import KeyDirectory, MemoryKeys, MemoryLedger, SqliteLedger
+from fairlead.ledger.writing import Writing
+from tests.ledger.drafts import TIME_MS
+
+
+class World(Protocol):
+    """Where a ledger is kept."""
+
+    name: str
+
+    def open(self) -> Writing:
+        """Open it, or begin it. Opening again after `close` finds what was there."""
+
+
+@dataclass
+class MemoryWorld:
+    """Memory forgets when it is let go, so the one ledger is handed out again."""
+
+    name: str = "memory"
+    _ledger: MemoryLedger | None = None
+
+    def open(self) -> Writing:
+        self._ledger = self._ledger or MemoryLedger(MemoryKeys(), ledger_id="l", time_ms=TIME_MS)
+        return self._ledger
+
+
+@dataclass
+class SqliteWorld:
+    """A file and a directory of keys."""
+
+    directory: Path
+    name: str = "sqlite"
+    keys: KeyDirectory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = KeyDirectory(self.directory / "keys")
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "ledger.db"
+
+    def open(self) -> Writing:
+        return SqliteLedger.open(self.path, self.keys, ledger_id="l", time_ms=TIME_MS)
