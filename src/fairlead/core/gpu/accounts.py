@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from fairlead.core.gpu.charges import DAY_MS, Charge, settle
 from fairlead.core.gpu.model import Budget, Envelope, Lease, Window
 from fairlead.core.gpu.usage import FOREVER, Key, Usage, calendar, period_at
 from fairlead.core.invariant import require
-
-DAY_MS = 86_400_000
 
 
 @dataclass(slots=True)
@@ -58,25 +57,6 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a closed lease used in one UTC day, and how much of that was overdraft."""
-
-    day: int
-    used_ms: int
-    overdraft_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """The settlement of a lease, once: used is posted, void is promised no longer."""
-
-    used_ms: int
-    overdraft_ms: int
-    void_ms: int
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Statement:
     """The funded account of a period: free + held + spent = granted. `granted` None: no cap."""
 
@@ -85,6 +65,18 @@ class Statement:
     held_ms: int
     free_ms: int | None
     overdraft_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    """An account as plain values, for a checkpoint. They are the account's own: to be looked at."""
+
+    envelope: Envelope
+    period: Window
+    until_ms: int
+    meters: tuple[Meter, Meter, Meter, Meter]
+    days: dict[int, list[int]]
+    leases: list[Held]
 
 
 class Account:
@@ -100,6 +92,27 @@ class Account:
         self.period = FOREVER
         self._until_ms = now_ms
         self._enter(now_ms)
+
+    def state(self) -> AccountState:
+        """Everything that `of_state` needs."""
+        meters = (self.all, self.lent, self.over, self.lent_over)
+        leases = list(self.leases.values())
+        return AccountState(
+            self.envelope, self.period, self._until_ms, meters, self.days, leases
+        )  # fmt: skip
+
+    @classmethod
+    def of_state(cls, state: AccountState) -> "Account":
+        """The account that had this state."""
+        account = cls(state.envelope, state.period.start_ms)
+        account.period, account._until_ms = state.period, state.until_ms
+        account.all, account.lent, account.over, account.lent_over = state.meters
+        account.days = state.days
+        account.leases = {held.lease.id: held for held in state.leases}
+        for held in state.leases:
+            if held.hold_end_ms is not None:
+                heappush(account._ends, (held.hold_end_ms, held.lease.id))
+        return account
 
     def usage(self, now_ms: int) -> Usage:
         """What `tally` says, with holds cut at the period's end."""
@@ -297,49 +310,6 @@ def _cut(time_ms: int, period: Window) -> int:
     return min(max(time_ms, period.start_ms), period.end_ms)
 
 
-def settle(
-    lease: Lease, end_ms: int, spells: Iterable[tuple[int, int]], *, funded: bool = True
-) -> Charge:
-    """A lease's whole life as a charge, by UTC day; void only what was still promised."""
-    used, over = _by_day(lease.start_ms, end_ms), dict[int, int]()
-    for from_ms, to_ms in spells:
-        for day, amount in _by_day(from_ms, min(to_ms, end_ms)).items():
-            over[day] = over.get(day, 0) + amount
-    parts = tuple(
-        Part(day, lease.gpus * amount, lease.gpus * over.get(day, 0))
-        for day, amount in sorted(used.items())
-    )
-    void = 0
-    if funded and lease.expected_end_ms is not None:
-        void = lease.gpus * max(0, lease.expected_end_ms - end_ms)
-    overdraft = sum(part.overdraft_ms for part in parts)
-    return Charge(lease.gpus * (end_ms - lease.start_ms), overdraft, void, parts)
-
-
-def _by_day(start_ms: int, end_ms: int) -> dict[int, int]:
-    """Milliseconds in each UTC day (days since 1970) of a stretch of time."""
-    found = {}
-    while start_ms < end_ms:
-        day = start_ms // DAY_MS
-        stop_ms = min(end_ms, (day + 1) * DAY_MS)
-        found[day] = stop_ms - start_ms
-        start_ms = stop_ms
-    return found
-
-
-def split_hold(lease: Lease, envelope: Envelope) -> list[tuple[int, int]]:
-    """A lease's hold cut at period ends: (start, GPU-milliseconds) of each part."""
-    parts: list[tuple[int, int]] = []
-    start_ms, end_ms = lease.start_ms, lease.expected_end_ms
-    while end_ms is not None and start_ms < end_ms:
-        stop_ms = end_ms
-        if envelope.recurrence is not None:
-            stop_ms = min(end_ms, calendar(envelope.recurrence, start_ms).end_ms)
-        parts.append((start_ms, lease.gpus * (stop_ms - start_ms)))
-        start_ms = stop_ms
-    return parts
-
-
 class Accounts:
     """All envelopes' accounts, and which of them each open lease is in."""
 
@@ -348,7 +318,7 @@ class Accounts:
         self._payer: dict[str, Key] = {}
 
     def define(self, budget: Budget, now_ms: int) -> None:
-        """A budget is new or edited. Accounts of envelopes it lost are kept, with their charges."""
+        """A budget is new or edited. Accounts of envelopes that it lost keep their charges."""
         for envelope in budget.envelopes:
             key = (budget.name, envelope.name)
             account = self._accounts.get(key)
@@ -371,6 +341,19 @@ class Accounts:
     def of_lease(self, lease_id: str) -> Account:
         """The account that pays for an open lease."""
         return self._accounts[self._payer[lease_id]]
+
+    def states(self) -> list[tuple[Key, AccountState]]:
+        """Every account, for a checkpoint."""
+        return [(key, account.state()) for key, account in sorted(self._accounts.items())]
+
+    @classmethod
+    def of_states(cls, states: Iterable[tuple[Key, AccountState]]) -> "Accounts":
+        """The accounts that had these states."""
+        accounts = cls()
+        for key, state in states:
+            accounts._accounts[key] = Account.of_state(state)
+            accounts._payer.update((held.lease.id, key) for held in state.leases)
+        return accounts
 
     def get(self, budget: str, envelope: str) -> Account | None:
         """One envelope's account."""

@@ -68,22 +68,18 @@ def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]
     """The leases of a budget that are funded and can be no longer."""
     found: dict[str, Demotion] = {}
     for cap in caps_of(budget, accounts):
-        if _excess(cap, now_ms, strict=False) is None:
+        if not _reached(cap, now_ms):
             continue  # the sums say that nothing is over: nobody is looked at
         for lease, at_ms in _over(cap, now_ms, found):
             found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
     return list(found.values())
 
 
-def _excess(cap: _Cap, now_ms: int, *, strict: bool) -> int | None:
-    """How far the funded use passes the cap; None when it does not (`strict`: reaches it)."""
-    total = sum(
-        _funded_ms(account, cap, now_ms) if cap.hours else _funded_gpus(account, cap)
-        for account in cap.accounts
-    )
-    # GPUs may fill a cap; hours that are all used up pay for nothing more.
-    reached = cap.hours and not strict
-    return total - cap.limit if total > cap.limit or (reached and total == cap.limit) else None
+def _reached(cap: _Cap, now_ms: int) -> bool:
+    """GPUs may fill a cap; hours that are all used up or promised pay for nothing more."""
+    if cap.hours:
+        return sum(_funded_ms(each, cap, now_ms) for each in cap.accounts) >= cap.limit
+    return sum(_funded_gpus(each, cap) for each in cap.accounts) > cap.limit
 
 
 def _funded_gpus(account: Account, cap: _Cap) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Request, Tier
-from fairlead.core.gpu.accounts import split_hold
+from fairlead.core.gpu.charges import split_hold
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import require
 from fairlead.engine.gpu.projection import Projection
@@ -97,7 +97,7 @@ def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
     spec, state = projection.run_spec(name), projection.runs[name]
     verdict = consider(projection, spec, now_ms)
-    job = f"{name}.{projection.objects['Run', name].uid[:8]}.{state.attempt + 1}"
+    job = projection.next_job(name)
     if not verdict.output["funded"]:
         return _refused(projection, name, state, verdict, now_ms)
     if not verdict.starts:
@@ -108,7 +108,7 @@ def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     ]
     leases = list(_leases(name, spec, verdict, job, now_ms))
     for lease in leases:
-        drafts += _lease_drafts(projection, lease, job, now_ms)
+        drafts += lease_drafts(projection, lease, job, now_ms)
     width = sum(lease.gpus for lease in leases if lease.is_active)
     body = {
         "run": name, "phase": Phase.RUNNING.value, "reason": "Admitted", "job": job,
@@ -237,9 +237,10 @@ def _leases(
     require(not lines, "every GPU of the plan has a device")
 
 
-def _lease_drafts(
+def lease_drafts(
     projection: Projection, lease: LeaseFact, job: str, now_ms: int
 ) -> Iterator[Draft]:
+    """A lease opens, and its hours are promised."""
     yield _draft("lease.open", now_ms, open_body(lease), job, f"open {lease.id}")
     if lease.expected_end_ms is not None:
         account = projection.accounts.get(lease.budget, lease.envelope)

@@ -1,15 +1,115 @@
-"""Checkpoints of the projection: kept beside the ledger, read at a start, never the truth."""
+"""Checkpoints of the projection: kept beside the ledger, read at a start, never the truth.
 
+A checkpoint of another version, or one that cannot be read, is passed over: folding the whole log
+gives the same projection, only later.
+"""
+
+from typing import Any
+
+import msgspec
+
+from fairlead.core.gpu.accounts import Accounts, AccountState
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Condition, LeaseFact, RunState, Stored
 from fairlead.ports.ledger import Ledger
+from fairlead.schema.objects import BudgetSpec, read_spec, to_budget
 
 NAME = "gpu.control"
+VERSION = 1
+
+
+class _Object(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+    uid: str
+    generation: int
+    version: int
+    created_ms: int
+    labels: dict[str, str]
+    document: dict[str, Any]
+    user: str
+
+
+class _State(msgspec.Struct, frozen=True):
+    version: int
+    seq: int
+    time_ms: int
+    objects: list[_Object]
+    runs: dict[str, RunState]
+    closed: list[LeaseFact]
+    accounts: list[tuple[tuple[str, str], AccountState]]
+    conditions: list[tuple[tuple[str, str], Condition]]
+    charges: list[tuple[tuple[int, str, str, str, bool], list[int]]]
+    plans: dict[str, int]
+    denied: list[tuple[tuple[str, str], int]]
+    posted: list[tuple[tuple[str, str], int]]
+
+
+def export(projection: Projection) -> bytes:
+    """The projection as bytes; equal projections give equal bytes."""
+    state = _State(
+        version=VERSION,
+        seq=projection.seq,
+        time_ms=projection.time_ms,
+        objects=[
+            _Object(
+                each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
+                each.labels, each.document, each.user,
+            )
+            for _, each in sorted(projection.objects.items())
+        ],
+        runs=dict(sorted(projection.runs.items())),
+        closed=list(projection.closed),
+        accounts=projection.accounts.states(),
+        conditions=sorted(projection.conditions.items()),
+        charges=sorted(projection.charges.items()),
+        plans=dict(sorted(projection.plans.items())),
+        denied=sorted(projection.denied.items()),
+        posted=sorted(projection.posted.items()),
+    )  # fmt: skip
+    return msgspec.json.encode(state)
+
+
+def restore(data: bytes) -> Projection:
+    """The projection of some bytes; raises `msgspec.MsgspecError` for anything else."""
+    state = msgspec.json.decode(data, type=_State)
+    if state.version != VERSION:
+        raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
+    projection = Projection()
+    projection.seq, projection.time_ms = state.seq, state.time_ms
+    for each in state.objects:
+        spec = read_spec(each.kind, each.document)
+        projection.objects[each.kind, each.name] = Stored(
+            each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
+            each.labels, spec, each.document, each.user,
+        )  # fmt: skip
+        if isinstance(spec, BudgetSpec):
+            projection.budgets[each.name] = to_budget(each.name, spec)
+    projection.runs.update(state.runs)
+    for run in state.runs.values():
+        for lease in run.leases.values():
+            projection.adopt(lease)
+    projection.closed.extend(state.closed)
+    projection.accounts = Accounts.of_states(state.accounts)
+    projection.conditions.update(state.conditions)
+    projection.charges.update(state.charges)
+    projection.plans.update(state.plans)
+    projection.denied.update(state.denied)
+    projection.posted.update(state.posted)
+    return projection
 
 
 def save(ledger: Ledger, projection: Projection) -> None:
     """Keep the projection under its sequence number."""
+    ledger.snapshot_put(NAME, projection.seq, export(projection))
 
 
 def load(ledger: Ledger) -> Projection:
     """The last checkpoint, or an empty projection."""
-    return Projection()
+    snapshot = ledger.snapshot_get(NAME)
+    if snapshot is None:
+        return Projection()
+    try:
+        return restore(snapshot.state)
+    except msgspec.MsgspecError:
+        return Projection()

@@ -4,30 +4,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead.engine.gpu.admit import admission
-from fairlead.engine.gpu.control import Config
+from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.settle import end_run, refunding
 from fairlead.engine.gpu.state import Phase, RunState, Stored
 from fairlead.engine.gpu.status import conditions
+from fairlead.engine.gpu.swap import swap
 from fairlead.engine.gpu.values import SYSTEM, Author, Refused
-from fairlead.ports.executor import Executor, Exit, Job
-from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.ports.ledger import Draft, Ledger
+from fairlead.ports.executor import Exit
+from fairlead.ports.ledger import Draft
 
 
-class ControlPlane(Reports):
+class ControlPlane(Effects, Reports):
     """The embedded control plane. `reconcile` is to be called after commands and every second."""
-
-    def __init__(
-        self, ledger: Ledger, executor: Executor | None, now_ms: Callable[[], int],
-        config: Config | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(ledger, executor, now_ms, config)
-        self._started: set[str] = set()
-        """Jobs that this process asked the executor to start. After a restart all are asked again:
-        a crash may have come between recording a start and asking for it."""
-        self.faults: dict[str, str] = {}
-        """What the executor last failed at, by run; for status pages and logs."""
 
     # -- verbs ----------------------------------------------------------------------------------
 
@@ -101,10 +90,11 @@ class ControlPlane(Reports):
         return [self._draft("object.applied", author.user, body)]
 
     def _vacate(self, stored: Stored, author: Author, reason: str) -> list[Draft]:
-        """Cordon a node, and let every gang with a device there return to Pending."""
+        """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
         drafts, now_ms = self._cordon(stored, author, cordoned=True), self._now()
         for run in self._runs_on(stored.name):
-            drafts += end_run(
+            swapped = swap(self._projection, run, stored.name, now_ms, author.user)
+            drafts += swapped or end_run(
                 self._projection, run, end_ms=now_ms, now_ms=now_ms, phase=Phase.PENDING,
                 reason=reason, message=f"node {stored.name} is out of service",
                 lease_reason="NodeFailed", author=author.user,
@@ -134,7 +124,7 @@ class ControlPlane(Reports):
 
     def _end_runs(self, now_ms: int) -> None:
         """Exits of commands, and runs without one whose time is over, in order of time."""
-        exits = [] if self._executor is None else self._polled(self._executor)
+        exits = self._poll()
         endings = [(each.time_ms, each.run, each) for each in exits]
         for name, state in self._projection.runs.items():
             until_ms = self._virtual_end(name, state)
@@ -142,15 +132,7 @@ class ControlPlane(Reports):
                 endings.append((until_ms, name, None))  # type: ignore[arg-type]
         for time_ms, name, found in sorted(endings, key=lambda each: each[:2]):
             self._end(name, min(time_ms, now_ms), now_ms, found)
-        if exits and self._executor is not None:
-            self._executor.acknowledge(exits)
-
-    def _polled(self, executor: Executor) -> list[Exit]:
-        try:
-            return executor.poll()
-        except Fault as fault:
-            self.faults["*"] = str(fault)
-            return []
+        self._acknowledge(exits)
 
     def _virtual_end(self, name: str, state: RunState) -> int | None:
         """When a run without a process is over: at the end of its duration."""
@@ -207,78 +189,6 @@ class ControlPlane(Reports):
                     Draft(kind="budget.condition", time_ms=now_ms, author=SYSTEM, body=body)
                 )
         return drafts
-
-    # -- effects --------------------------------------------------------------------------------
-
-    def _has_process(self, name: str) -> bool:
-        return self._executor is not None and bool(self._projection.run_spec(name).command)
-
-    def _touch_world(self) -> None:
-        """Make the executor do what the ledger says; asking twice is asking once."""
-        executor = self._executor
-        if executor is None:
-            return
-        for name, state in sorted(self._projection.runs.items()):
-            if not self._has_process(name):
-                continue
-            if state.phase is Phase.RUNNING and state.job is not None:
-                self._drive(executor, name, state)
-            elif state.attempt and self._started_before(name):
-                self._try(name, lambda name=name: executor.stop(name, 0))  # type: ignore[misc]
-
-    def _started_before(self, name: str) -> bool:
-        return any(job.startswith(f"{name}.") for job in self._started)
-
-    def _drive(self, executor: Executor, name: str, state: RunState) -> None:
-        if state.stopping:
-            self._try(name, lambda: executor.stop(name, self.config.grace_ms))
-            return
-        job = state.job or ""
-        if job not in self._started:
-            if not self._try(name, lambda: executor.start(self._job(name, state)), starting=True):
-                return
-            self._started.add(job)
-        if state.reason == "Paused":
-            self._try(name, lambda: executor.pause(name))
-        elif state.reason == "Resumed":
-            self._try(name, lambda: executor.resume(name))
-
-    def _try(self, name: str, effect: Callable[[], None], *, starting: bool = False) -> bool:
-        """One effect; a fault is kept for people and tried again at the next turn."""
-        try:
-            effect()
-        except PermanentFault as fault:
-            self.faults[name] = str(fault)
-            if starting:
-                self._start_failed(name, str(fault))
-            return False
-        except Fault as fault:
-            self.faults[name] = str(fault)
-            return False
-        self.faults.pop(name, None)
-        return True
-
-    def _start_failed(self, name: str, message: str) -> None:
-        now_ms = self._now()
-        self._commit(
-            lambda: end_run(
-                self._projection, name, end_ms=now_ms, now_ms=now_ms, phase=Phase.FAILED,
-                reason="StartFailed", message=message, lease_reason="Cancelled",
-            )
-            if self._projection.runs[name].phase is Phase.RUNNING
-            else []
-        )  # fmt: skip
-
-    def _job(self, name: str, state: RunState) -> Job:
-        spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
-        leases = sorted(state.leases.values(), key=lambda each: (each.group, each.seq))
-        return Job(
-            id=state.job or "", run=name, owner=spec.owner, command=tuple(spec.command),
-            devices=tuple(slot for each in leases if each.is_active for slot in each.slots),
-            leases=tuple(each.id for each in leases), env=dict(spec.env),
-            secret_env={key: secret.file for key, secret in spec.secret_env.items()},
-            user=stored.user, working_directory=spec.working_directory,
-        )  # fmt: skip
 
 
 def _verdict(state: RunState, found: Exit | None) -> tuple[Phase, str, str]:

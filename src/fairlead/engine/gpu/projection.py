@@ -99,9 +99,23 @@ class Projection:
         require(isinstance(spec, RunSpec), "a Run has a run's spec")
         return spec  # type: ignore[return-value]
 
+    def next_job(self, name: str) -> str:
+        """The plan id of a run's next start; another run of the same name has another uid."""
+        uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
+        return f"{name}.{uid[:8]}.{attempt + 1}"
+
     def is_funded(self, lease_id: str) -> bool:
         """Whether an open lease is paid for."""
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
+
+    def adopt(self, fact: LeaseFact) -> None:
+        """Index an open lease of a run by its id and its devices."""
+        self.leases[fact.id] = fact
+        for slot in fact.slots:
+            node, ordinal = parse_slot(slot)
+            taken = self.taken.setdefault(node, {})
+            require(ordinal not in taken, "a device is leased once")
+            taken[ordinal] = fact.id
 
     # -- folds --------------------------------------------------------------------------------
 
@@ -170,13 +184,8 @@ class Projection:
             tuple(body["slots"]), body["budget"], body["envelope"], body["borrowed"],
             body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
         )  # fmt: skip
-        self.leases[fact.id] = fact
         self.runs[fact.run].leases[fact.id] = fact
-        for slot in fact.slots:
-            node, ordinal = parse_slot(slot)
-            taken = self.taken.setdefault(node, {})
-            require(ordinal not in taken, "a device is leased once")
-            taken[ordinal] = fact.id
+        self.adopt(fact)
         self.accounts.hold(fact.to_lease())
 
     def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:

@@ -1,7 +1,244 @@
 """Tables for people and for chargeback, worked out from the projection."""
 
-from fairlead.engine.gpu.control import Store
+from typing import Any
+
+from fairlead.core.gpu import Usage
+from fairlead.core.gpu.charges import DAY_MS
+from fairlead.engine.gpu.control import Rows, Store
+from fairlead.engine.gpu.projection import DayKey, node_spec
+from fairlead.engine.gpu.status import lease_document
+from fairlead.schema.times import format_time, hours
 
 
 class Reports(Store):
     """Read-only questions over all objects."""
+
+    def budgets(self) -> Rows:
+        """One row per envelope: what it grants, what is used, held and left."""
+        rows: Rows = []
+        for found in self.list("Budget"):
+            true = [each["type"] for each in found["status"]["conditions"]
+                    if each["status"] == "True"]  # fmt: skip
+            specs = {each["name"]: each for each in found["spec"]["envelopes"]}
+            for row in found["status"]["headroom"]:
+                rows.append(
+                    {
+                        "budget": found["metadata"]["name"],
+                        "owner": found["spec"]["owner"],
+                        "envelope": row["name"],
+                        "flavor": row["flavor"],
+                        "location": specs[row["name"]]["location"],
+                        "limit_gpus": specs[row["name"]]["concurrency"],
+                        "used_gpus": row["concurrencyUsed"],
+                        "free_gpus": row["concurrency"],
+                        "lent_gpus": row["lentGPUs"],
+                        "limit_gpu_hours": specs[row["name"]]["maxGPUHours"],
+                        "used_gpu_hours": row["gpuHoursUsed"],
+                        "held_gpu_hours": row["gpuHoursHeld"],
+                        "free_gpu_hours": row["gpuHours"],
+                        "overdraft_gpu_hours": row["overdraftGPUHours"],
+                        "period_end": row["periodEnd"],
+                        "conditions": true,
+                    }
+                )
+        return rows
+
+    def leases(self) -> Rows:
+        """Open leases, by id."""
+        with self._lock:
+            self._catch_up()
+            now_ms = self._now()
+            rows: Rows = []
+            for _, lease in sorted(self._projection.leases.items()):
+                document = lease_document(self._projection, lease, now_ms)
+                spec, status = document["spec"], document["status"]
+                rows.append(
+                    {
+                        "lease": lease.id,
+                        **{key: spec[key] for key in ("run", "owner", "role", "group", "slots")},
+                        "gpus": lease.gpus,
+                        "budget": lease.budget,
+                        "envelope": lease.envelope,
+                        "borrowed": lease.borrowed,
+                        "funded": status["funded"],
+                        "start": spec["start"],
+                        "expected_end": spec["expectedEnd"],
+                        "gpu_hours": status["gpuHours"],
+                    }
+                )
+            return rows
+
+    def sponsors(self, owner: str, flavor: str) -> Rows:
+        """Envelopes outside the family that lend to an owner, with what they can still lend."""
+        with self._lock:
+            self._catch_up()
+            now_ms = self._now()
+            book = self._projection.book(now_ms)
+            family = set(book.families.kin(owner))
+            rows: Rows = []
+            for budget in book.budgets:
+                for envelope in budget.envelopes:
+                    if envelope.flavor != flavor or not envelope.lending.admits(owner):
+                        continue
+                    used = book.used(budget.name, envelope.name)
+                    lending = envelope.lending
+                    free = envelope.gpus - used.gpus
+                    if lending.max_gpus is not None:
+                        free = min(free, lending.max_gpus - used.lent_gpus)
+                    rows.append(
+                        {
+                            "owner": budget.owner, "budget": budget.name,
+                            "envelope": envelope.name, "location": dict(envelope.location),
+                            "free_gpus": max(0, free), "lent_gpus": used.lent_gpus,
+                            "free_gpu_hours": _lendable(envelope, used),
+                            "open": envelope.is_open(now_ms), "family": budget.owner in family,
+                        }
+                    )  # fmt: skip
+            return rows
+
+    def owes(self) -> Rows:
+        """Who owes whom: loans by borrower and lender, GPUs now and GPU-hours ever."""
+        with self._lock:
+            self._catch_up()
+            sums: dict[tuple[str, str], list[int]] = {}
+            for (_, owner, budget, _, borrowed), (used_ms, _) in self._charges().items():
+                if borrowed:
+                    pair = sums.setdefault((owner, self._owner_of(budget)), [0, 0])
+                    pair[1] += used_ms
+            for lease in self._projection.leases.values():
+                if lease.borrowed:
+                    pair = sums.setdefault((lease.owner, self._owner_of(lease.budget)), [0, 0])
+                    pair[0] += lease.gpus
+            return [
+                {"borrower": borrower, "lender": lender, "gpus": gpus, "gpu_hours": hours(used_ms)}
+                for (borrower, lender), (gpus, used_ms) in sorted(sums.items())
+            ]
+
+    def report(self, start_ms: int, end_ms: int) -> Rows:
+        """GPU-hours by UTC day, owner and envelope for the days touched; then idle devices now."""
+        with self._lock:
+            self._catch_up()
+            rows: Rows = []
+            for key, (used_ms, overdraft_ms) in sorted(self._charges().items()):
+                day, owner, budget, envelope, borrowed = key
+                if not ((day + 1) * DAY_MS > start_ms and day * DAY_MS < end_ms):
+                    continue
+                rows.append(
+                    {
+                        "kind": "usage", "day": format_time(day * DAY_MS)[:10], "owner": owner,
+                        "payer": self._owner_of(budget), "budget": budget, "envelope": envelope,
+                        "borrowed": borrowed, "gpu_hours": hours(used_ms),
+                        "overdraft_gpu_hours": hours(overdraft_ms), "node": None, "idle_gpus": 0,
+                    }
+                )  # fmt: skip
+            today = format_time(self._now())[:10]
+            for stored in self._projection.of_kind("Node"):
+                idle = node_spec(stored).devices - len(self._projection.taken.get(stored.name, {}))
+                if idle:
+                    rows.append(
+                        {
+                            "kind": "idle", "day": today, "owner": None, "payer": None,
+                            "budget": None, "envelope": None, "borrowed": False,
+                            "gpu_hours": 0.0, "overdraft_gpu_hours": 0.0, "node": stored.name,
+                            "idle_gpus": idle,
+                        }
+                    )  # fmt: skip
+            return rows
+
+    def explain(self, kind: str, name: str) -> dict[str, Any]:
+        """Why an object is as it is: its status, and the recorded decisions behind it."""
+        with self._lock:
+            self._catch_up()
+            document = self._document(kind, name)
+            if kind == "Budget":
+                paid = [row for row in self.leases() if row["budget"] == name]
+                return {"object": document, "leases": paid}
+            if kind == "Node":
+                return {"object": document, "runs": self._runs_on(name)}
+            state = self._projection.runs[name]
+            mine = [row for row in self.leases() if row["run"] == name]
+            return {
+                "object": document,
+                "leases": mine,
+                "cover": self._decision(state.cover_seq),
+                "placement": self._decision(state.place_seq),
+                "waitingFor": state.refusal["remedy"] if state.refusal else None,
+            }
+
+    def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """Plain values by metric name, each with its labels; counters never go down."""
+        with self._lock:
+            self._catch_up()
+            projection, now_ms = self._projection, self._now()
+            totals = dict(projection.posted)
+            for lease in projection.leases.values():
+                key = (lease.budget, lease.envelope)
+                elapsed = lease.gpus * max(0, now_ms - lease.start_ms)
+                totals[key] = totals.get(key, 0) + elapsed
+            found: dict[str, list[tuple[dict[str, str], float]]] = {
+                "cover_plans_total": [
+                    ({"result": result}, count)
+                    for result, count in sorted(projection.plans.items())
+                ],
+                "budget_lending_denied_total": _labelled(projection.denied),
+                "budget_gpu_hours_total": [
+                    (labels, amount / 3_600_000) for labels, amount in _labelled(totals)
+                ],
+            }
+        for metric, column in _GAUGES.items():
+            found[metric] = [
+                ({"budget": row["budget"], "envelope": row["envelope"]}, row[column])
+                for row in self.budgets()
+                if row[column] is not None
+            ]
+        return found
+
+    def _decision(self, seq: int | None) -> dict[str, Any] | None:
+        entry = None if seq is None else self._ledger.entry(seq)
+        if entry is None:
+            return None
+        return {"seq": entry.seq, "kind": entry.kind, "time": format_time(entry.time_ms),
+                "input_digest": entry.input_digest, "output": entry.body["output"]}  # fmt: skip
+
+    def _charges(self) -> dict[DayKey, list[int]]:
+        """Posted charges and the accrual of open leases up to now."""
+        now_ms, found = self._now(), {key: list(v) for key, v in self._projection.charges.items()}
+        for lease in self._projection.leases.values():
+            account = self._projection.accounts.of_lease(lease.id)
+            for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
+                key = (part.day, lease.owner, lease.budget, lease.envelope, lease.borrowed)
+                sums = found.setdefault(key, [0, 0])
+                sums[0] += part.used_ms
+                sums[1] += part.overdraft_ms
+        return found
+
+    def _owner_of(self, budget: str) -> str:
+        """The owner of a budget, or the budget's name when it is gone."""
+        found = self._projection.budgets.get(budget)
+        return budget if found is None else found.owner
+
+
+_GAUGES = {
+    "budget_concurrency_used": "used_gpus",
+    "budget_concurrency_remaining": "free_gpus",
+    "budget_gpu_hours_used": "used_gpu_hours",
+    "budget_gpu_hours_remaining": "free_gpu_hours",
+    "budget_lent_gpus": "lent_gpus",
+}
+
+
+def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], float]]:
+    return [
+        ({"budget": budget, "envelope": envelope}, value)
+        for (budget, envelope), value in sorted(values.items())
+    ]
+
+
+def _lendable(envelope: Any, used: Usage) -> float | None:
+    """Hours that an envelope can still lend; None: no limit."""
+    limits = []
+    if envelope.max_hours_ms is not None:
+        limits.append(envelope.max_hours_ms - used.used_ms - used.held_ms)
+    if envelope.lending.max_hours_ms is not None:
+        limits.append(envelope.lending.max_hours_ms - used.lent_used_ms - used.lent_held_ms)
+    return max(0, min(limits)) / 3_600_000 if limits else None

@@ -1,0 +1,111 @@
+"""Effects: the executor made to do what the ledger says. Asking twice is asking once.
+
+Nothing here decides. After a restart every start is asked for again, because a crash may have come
+between recording it and asking; jobs that the ledger no longer wants are stopped.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fairlead.engine.gpu.control import Core
+from fairlead.engine.gpu.settle import end_run
+from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.ports.executor import Executor, Exit, Job
+from fairlead.ports.faults import Fault, PermanentFault
+
+
+class Effects(Core):
+    """Starts, stops, pauses and resumes the commands of runs."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._started: set[str] = set()
+        """Jobs that this process asked for."""
+        self._stopped_in_place: set[str] = set()
+        """Jobs that this process paused."""
+        self.faults: dict[str, str] = {}
+        """What the executor last failed at, by run (`*`: at all); for status pages and logs."""
+
+    def _has_process(self, name: str) -> bool:
+        return self._executor is not None and bool(self._projection.run_spec(name).command)
+
+    def _poll(self) -> list[Exit]:
+        found: list[Exit] = []
+        if self._executor is not None:
+            self._try("*", lambda: found.extend(self._executor.poll()))  # type: ignore[union-attr]
+        return found
+
+    def _acknowledge(self, exits: Iterable[Exit]) -> None:
+        """They stand in the ledger; when this fails they are heard of again, and known."""
+        gone = list(exits)
+        if gone and self._executor is not None:
+            self._try("*", lambda: self._executor.acknowledge(gone))  # type: ignore[union-attr]
+
+    def _touch_world(self) -> None:
+        """Every run's job as the ledger wants it."""
+        executor, running = self._executor, set[str]()
+        if executor is None or not self._try("*", lambda: running.update(executor.running())):
+            return
+        wanted = {state.job for state in self._projection.runs.values() if state.job is not None}
+        for job in sorted(running - wanted):
+            run = job.rsplit(".", 2)[0]
+            self._try(run, lambda run=run: executor.stop(run, 0))  # type: ignore[misc]
+        for name, state in sorted(self._projection.runs.items()):
+            if state.job is not None and self._has_process(name):
+                self._drive(executor, name, state, running - wanted)
+
+    def _drive(self, executor: Executor, name: str, state: RunState, leaving: set[str]) -> None:
+        job = state.job or ""
+        if state.stopping:
+            self._try(name, lambda: executor.stop(name, self.config.grace_ms))
+            return
+        fresh = job not in self._started
+        if fresh:
+            if any(old.rsplit(".", 2)[0] == name for old in leaving):
+                return  # its devices changed; the old job has to be gone first
+            if not self._try(name, lambda: executor.start(self._job(name, state)), starting=True):
+                return
+            self._started.add(job)
+        if state.paused and job not in self._stopped_in_place:
+            if self._try(name, lambda: executor.pause(name)):
+                self._stopped_in_place.add(job)
+            return
+        # A crash may have come between recording that it goes on and letting it.
+        halted = job in self._stopped_in_place or (fresh and state.reason == "Resumed")
+        if halted and not state.paused and self._try(name, lambda: executor.resume(name)):
+            self._stopped_in_place.discard(job)
+
+    def _try(self, name: str, effect: Callable[[], object], *, starting: bool = False) -> bool:
+        """One effect; a fault is kept for people and tried again at the next turn."""
+        try:
+            effect()
+        except PermanentFault as fault:
+            self.faults[name] = str(fault)
+            if starting:
+                self._start_failed(name, str(fault))
+            return False
+        except Fault as fault:
+            self.faults[name] = str(fault)
+            return False
+        self.faults.pop(name, None)
+        return True
+
+    def _start_failed(self, name: str, message: str) -> None:
+        now_ms = self._now()
+        self._commit(
+            lambda: end_run(
+                self._projection, name, end_ms=now_ms, now_ms=now_ms, phase=Phase.FAILED,
+                reason="StartFailed", message=message, lease_reason="Cancelled",
+            )
+        )  # fmt: skip
+
+    def _job(self, name: str, state: RunState) -> Job:
+        spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
+        leases = sorted(state.leases.values(), key=lambda each: (each.group, each.seq))
+        return Job(
+            id=state.job or "", run=name, owner=spec.owner, command=tuple(spec.command),
+            devices=tuple(slot for each in leases if each.is_active for slot in each.slots),
+            leases=tuple(each.id for each in leases), env=dict(spec.env),
+            secret_env={key: secret.file for key, secret in spec.secret_env.items()},
+            user=stored.user, working_directory=spec.working_directory,
+        )  # fmt: skip

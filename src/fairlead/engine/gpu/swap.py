@@ -1,0 +1,75 @@
+"""Swap: a gang that lost a node goes on with the spares of its groups."""
+
+from dataclasses import replace
+
+from fairlead.engine.gpu.admit import lease_drafts
+from fairlead.engine.gpu.projection import Projection, parse_slot
+from fairlead.engine.gpu.settle import close_lease
+from fairlead.engine.gpu.state import LeaseFact, Phase
+from fairlead.ports.ledger import Draft
+
+
+def swap(
+    projection: Projection, run: str, node: str, now_ms: int, author: str
+) -> list[Draft]:  # fmt: skip
+    """The entries that replace a node's devices by spares; none when spares do not suffice.
+
+    Spares are paid for like the rest, so nobody pays for more GPUs than before.
+    """
+    state, job = projection.runs[run], projection.next_job(run)
+    closing: list[tuple[LeaseFact, str]] = []
+    opening: list[LeaseFact] = []
+    for group in sorted({lease.group for lease in state.leases.values()}):
+        mine = sorted(
+            (lease for lease in state.leases.values() if lease.group == group),
+            key=lambda lease: lease.id,
+        )
+        if not _swap_group(mine, node, closing, opening):
+            return []
+    drafts: list[Draft] = []
+    for lease, reason in closing:
+        drafts += close_lease(
+            projection, lease, end_ms=now_ms, reason=reason, now_ms=now_ms, author=author
+        )
+    for number, lease in enumerate(opening):
+        born = replace(lease, id=f"{job}.{number}", start_ms=now_ms, reason="Swap")
+        drafts += lease_drafts(projection, born, job, now_ms)
+    body = {
+        "run": run, "phase": Phase.RUNNING.value, "reason": "Swapped", "job": job,
+        "message": f"spares took over from node {node}", "paused": state.paused,
+        "stopping": state.stopping,
+    }  # fmt: skip
+    drafts.append(
+        Draft(kind="run.phase", time_ms=now_ms, author=author, body=body, plan_id=job,
+              effect="phase")
+    )  # fmt: skip
+    return drafts
+
+
+def _swap_group(
+    leases: list[LeaseFact], node: str, closing: list[tuple[LeaseFact, str]],
+    opening: list[LeaseFact],
+) -> bool:  # fmt: skip
+    """Cut a group's leases where the node's devices were; whether its spares suffice."""
+    lost = 0
+    for lease in leases:
+        kept = tuple(slot for slot in lease.slots if parse_slot(slot)[0] != node)
+        if not lease.is_active or len(kept) == lease.gpus:
+            continue
+        lost += lease.gpus - len(kept)
+        closing.append((lease, "NodeFailed"))
+        if kept:
+            opening.append(replace(lease, slots=kept))
+    for lease in leases:
+        if lease.is_active:
+            continue
+        kept = tuple(slot for slot in lease.slots if parse_slot(slot)[0] != node)
+        used, rest = kept[:lost], kept[lost:]
+        lost -= len(used)
+        if not used and len(rest) == lease.gpus:
+            continue
+        closing.append((lease, "DropSpare"))
+        for role, slots in (("Active", used), ("Spare", rest)):
+            if slots:
+                opening.append(replace(lease, role=role, slots=slots))
+    return not lost
