@@ -32,6 +32,7 @@ def node_agent(
             for rule in document.pods
         ),
         state_directory=node_directory(document),
+        burst=document.burst,
         observe_only=document.observe_only,
         dry_run=dry_run,
     )

@@ -23,6 +23,7 @@ V1_FILES = {
     "cpu.stat": "nr_periods 100\nnr_throttled 0\nthrottled_time 0\nnr_bursts 0\nburst_time 0\n",
     "cpu.cfs_quota_us": "-1\n",
     "cpu.cfs_period_us": "100000\n",
+    "cpu.cfs_burst_us": "0\n",
     "cpuacct.usage": "1000000000\n",
 }
 V2_FILES = {
@@ -31,6 +32,7 @@ V2_FILES = {
         "nr_periods 100\nnr_throttled 0\nthrottled_usec 0\nnr_bursts 0\nburst_usec 0\n"
     ),
     "cpu.max": "max 100000\n",
+    "cpu.max.burst": "0\n",
 }
 
 

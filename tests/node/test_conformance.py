@@ -7,6 +7,7 @@ from typing import Protocol
 import pytest
 
 from fairlead.node.actuator import CgroupActuator
+from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import CgroupSensor, PodRule
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, Sighting
 from fairlead.schema.border import check_shape
@@ -146,6 +147,36 @@ def test_a_reborn_pod_has_another_identity() -> None:
         tree.create("a")
         assert sight(sensor)["a"].identity != first.identity
         sensor.close()
+
+
+@pytest.mark.parametrize("burst", [True, False])
+def test_a_burst_is_what_was_saved_and_never_above_the_quota(  # noqa: FBT001
+    cgroups: Cgroups, burst: bool
+) -> None:
+    """Up and down again: the kernel would refuse a quota below the burst in force."""
+    cgroups.create("a")
+    files = cgroups.tree.files()
+    actuator = CgroupActuator(files, burst=burst)
+    for millicores in (400, 900, 100, 5, 250):
+        assert actuator.write("a", "", millicores) == millicores
+        quota = files.quota("a")
+        assert quota is not None
+        assert quota.burst_us == (quota.quota_us if burst else 0)
+
+
+def test_putting_back_restores_the_burst_too(cgroups: Cgroups) -> None:
+    """Quota, period and burst as they were found."""
+    cgroups.create("a")
+    files = cgroups.tree.files()
+    own = Quota(40_000, 50_000, 10_000)
+    files.set_quota("a", own)
+    actuator = CgroupActuator(files)
+    actuator.write("a", "", 300)
+    actuator.put_back("a", "", own)
+    assert files.quota("a") == own
+    unlimited = Quota(None, 100_000, 0)
+    actuator.put_back("a", "", unlimited)
+    assert files.quota("a") == unlimited
 
 
 def test_child_cgroups_are_containers(cgroups: Cgroups) -> None:

@@ -15,8 +15,8 @@ _PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}
 class CgroupActuator:
     """A `CpuActuator` over real cgroups."""
 
-    def __init__(self, files: CgroupFiles) -> None:
-        self._files = files
+    def __init__(self, files: CgroupFiles, *, burst: bool = True) -> None:
+        self._files, self._burst = files, burst
 
     def write(self, uid: str, container: str, millicores: int) -> int:
         """Limit one container, keeping its period where the grant allows; reads the limit back."""
@@ -25,7 +25,7 @@ class CgroupActuator:
             before = self._files.quota(path)
             if before is None:
                 raise TemporaryFault(f"{path}: limit unreadable", retry_after_ms=_RETRY_AFTER_MS)
-            self._files.set_quota(path, quota_for(millicores, before.period_us))
+            self._files.set_quota(path, quota_for(millicores, before.period_us, burst=self._burst))
             after = self._files.quota(path)
         except OSError as error:
             raise _fault(path, error) from error

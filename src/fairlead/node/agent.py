@@ -36,6 +36,7 @@ class NodeConfig:
     pattern: str
     rules: tuple[PodRule, ...]
     state_directory: Path
+    burst: bool = True
     observe_only: bool = False
     dry_run: bool = False
 
@@ -94,7 +95,7 @@ class Agent:
         self.loop = CpuLoop(
             self._restore(),
             sensor=FreezingSensor(self._sensor, originals, self._files),
-            actuator=CgroupActuator(self._files),
+            actuator=CgroupActuator(self._files, burst=self.config.burst),
             recorder=self._recorder,
             keep=lambda state: self.directory.replace(STATE, state),
             paused=lambda: self.config.observe_only or self.directory.observe_only,

@@ -24,11 +24,17 @@ def read_file(descriptor: int) -> bytes:
     return os.pread(descriptor, FILE_BYTES_MAX + 1, 0)
 
 
-def quota_for(millicores: int, period_us: int) -> Quota:
-    """The quota for a grant in the period in force; a tiny grant needs a longer period."""
+def quota_for(millicores: int, period_us: int, *, burst: bool) -> Quota:
+    """The quota for a grant in the period in force; a tiny grant needs a longer period.
+
+    With `burst` a cgroup may use in one period what it saved in earlier ones, up to one more quota:
+    a service that idles between requests is not throttled in the middle of one, and on average
+    nobody gets more than its grant.
+    """
     if millicores * period_us < QUOTA_MIN_US * 1000:
         period_us = PERIOD_MAX_US
-    return Quota(max(QUOTA_MIN_US, millicores * period_us // 1000), period_us)
+    quota_us = max(QUOTA_MIN_US, millicores * period_us // 1000)
+    return Quota(quota_us, period_us, quota_us if burst else 0)
 
 
 class ContainerFiles(ABC):
@@ -64,17 +70,41 @@ class CgroupFiles(ABC):
     def container(self, path: str) -> ContainerFiles:
         """Open the files of the container at `path`, to be read again and again."""
 
+    burst_file: str
+
     def quota(self, path: str) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""
         files = self.container(path)
         try:
-            return files.quota()
+            quota = files.quota()
         finally:
             files.close()
+        return None if quota is None else quota._replace(burst_us=self._burst(path) or 0)
+
+    def set_quota(self, path: str, quota: Quota) -> None:
+        """Put a limit in force. The kernel refuses a burst above the quota: shrink it first."""
+        burst = self._burst(path)
+        if burst and quota.quota_us is not None and burst > quota.quota_us:
+            self._write(path, self.burst_file, "0")
+            burst = 0
+        self._set_bandwidth(path, quota)
+        if burst is not None and burst != quota.burst_us:
+            self._write(path, self.burst_file, str(quota.burst_us))
 
     @abstractmethod
-    def set_quota(self, path: str, quota: Quota) -> None:
-        """Put a limit in force."""
+    def _set_bandwidth(self, path: str, quota: Quota) -> None:
+        """Write quota and period."""
+
+    def _burst(self, path: str) -> int | None:
+        """The burst in force; None where the kernel has none (before 5.14)."""
+        try:
+            descriptor = self.cpu.open_file(path, self.burst_file)
+        except FileNotFoundError:
+            return None
+        try:
+            return kernel_files.counter(read_file(descriptor))
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Give the roots' descriptors back."""
@@ -143,6 +173,7 @@ class CgroupFilesV1(CgroupFiles):
     """`cpu` and `cpuacct` hierarchies, mounted together or apart."""
 
     version = 1
+    burst_file = "cpu.cfs_burst_us"
 
     def __init__(self, cpu: CgroupTree, cpuacct: CgroupTree) -> None:
         super().__init__(cpu)
@@ -164,7 +195,7 @@ class CgroupFilesV1(CgroupFiles):
             )
         )
 
-    def set_quota(self, path: str, quota: Quota) -> None:
+    def _set_bandwidth(self, path: str, quota: Quota) -> None:
         """Period before quota when it grows, after when it shrinks: never above either limit."""
         amount = "-1" if quota.quota_us is None else str(quota.quota_us)
         before = self.quota(path)
@@ -180,12 +211,13 @@ class CgroupFilesV2(CgroupFiles):
     """The unified hierarchy: one file for the limit, one for the counters."""
 
     version = 2
+    burst_file = "cpu.max.burst"
 
     def container(self, path: str) -> ContainerFiles:
         """cpu.stat carries use and throttling, cpu.max the limit."""
         return _ContainerV2(_open_all((self.cpu, path, "cpu.stat"), (self.cpu, path, "cpu.max")))
 
-    def set_quota(self, path: str, quota: Quota) -> None:
+    def _set_bandwidth(self, path: str, quota: Quota) -> None:
         """Quota and period in one write."""
         amount = "max" if quota.quota_us is None else str(quota.quota_us)
         self._write(path, "cpu.max", f"{amount} {quota.period_us}")

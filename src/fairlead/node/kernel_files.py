@@ -22,10 +22,14 @@ class CpuStat(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """A bandwidth limit as the kernel keeps it; `quota_us` None means unlimited."""
+    """A bandwidth limit as the kernel keeps it; `quota_us` None means unlimited.
+
+    `burst_us` is how much of what it saved in earlier periods a cgroup may use in one.
+    """
 
     quota_us: int | None
     period_us: int
+    burst_us: int = 0
 
     @property
     def millicores(self) -> int | None:

@@ -135,13 +135,13 @@ def _private(path: str, flags: int) -> int:
 
 
 def quota_to_json(quota: Quota) -> list[int | None]:
-    """[quota_us or null, period_us]."""
-    return [quota.quota_us, quota.period_us]
+    """[quota_us or null, period_us, burst_us]."""
+    return [quota.quota_us, quota.period_us, quota.burst_us]
 
 
 def quota_from_json(value: Any) -> Quota:
     """The inverse; what is not a quota is damage."""
     match value:
-        case [int() | None as quota_us, int() as period_us]:
-            return Quota(quota_us, period_us)
+        case [int() | None as quota_us, int() as period_us, int() as burst_us]:
+            return Quota(quota_us, period_us, burst_us)
     raise PermanentFault(f"the original limits are damaged: {value!r}")

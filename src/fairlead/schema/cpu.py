@@ -39,8 +39,8 @@ class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True
 class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """EWMA factors of the demand, per sample."""
 
-    up: Ratio = 0.3
-    down: Ratio = 0.1
+    up: Ratio = 1.0
+    down: Ratio = 0.03
 
 
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

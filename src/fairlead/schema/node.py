@@ -48,6 +48,7 @@ class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     state_dir: str | None = None
     metrics_port: Port | None = None
     metrics_address: str = "127.0.0.1"
+    burst: bool = True
     observe_only: bool = False
 
 

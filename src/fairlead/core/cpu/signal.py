@@ -50,10 +50,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """EWMA factors per sample: quick to grant, slow to take away."""
+    """EWMA factors per sample: a rise counts at once, a fall is believed slowly.
 
-    up: float = 0.3
-    down: float = 0.1
+    With 0.3 up and 0.1 down a service that idles for seconds between its peaks was throttled in
+    17 % of its periods at 60 % load; a held peak (half gone after 23 s) in none, with less slack
+    than p90 x 1.15 (`python -m bench.cpu`).
+    """
+
+    up: float = 1.0
+    down: float = 0.03
 
 
 def read_signal(before: Counters | None, after: Counters | None) -> Reading | None:
