@@ -50,6 +50,8 @@ class Exit:
     code: int | None = None
     signal: int | None = None
     lost: bool = False
+    reason: str | None = None
+    """A sentence where the code alone does not say it: not started and why, or why it was lost."""
 
     @property
     def succeeded(self) -> bool:

@@ -1,0 +1,62 @@
+"""The environment of a command: clean, then the run's own, then what the lease decides.
+
+Nothing of the control plane's environment passes: it may hold tokens. Secrets are not here either;
+they are read from their files by the command's own process (`launch`).
+"""
+
+from collections.abc import Mapping
+
+from fairlead.executor.users import User
+from fairlead.ports.executor import Job
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_RESERVED = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+
+
+class BadVariable(Exception):  # noqa: N818 - it names the refusal
+    """A variable that cannot be given, or not by the submitter."""
+
+
+def compose(job: Job, user: User, visible: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a job, secrets excepted."""
+    for name in (*job.env, *job.secret_env):
+        check(name)
+    return {
+        "PATH": PATH,
+        "HOME": user.home,
+        "USER": user.name,
+        "LOGNAME": user.name,
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        **job.env,
+        **leased(job, visible),
+    }
+
+
+def check(name: str) -> None:
+    """Refuse what would not survive the exec, or would contradict the lease."""
+    if not name or "=" in name or "\0" in name:
+        raise BadVariable(f"{name!r} is no name of a variable")
+    if name.startswith(_RESERVED):
+        raise BadVariable(f"{name} is set by Fairlead from the lease")
+
+
+def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
+    """What the lease says; the command sees these devices and no others."""
+    ids: list[str] = []
+    for device in job.devices:
+        shown = visible.get(device, device.rpartition("#")[2])
+        if shown not in ids:  # CUDA stops reading at the first id it sees twice
+            ids.append(shown)
+    return {
+        "FAIRLEAD_JOB": job.id,
+        "FAIRLEAD_RUN": job.run,
+        "FAIRLEAD_OWNER": job.owner,
+        "FAIRLEAD_LEASES": ",".join(job.leases),
+        "FAIRLEAD_DEVICES": ",".join(job.devices),
+        "FAIRLEAD_WIDTH": str(len(job.devices)),
+        # NVML counts in bus order; CUDA's own default is "fastest first".
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Empty means none. Unset would mean all.
+        "CUDA_VISIBLE_DEVICES": ",".join(ids),
+    }

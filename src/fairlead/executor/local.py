@@ -1,0 +1,246 @@
+"""The executor of one machine: job folders, a shim for each, and what to do when a shim is gone.
+
+All it knows is on disk, so another object, in this process or after a crash in the next, goes on
+where this one was. Two at once do no harm: whoever holds a job's lock is the only one to act on it.
+"""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGTERM
+
+from fairlead.executor import durable, environment, hierarchy, identity, launch, shim, users
+from fairlead.executor.folder import JobFolder, key
+from fairlead.ports.executor import Exit, Job
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+
+LOG_BYTES_MAX = 64 * 2**20
+# A shim that dies before it can start anything is tried again; one that always dies is a reason.
+_LAUNCHES_MAX = 10
+_RETRY_AFTER_MS = 1_000
+
+
+class LocalExecutor:
+    """An `Executor` over processes of this machine. `folder` is its own, and survives it.
+
+    `visible` says what CUDA calls a leased slot (`node#0` to a UUID or an ordinal); a slot that
+    is not in it is called by its ordinal.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        allow_root: bool = False,
+        visible: Mapping[str, str] | None = None,
+        log_bytes_max: int = LOG_BYTES_MAX,
+        umask: int = 0o027,
+        kinds: tuple[hierarchy.Kind, ...] = hierarchy.KINDS,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._folder = folder.resolve()
+        self._allow_root, self._visible = allow_root, dict(visible or {})
+        self._log_bytes_max, self._umask, self._now_ms = log_bytes_max, umask, now_ms
+        self._mutex = threading.RLock()
+        self._launches: dict[str, int] = {}
+        self._jobs, self._done = self._folder / "jobs", self._folder / "done"
+        self._runs = self._folder / "runs"
+        with _disk("open the executor's folder"):
+            for part in (self._folder, self._jobs, self._done, self._runs):
+                part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.kind, self._cgroups = hierarchy.find(kinds)
+            found = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
+            self._open = {each.id: each for each in found if each.job is not None}
+
+    def start(self, job: Job) -> None:
+        """Start a job, or do nothing when this id was started before (running or ended)."""
+        with self._mutex, _disk(f"start {job.id}"):
+            folder = JobFolder(self._jobs / key(job.id))
+            if (self._done / folder.path.name).exists():
+                return
+            if folder.job is None:
+                self._refuse_second(job)
+                self._create(folder, job)
+            self._open.setdefault(job.id, folder)
+            self._mend(self._open[job.id])
+
+    def stop(self, run: str, grace_ms: int) -> None:
+        """SIGTERM to the group now, SIGKILL to all that is left after the grace; does not wait."""
+        with self._mutex, _disk(f"stop {run}"):
+            for folder in self._of(run):
+                folder.ask_stop(grace_ms)
+                self._mend(folder)
+
+    def pause(self, run: str) -> None:
+        """Freeze the run's processes in place."""
+        with self._mutex, _disk(f"pause {run}"):
+            for folder in self._of(run):
+                folder.ask_pause(paused=True)
+
+    def resume(self, run: str) -> None:
+        """Let them go on."""
+        with self._mutex, _disk(f"resume {run}"):
+            for folder in self._of(run):
+                folder.ask_pause(paused=False)
+
+    def poll(self) -> list[Exit]:
+        """Exits not acknowledged yet, by time and then run."""
+        with self._mutex, _disk("look after the jobs"):
+            for folder in self._open.values():
+                self._mend(folder)
+            exits = [each.exit for each in self._open.values()]
+            return sorted(
+                (each for each in exits if each is not None),
+                key=lambda each: (each.time_ms, each.run, each.job),
+            )
+
+    def acknowledge(self, exits: Iterable[Exit]) -> None:
+        """Put these jobs away. Their ids stay taken and their output stays until `prune`."""
+        with self._mutex, _disk("put jobs away"):
+            for each in exits:
+                folder = self._open.get(each.job)
+                if folder is None or folder.exit is None:
+                    continue
+                folder.confinement().remove()  # left by a shim that was killed after its last word
+                with contextlib.suppress(FileNotFoundError):  # another executor was faster
+                    folder.move(self._done)
+                del self._open[each.job]
+                self._launches.pop(each.job, None)
+
+    def running(self) -> set[str]:
+        """Ids of the jobs that have started and not ended."""
+        with self._mutex, _disk("look after the jobs"):
+            for folder in self._open.values():
+                self._mend(folder)
+            return {name for name, folder in self._open.items() if folder.exit is None}
+
+    def log_path(self, run: str) -> Path | None:
+        """The newest part of a run's newest output; None when it never started here."""
+        with self._mutex, _disk(f"find the output of {run}"):
+            newest = durable.read(str(self._runs / key(run)))
+            for parent in (self._jobs, self._done) if newest else ():
+                folder = JobFolder(parent / str(newest["folder"]))  # type: ignore[index]
+                if folder.job is not None:
+                    return folder.log
+            return None
+
+    def prune(self, ended_before_ms: int) -> int:
+        """Forget acknowledged jobs that ended before this; how many. Their ids are free again."""
+        count = 0
+        with self._mutex, _disk("forget old jobs"):
+            for path in self._done.iterdir():
+                folder = JobFolder(path)
+                if folder.exit is not None and folder.exit.time_ms < ended_before_ms:
+                    folder.remove()
+                    count += 1
+        return count
+
+    def _of(self, run: str) -> list[JobFolder]:
+        return [each for each in self._open.values() if each.run == run and each.exit is None]
+
+    def _refuse_second(self, job: Job) -> None:
+        for other in self._of(job.run):
+            self._mend(other)
+            if other.exit is None:
+                raise TemporaryFault(
+                    f"{job.run} is still running as {other.id}", retry_after_ms=_RETRY_AFTER_MS
+                )
+
+    def _create(self, folder: JobFolder, job: Job) -> None:
+        """Write the job down. What can be refused already ends it here, with the reason."""
+        document: dict[str, object] = {"id": job.id, "run": job.run, "owner": job.owner}
+        reason = None
+        try:
+            if not job.command:
+                raise environment.BadVariable("the run has no command")
+            user = users.resolve(job.user, allow_root=self._allow_root)
+            document |= {
+                "argv": list(job.command), "env": environment.compose(job, user, self._visible),
+                "secrets": dict(job.secret_env), "cwd": job.working_directory,
+                "gid": user.gid, "groups": list(user.groups), "umask": self._umask,
+                "allow_root": self._allow_root, "log_bytes_max": self._log_bytes_max,
+            }  # fmt: skip
+            uid = user.uid
+        except (users.NoSuchUser, environment.BadVariable) as refusal:
+            reason, uid = str(refusal), -1
+        document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
+        folder.create(document)
+        durable.write(str(self._runs / key(job.run)), {"folder": folder.path.name})
+
+    def _confine(self, folder: JobFolder) -> dict[str, str]:
+        # Two executors of one machine may be asked for the same id; their cgroups must differ.
+        own = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:8]
+        path = "" if self.kind == "tree" else f"{self._cgroups}/{own}-{folder.path.name}"
+        return {"kind": self.kind, "path": path}
+
+    def _mend(self, folder: JobFolder) -> None:
+        """Whatever a crash left undone. Nothing to do while the shim lives, or after the end."""
+        if folder.exit is not None or durable.locked(folder.lock):
+            return
+        lock = durable.try_lock(folder.lock)
+        if lock is None:
+            return
+        try:
+            again = folder.exit is None and self._settle(folder)
+        finally:
+            os.close(lock)
+        if again:
+            self._launch(folder)
+
+    def _settle(self, folder: JobFolder) -> bool:
+        """Without a shim: end what has begun, and say whether what has not may begin."""
+        assert folder.job is not None
+        now_ms = self._now_ms()
+        begun = folder.begun()
+        if begun is not None:
+            holding = folder.confinement()
+            if not holding.empty():
+                holding.kill()
+            if holding.empty():  # else at the next poll: the exit must mean that devices are free
+                same = begun["boot"] == identity.boot_id()
+                reason = (
+                    "its shim was killed, so it was ended" if same else "the machine was restarted"
+                )
+                folder.end(now_ms, lost=True, reason=reason)
+                holding.remove()
+        elif folder.job["refused"] is not None:
+            folder.end(now_ms, code=launch.CANNOT, reason=folder.job["refused"])
+        elif folder.stopping():
+            folder.end(now_ms, signal=int(SIGTERM), reason="stopped before it was started")
+        elif self._launches.get(folder.id, 0) >= _LAUNCHES_MAX:
+            reason = "its shim cannot be started; see shim.err in the job's folder"
+            folder.end(now_ms, code=launch.CANNOT, reason=reason)
+        else:
+            return True
+        return False
+
+    def _launch(self, folder: JobFolder) -> None:
+        """Start a shim and wait until it has left us: it then holds the lock, or has failed."""
+        self._launches[folder.id] = self._launches.get(folder.id, 0) + 1
+        with (folder.path / "shim.err").open("ab") as errors:
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                cwd="/", env={"LANG": "C.UTF-8"}, start_new_session=True, check=False,
+            )  # fmt: skip
+
+
+@contextmanager
+def _disk(doing: str) -> Iterator[None]:
+    """Errors of the machine as the faults of the port."""
+    try:
+        yield
+    except BlockingIOError as error:  # no process or descriptor to be had just now
+        raise TemporaryFault(f"cannot {doing}: {error}", retry_after_ms=_RETRY_AFTER_MS) from error
+    except OSError as error:
+        message = f"cannot {doing}: {error.strerror or error}"
+        if error.errno in durable.TEMPORARY:
+            raise TemporaryFault(message, retry_after_ms=_RETRY_AFTER_MS) from error
+        raise PermanentFault(message) from error

@@ -1,0 +1,239 @@
+"""The process beside every job: starts the command, keeps its output, writes down how it ended.
+
+    python -I -S shim.py JOB_FOLDER
+
+It lives in its own session and belongs to nobody, so it outlives the control plane. It is told
+things by files in the job's folder and a SIGUSR1: `stop.json`, `paused.json`. It writes
+`shim.json` (who it is), `command.json` (who the command is, before the command may begin) and
+`exit.json`. Standard library only, and little of it: one of these stays in memory for every job.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+if __name__ == "__main__":  # `-I` gives a script no path to its own package
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from fairlead.executor import confine, durable, identity, launch
+from fairlead.executor.output import Output
+
+LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
+STOP, PAUSED, EXIT = "stop.json", "paused.json", "exit.json"
+WAKE = signal.SIGUSR1
+_CHUNK = 64 * 1024
+_RETRY_S = 0.02
+
+
+class Shim:
+    """One job from its start to its end."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        job = durable.read(self._path(JOB))
+        if job is None:
+            raise FileNotFoundError(self._path(JOB))
+        self._job = job
+        self._confine = confine.described(job)
+        self._output = Output(folder, job["log_bytes_max"])
+        self._poll = select.poll()
+        self._wake = self._listen()
+        self._pipe = self._complaint = -1
+        self._said = b""  # why the command could not be started, from its own mouth
+        self._child = 0
+        self._status: int | None = None
+        self._deadline: float | None = None
+        self._paused = False
+
+    def run(self) -> None:
+        """Start the command unless an earlier shim did, and stay until it is over."""
+        if durable.read(self._path(EXIT)) or durable.read(self._path(COMMAND)):
+            return  # the executor will say what became of it; nobody starts a command twice
+        durable.write(self._path(SHIM), identity.identify(os.getpid()))
+        # From here on requests reach us by signal; those written before are looked for now.
+        if durable.read(self._path(STOP)):
+            self._record(signal=signal.SIGTERM, reason="stopped before it was started")
+            return
+        try:
+            self._start()
+        except OSError as error:
+            if self._child:
+                os.waitpid(self._child, 0)  # it never got the word, and ends by itself
+            self._record(code=launch.CANNOT, reason=f"cannot be confined or recorded: {error}")
+            return
+        self._obey()
+        while self._status is None:
+            self._step(self._timeout_ms())
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._confine.kill()
+                self._deadline = time.monotonic() + _RETRY_S
+        self._end()
+
+    def _listen(self) -> int:
+        """Turn signals into bytes on a pipe, and outlive what is meant for the control plane."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        wake, told = os.pipe()
+        for descriptor in (wake, told):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        for number in (WAKE, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._poll.register(wake, select.POLLIN)
+        return wake
+
+    def _start(self) -> None:
+        """Fork, confine, write down, and only then let the child go on to the command.
+
+        Killed before the word is given, the child sees its pipe close and ends without running.
+        """
+        self._confine.prepare()
+        self._pipe, output = os.pipe()
+        self._complaint, error = os.pipe()
+        wait, go = os.pipe()
+        os.set_blocking(self._pipe, False)
+        shim = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._child = os.fork()
+        if not self._child:
+            os.close(go)
+            launch.become(self._job, shim_pid=shim, go=wait, error=error, output=output)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for descriptor in (output, error, wait):
+            os.close(descriptor)
+        try:
+            self._confine.join(self._child)
+            durable.write(self._path(COMMAND), identity.identify(self._child))
+            os.write(go, b"g")
+        finally:
+            os.close(go)
+        self._poll.register(self._pipe, select.POLLIN)
+        self._poll.register(self._complaint, select.POLLIN)
+
+    def _step(self, timeout_ms: float | None) -> None:
+        """Wait for one thing to happen, and see to all that did."""
+        for descriptor, _ in self._poll.poll(timeout_ms):
+            if descriptor == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, _CHUNK)
+                self._reap()
+                if self._status is None:
+                    self._obey()
+            elif descriptor == self._pipe:
+                self._keep()
+            else:
+                said = os.read(self._complaint, _CHUNK)
+                self._said += said
+                if not said:
+                    self._poll.unregister(self._complaint)
+
+    def _timeout_ms(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+
+    def _keep(self) -> bool:
+        """Keep one piece of output; False when there is none, now or ever."""
+        try:
+            data = os.read(self._pipe, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            with contextlib.suppress(KeyError):  # found empty once more, at the end
+                self._poll.unregister(self._pipe)
+            return False
+        self._output.write(data)
+        return True
+
+    def _reap(self) -> None:
+        """Collect the command, and orphans that were left to us as their subreaper."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid == self._child:
+                self._status = status
+
+    def _obey(self) -> None:
+        """Do what the folder asks for. A later stop may shorten the grace, never lengthen it."""
+        stop = durable.read(self._path(STOP))
+        paused = durable.read(self._path(PAUSED)) is not None and stop is None
+        if paused != self._paused:
+            (self._confine.freeze if paused else self._confine.thaw)()
+            self._paused = paused
+        if stop is None:
+            return
+        deadline = time.monotonic() + stop["grace_ms"] / 1000
+        if self._deadline is None:
+            # Our own child that nobody has collected: its number cannot belong to another.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGTERM)
+            self._deadline = deadline
+        self._deadline = min(self._deadline, deadline)
+
+    def _end(self) -> None:
+        """Let nothing of the job survive its command, then write down how it ended.
+
+        The exit is written when the last process is gone, so the devices really are free then.
+        """
+        assert self._status is not None
+        while not self._confine.empty():
+            self._confine.kill()
+            self._step(_RETRY_S * 1000)
+            self._reap()
+        while self._keep():
+            pass
+        reason = self._why()
+        if os.WIFSIGNALED(self._status):
+            self._record(signal=os.WTERMSIG(self._status), reason=reason)
+        else:
+            self._record(code=os.WEXITSTATUS(self._status), reason=reason)
+
+    def _why(self) -> str | None:
+        os.set_blocking(self._complaint, False)
+        with contextlib.suppress(BlockingIOError):
+            self._said += os.read(self._complaint, _CHUNK)
+        return str(json.loads(self._said)["reason"]) if self._said else None
+
+    def _record(self, **how: Any) -> None:
+        """The exit, durably; a disk that is full now may have room later, and we can wait."""
+        dropped = self._output.dropped
+        self._output.close()
+        exit_ = {"time_ms": time.time_ns() // 1_000_000, "output_dropped_bytes": dropped, **how}
+        while True:
+            try:
+                durable.write(self._path(EXIT), exit_)
+                break
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return  # the folder is gone: nobody wants to know any more
+                time.sleep(1)
+        self._confine.remove()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+
+def main(folder: str) -> int:
+    """Take the lock, leave the caller, be the shim. A second shim for a job ends here."""
+    lock = durable.try_lock(os.path.join(folder, LOCK))
+    if lock is None:
+        return 0
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    Shim(folder).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
