@@ -19,6 +19,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules of their own, imported on use (start-up: 60 ms)."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
+        "audit": ("fairlead.cli.audit", "read the ledger, prove and verify what is in it"),
         "decide": ("fairlead.cli.decide", "run one decision by hand, as a function"),
         "demo": ("fairlead.cli.demo", "watch the CPU market live, in virtual time"),
         "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),

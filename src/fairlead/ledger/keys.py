@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fairlead.core.audit import Head, SignedHead, key_id
+from fairlead.ledger.disk import sync_directory
 from fairlead.ports.faults import PermanentFault
 
 
@@ -152,12 +153,3 @@ def signature_holds(public_key: bytes, data: bytes, signature: str) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import MemoryKeys, Signers
 from fairlead.ledger.sequence import Effect, Position, Recorded, Sequenced, sequence, sort_out
-from fairlead.ledger.statements import created
+from fairlead.ledger.statements import OWN_KINDS, created
 from fairlead.ledger.store import Found, Kept, StoredRow
 from fairlead.ledger.writing import Writing, passes_checkpoint
 from fairlead.ports.ledger import HeadMoved, Snapshot
@@ -28,6 +28,7 @@ class MemoryStore:
         self.kept_blobs: dict[str, bytes] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.head: SignedHead | None = None
+        self.archived_to = 0
 
     def take(self, done: Sequenced) -> None:
         """Store one step."""
@@ -44,7 +45,7 @@ class MemoryStore:
         """The head."""
         if self.head is None:
             raise InvariantBroken("a ledger in memory begins when it is made")
-        return Kept(self.head, 0)
+        return Kept(self.head, self.archived_to)
 
     def found(self, seq: int) -> Found | None:
         """One entry."""
@@ -155,6 +156,13 @@ class MemoryLedger(Writing):
             for effect in effects
             if effect in known
         }
+
+    def _drop_content(self, last: int) -> None:
+        table = self._memory.table
+        for at, row in enumerate(table[:last]):
+            if row.kind not in OWN_KINDS:
+                table[at] = row._replace(data=None)
+        self._memory.archived_to = last
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob."""

@@ -1,11 +1,15 @@
 """The reading half of the port, made of a store's few lookups; every adapter inherits it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from pathlib import Path
+from typing import BinaryIO, Self
 
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
+from fairlead.ledger.archive import verify_archive
+from fairlead.ledger.disk import whole_file
 from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.segment import write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, Standing
 from fairlead.ledger.store import Found, Store
 from fairlead.ledger.verify import verify
@@ -72,6 +76,29 @@ class Reading:
         """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
         with self._store.view() as view:
             return verify(view, held, progress=progress)
+
+    def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
+        """Whether the segments in a directory hold every entry that was archived."""
+        return verify_archive(directory, self._store, self.keys(), progress)
+
+    def export(
+        self, out: BinaryIO, *, first: int = 1, last: int | None = None,
+        progress: Progress | None = None,
+    ) -> int:  # fmt: skip
+        """Write a run of entries as a segment, which verifies by itself; returns the last."""
+        size = self.head().head.size
+        last = size if last is None else last
+        require(1 <= first <= last <= size, "a run of entries that are there")
+        write_segment(self, self._store, first, last, out, progress=progress)
+        return last
+
+    def export_file(
+        self, path: Path, *, first: int = 1, last: int | None = None,
+        progress: Progress | None = None,
+    ) -> int:  # fmt: skip
+        """The same into a file that appears whole, durably, or not at all."""
+        with whole_file(path) as draft, draft.open("wb") as out:
+            return self.export(out, first=first, last=last, progress=progress)
 
     def close(self) -> None:
         """Let go of it; closing again does nothing."""

@@ -33,7 +33,7 @@ from fairlead.ledger.sequence import (
 )
 from fairlead.ledger.sqlite_file import create, lock, open_writer, transaction
 from fairlead.ledger.sqlite_store import HEAD_COLUMNS, SqliteStore, head_row, read_kept
-from fairlead.ledger.statements import created
+from fairlead.ledger.statements import OWN_KINDS, created
 from fairlead.ledger.store import Found
 from fairlead.ledger.writing import Writing, passes_checkpoint
 from fairlead.ports.faults import PermanentFault
@@ -112,6 +112,15 @@ class SqliteLedger(Writing):
             if row is not None:
                 found[effect] = Found(*row)
         return found
+
+    def _drop_content(self, last: int) -> None:
+        with self._writer, transaction(self._connection, "archive entries"):
+            self._connection.execute(
+                "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
+                f"AND kind NOT IN ({', '.join('?' * len(OWN_KINDS))})",
+                (last, *OWN_KINDS),
+            )
+            self._connection.execute("UPDATE kept SET archived_to = ?", (last,))
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.ledger.keys import sync_directory
+from fairlead.ledger.disk import sync_directory
 from fairlead.ledger.migrations import missing
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
@@ -67,14 +67,18 @@ def transaction(connection: sqlite3.Connection, doing: str) -> Iterator[None]:
             raise
 
 
+def lock_file(path: Path) -> Path:
+    """The file beside a ledger that its writer holds locked."""
+    return path.with_name(path.name + ".lock")
+
+
 def lock(path: Path) -> int:
     """Be the only writer as long as the returned descriptor is open. The kernel forgets the dead.
 
     SQLite's own lock is held per transaction only; between two of ours nobody may append, because
     the frontier is kept in memory.
     """
-    file = path.with_name(path.name + ".lock")
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

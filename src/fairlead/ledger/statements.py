@@ -47,6 +47,12 @@ def restored(
     return _signed(EPOCH, head.ledger, body, key, time_ms=time_ms, author=author)
 
 
+def archived(segment: str, *, first: int, last: int, time_ms: int, author: str) -> Draft:
+    """The content of these entries is in that segment from now on."""
+    body = {"segment": segment, "first": first, "last": last}
+    return Draft(kind=ARCHIVED, time_ms=time_ms, author=author, body=body)
+
+
 def _signed(
     kind: str, ledger: str, body: dict[str, Any], key: Signer, *, time_ms: int, author: str
 ) -> Draft:

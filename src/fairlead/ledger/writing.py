@@ -2,14 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fairlead.core.audit import Head, SignedHead
 from fairlead.core.invariant import require
+from fairlead.ledger.archive import segment_name
 from fairlead.ledger.entries import Prepared, numbered, prepare
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import Reading, entry_of
 from fairlead.ledger.sequence import Recorded
-from fairlead.ledger.statements import restored, rotated
+from fairlead.ledger.statements import archived, restored, rotated
 from fairlead.ledger.store import Store
 from fairlead.ports.ledger import Draft, Entry, HeadMoved
 
@@ -61,6 +63,28 @@ class Writing(Reading, ABC):
             return restored(head, key, time_ms=time_ms, author=author, reason=reason, lost=lost)
 
         return self._state(begin)
+
+    def archive(self, directory: Path, *, last: int, time_ms: int, author: str) -> Path:
+        """Move the content of the entries up to `last` into a segment; returns its file.
+
+        Their places in the tree stay, so everything still proves and verifies; so do their plans
+        and effects. The ledger's own entries are in the segment too, but are kept.
+        """
+        kept = self._store.kept()
+        first, head = kept.archived_to + 1, kept.head.head
+        require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
+        path = directory / segment_name(head.ledger, first, last)
+        self.export_file(path, first=first, last=last)
+        # Said before it is done: a crash in between leaves the content in both places.
+        self._state(
+            lambda _: archived(path.name, first=first, last=last, time_ms=time_ms, author=author)
+        )
+        self._drop_content(last)
+        return path
+
+    @abstractmethod
+    def _drop_content(self, last: int) -> None:
+        """Forget the bytes of entries up to `last`, but the ledger's own."""
 
     def _state(self, make: StatementMaker) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""

@@ -1,0 +1,62 @@
+"""Backups of a SQLite ledger, taken beside a running writer, and the way back.
+
+A backup is a whole ledger as of one moment. Restoring one loses what came after it; the restored
+ledger says so in a signed entry that begins a new epoch, so that whoever holds a later head learns
+that entries are gone, and how many, instead of finding a log that seems to be forged.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from fairlead.core.audit import SignedHead
+from fairlead.ledger.disk import whole_file
+from fairlead.ledger.keys import Signers
+from fairlead.ledger.sqlite import SqliteLedger, SqliteReader
+from fairlead.ledger.sqlite_file import faults, lock_file, open_reader
+from fairlead.ledger.sqlite_store import read_kept
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged, Entry
+
+
+def backup(path: Path, target: Path) -> SignedHead:
+    """Copy a ledger as it is now into a file that appears whole or not at all; returns its head."""
+    if target.exists():
+        raise PermanentFault(f"{target} is there already")
+    with closing(open_reader(path)) as source, whole_file(target) as draft:
+        return _copy(source, draft)
+
+
+def restore(
+    source: Path, path: Path, signers: Signers, *, time_ms: int, author: str, reason: str,
+    lost: SignedHead | None = None,
+) -> Entry:  # fmt: skip
+    """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
+
+    `lost`: the newest head that is known of the ledger that went. A backup that does not verify is
+    refused, and nothing is written.
+    """
+    if path.exists():
+        raise PermanentFault(f"{path} is there already; move it away first")
+    with SqliteReader(source) as reader:
+        found = reader.verify()
+        if not found.ok:
+            raise Damaged(f"the backup {source} does not verify: {found.problem}")
+        signers.load(reader.head().head.key_id)
+    with closing(open_reader(source)) as connection, whole_file(path) as draft:
+        _copy(connection, draft)
+        # The epoch begins before the file gets its name: no crash leaves a restored ledger that
+        # does not say so. Closing moves the log into the file, which is then whole by itself.
+        with SqliteLedger.open(draft, signers) as ledger:
+            entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
+        lock_file(draft).unlink()
+    return entry
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> SignedHead:
+    with faults(f"write {target}"), closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+        kept = read_kept(copy)
+    if kept is None:
+        raise Damaged(f"there is no ledger to copy to {target}")
+    return kept.head

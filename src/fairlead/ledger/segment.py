@@ -1,0 +1,134 @@
+"""Segments: a run of entries in a file that can be verified by itself, for archives and exports.
+
+One line of JSON about the run, then each entry's canonical bytes as a line of its own. The first
+line holds the frontier before the run, a signed head of the ledger, and the proof that the log up
+to the end of the run begins the log of that head.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from fairlead.core.audit import Frontier, SignedHead, check_consistency, leaf_hash
+from fairlead.core.canonical import canonical
+from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.store import Store
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Entry, LedgerReader, Progress, Verification
+from fairlead.schema.audit import SEGMENT_FORMAT, SegmentDocument, read_segment_header
+from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
+
+_PAGE = 1_000
+# What a first line can come to: 64 hashes of 64 digits twice, and a few hundred keys.
+_HEADER_BYTES_MAX = 1 << 20
+
+
+def write_segment(
+    reader: LedgerReader, store: Store, first: int, last: int, out: BinaryIO,
+    *, progress: Progress | None = None,
+) -> None:  # fmt: skip
+    """Write the entries `first` to `last` of a ledger."""
+    head = reader.head()
+    header = {
+        "format": SEGMENT_FORMAT,
+        "first": first,
+        "last": last,
+        "before": [peak.hex() for peak in Frontier.of(first - 1, store.nodes).peaks],
+        "head": head.as_document(),
+        "consistency": [each.hex() for each in reader.consistency(last, head.head.size)],
+        "keys": {name: key.hex() for name, key in reader.keys().items()},
+    }
+    out.write(canonical(header) + b"\n")
+    done = first - 1
+    while done < last:
+        page = reader.entries(done, min(_PAGE, last - done))
+        out.writelines(entry.data + b"\n" for entry in page)
+        done = page[-1].seq
+        if progress:
+            progress(done - first + 1, last - first + 1)
+
+
+class Segment:
+    """A segment's file, opened for reading."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        line = file.readline(_HEADER_BYTES_MAX + 1)
+        if not line.endswith(b"\n"):
+            raise BadInput("$", "is not a segment: its first line has no end")
+        self.header: SegmentDocument = read_segment_header(line)
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries as the file has them, not compared with anything."""
+        while line := self._file.readline(DOCUMENT_BYTES_MAX):
+            yield parse(line.removesuffix(b"\n"))
+
+    def verify(
+        self, held: tuple[SignedHead, ...] = (), *, keys: Mapping[str, bytes] | None = None,
+        progress: Progress | None = None,
+    ) -> Verification:  # fmt: skip
+        """Follow the entries to the head. `keys`: those of the ledger, else those in the file."""
+        header, head = self.header, self.header.head.to_head()
+        frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
+        roots = {frontier.size: frontier.root()}
+        cuts = {each.head.size for each in held}
+
+        def answer(problem: str = "", seq: int | None = None) -> Verification:
+            return Verification(frontier.size, frontier.root().hex(), problem, seq)
+
+        try:
+            for seq, entry in enumerate(self.entries(), start=header.first):
+                if entry.seq != seq or seq > header.last:
+                    return answer(f"entry {seq} is missing or out of place", seq)
+                frontier = frontier.extend([leaf_hash(entry.data)]).frontier
+                if seq in cuts:
+                    roots[seq] = frontier.root()
+                if progress and seq % _PAGE == 0:
+                    progress(seq - header.first + 1, header.last - header.first + 1)
+        except NotAnEntry as error:
+            return answer(f"entry {frontier.size + 1} cannot be read: {error}", frontier.size + 1)
+        if frontier.size != header.last:
+            return answer(f"ends after entry {frontier.size}, not {header.last}")
+        return answer(self._problem(head, frontier, keys) or _held(held, head, roots))
+
+    def _problem(
+        self, head: SignedHead, frontier: Frontier, keys: Mapping[str, bytes] | None
+    ) -> str:
+        known = {name: bytes.fromhex(key) for name, key in self.header.keys.items()}
+        key = (known if keys is None else keys).get(head.head.key_id)
+        if key is None or not signature_holds(key, head.head.to_sign(), head.signature):
+            return "the signature of its head does not hold"
+        if not check_consistency(
+            old_size=frontier.size, old_root=frontier.root(), new_size=head.head.size,
+            new_root=bytes.fromhex(head.head.root),
+            proof=[bytes.fromhex(each) for each in self.header.consistency],
+        ):  # fmt: skip
+            return "the entries are not those of its head"
+        return ""
+
+
+@contextmanager
+def open_segment(path: Path) -> Iterator[Segment]:
+    """Open a segment's file; raises `BadInput` if it is none."""
+    try:
+        with path.open("rb") as file:
+            yield Segment(file)
+    except OSError as error:
+        raise PermanentFault(f"cannot read {path}: {error.strerror}") from error
+
+
+def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes]) -> str:
+    """Heads that were held elsewhere: of the same ledger, at a size inside the run."""
+    for each in held:
+        size = each.head.size
+        if each.head.ledger != head.head.ledger:
+            return f"the head held elsewhere is of ledger {each.head.ledger}"
+        if size == head.head.size and each.head.root == head.head.root:
+            continue
+        if size not in roots:
+            return f"the head held elsewhere (size {size}) ends outside of this segment"
+        if roots[size].hex() != each.head.root:
+            return f"the entries up to {size} are not those of the head held elsewhere"
+    return ""
