@@ -55,6 +55,11 @@ class Held:
     spells: list[tuple[int, int]] = field(default_factory=list)
     """Closed stretches of overdraft, uncut."""
 
+    @property
+    def restored_ms(self) -> int:
+        """Since when it has been funded without a break, where it ever was not."""
+        return self.spells[-1][1] if self.spells else self.lease.start_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -72,6 +77,7 @@ class AccountState:
     """An account as plain values, for a checkpoint. They are the account's own: to be looked at."""
 
     envelope: Envelope
+    defined_ms: int
     period: Window
     until_ms: int
     meters: tuple[Meter, Meter, Meter, Meter]
@@ -84,13 +90,16 @@ class Account:
 
     def __init__(self, envelope: Envelope, now_ms: int) -> None:
         self.envelope = envelope
+        self.defined_ms = now_ms
+        """When the budget was last edited."""
         self.leases: dict[str, Held] = {}
         self.days: dict[int, list[int]] = {}
         """Posted per UTC day: used, lent, overdraft, lent overdraft."""
         self.all, self.lent, self.over, self.lent_over = Meter(), Meter(), Meter(), Meter()
         self._ends: list[tuple[int, str]] = []
         self.period = FOREVER
-        self._until_ms = now_ms
+        self.until_ms = now_ms
+        """When the account rolls over next."""
         self._enter(now_ms)
 
     def state(self) -> AccountState:
@@ -98,14 +107,14 @@ class Account:
         meters = (self.all, self.lent, self.over, self.lent_over)
         leases = list(self.leases.values())
         return AccountState(
-            self.envelope, self.period, self._until_ms, meters, self.days, leases
+            self.envelope, self.defined_ms, self.period, self.until_ms, meters, self.days, leases
         )  # fmt: skip
 
     @classmethod
     def of_state(cls, state: AccountState) -> "Account":
         """The account that had this state."""
-        account = cls(state.envelope, state.period.start_ms)
-        account.period, account._until_ms = state.period, state.until_ms
+        account = cls(state.envelope, state.defined_ms)
+        account.period, account.until_ms = state.period, state.until_ms
         account.all, account.lent, account.over, account.lent_over = state.meters
         account.days = state.days
         account.leases = {held.lease.id: held for held in state.leases}
@@ -141,7 +150,7 @@ class Account:
 
     def advance(self, now_ms: int) -> None:
         """Roll over at a period's end; let holds end that now has passed."""
-        if now_ms >= self._until_ms:
+        if now_ms >= self.until_ms:
             self._enter(now_ms)
         while self._ends and self._ends[0][0] <= now_ms:
             end_ms, name = heappop(self._ends)
@@ -235,7 +244,7 @@ class Account:
             self.envelope.window,
             self.envelope.recurrence,
         )
-        self.envelope = envelope
+        self.envelope, self.defined_ms = envelope, now_ms
         if same:
             return
         self._enter(now_ms)
@@ -252,10 +261,10 @@ class Account:
         envelope = self.envelope
         period = period_at(envelope, now_ms)
         # A calendar period outside the window is empty, not negative.
-        self.period = Window(period.start_ms, max(period.start_ms, period.end_ms))
-        self._until_ms = FOREVER.end_ms
+        self.period = Window(min(period.start_ms, period.end_ms), period.end_ms)
+        self.until_ms = FOREVER.end_ms
         if envelope.recurrence is not None:
-            self._until_ms = calendar(envelope.recurrence, now_ms).end_ms
+            self.until_ms = calendar(envelope.recurrence, now_ms).end_ms
         self.all, self.lent, self.over, self.lent_over = Meter(), Meter(), Meter(), Meter()
         self._ends.clear()
         for held in self.leases.values():
@@ -363,6 +372,16 @@ class Accounts:
         """One envelope's usage; that of an unknown one is nothing."""
         account = self._accounts.get(key)
         return Usage() if account is None else account.usage(now_ms)
+
+    def rolls_over(self, now_ms: int) -> int | None:
+        """The first end of a period, up to now, that an account with open leases has not seen."""
+        ends = (each.until_ms for each in self._accounts.values() if each.leases)
+        return min((end_ms for end_ms in ends if end_ms <= now_ms), default=None)
+
+    def advance(self, now_ms: int) -> None:
+        """Every account at least up to now."""
+        for account in self._accounts.values():
+            account.advance(now_ms)
 
     def at(self, now_ms: int) -> Mapping[Key, Usage]:
         """Every envelope's usage at one moment, worked out when looked at."""

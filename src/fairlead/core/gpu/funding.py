@@ -124,23 +124,57 @@ def _out_of_hours(
     total = sum(_funded_ms(account, cap, now_ms) for account in cap.accounts)
     for held in funded:
         if held.lease.id in gone:
-            total -= _hold_ms(held, now_ms)
+            over_ms = now_ms - max(gone[held.lease.id].at_ms, held.since_ms)
+            total -= _hold_ms(held, now_ms) + held.lease.gpus * max(0, over_ms)
     bare = [held for held in staying if held.hold_end_ms is None]
-    rate = sum(held.lease.gpus for held in bare)
-    if rate and total >= cap.limit:
-        # The last moment at which everything was still within the cap.
-        back_ms = -(-(total - cap.limit) // rate)
-        at_ms = now_ms - back_ms
+    if bare and total >= cap.limit:
+        stretches = {held.lease.id: _bare_stretch(cap, held, now_ms) for held in bare}
+        at_ms = _moment(
+            total - cap.limit, now_ms,
+            [(held.lease.gpus, *stretches[held.lease.id]) for held in bare],
+        )  # fmt: skip
         for held in bare:
-            since_ms = max(at_ms, held.lease.start_ms)
-            total -= held.lease.gpus * (now_ms - since_ms)
-            yield held.lease.id, since_ms
+            since_ms, until_ms = stretches[held.lease.id]
+            since_ms = max(at_ms, since_ms)
+            total -= held.lease.gpus * max(0, until_ms - since_ms)
+            yield held.lease.id, min(since_ms, now_ms)
     for held in staying:
         if total <= cap.limit:
             return
         if held.hold_end_ms is not None:
             total -= _hold_ms(held, now_ms)
             yield held.lease.id, now_ms
+
+
+def _bare_stretch(cap: _Cap, held: Held, now_ms: int) -> tuple[int, int]:
+    """From when to when a lease used hours that were not promised to it.
+
+    Not before the budget's last edit: what elapsed under other caps was funded by them.
+    """
+    account = next(each for each in cap.accounts if held.lease.id in each.leases)
+    since_ms = max(held.since_ms, account.defined_ms, held.restored_ms)
+    expected_ms = held.lease.expected_end_ms
+    if expected_ms is not None and expected_ms <= now_ms:
+        since_ms = max(since_ms, expected_ms)
+    return since_ms, min(now_ms, account.period.end_ms)
+
+
+def _moment(excess_ms: int, now_ms: int, bare: list[tuple[int, int, int]]) -> int:
+    """The last moment at which the cap still held, going back from now.
+
+    `bare` are (gpus, from, until); between their ends the rate is constant.
+    """
+    times = {time_ms for _, since_ms, until_ms in bare for time_ms in (since_ms, until_ms)}
+    later_ms = now_ms
+    for time_ms in sorted((each for each in times if each < now_ms), reverse=True):
+        rate = sum(gpus for gpus, since, until in bare if since <= time_ms and until >= later_ms)
+        if excess_ms <= rate * (later_ms - time_ms):
+            break
+        excess_ms -= rate * (later_ms - time_ms)
+        later_ms = time_ms
+    else:
+        return later_ms
+    return later_ms - (-(-excess_ms // rate) if rate else 0)
 
 
 def _hold_ms(held: Held, now_ms: int) -> int:

@@ -109,12 +109,23 @@ class ControlPlane(Effects, Reports):
             self._catch_up()
             now_ms = max(self._now(), now_ms or 0)
             self._end_runs(now_ms)
-            budgets = list(self._projection.budgets)
-            self._commit(lambda: refunding(self._projection, budgets, now_ms, now_ms))
+            self._roll_over(now_ms, now_ms)
+            self._settle(now_ms, now_ms)
             for name in self._projection.pending():
                 self._commit(lambda name=name: self._admit(name, now_ms))  # type: ignore[misc]
             self._touch_world()
             self._commit(lambda: self._condition_drafts(now_ms))
+
+    def _settle(self, at_ms: int, now_ms: int) -> None:
+        self._commit(lambda: refunding(self._projection, self._projection.budgets, at_ms, now_ms))
+
+    def _roll_over(self, until_ms: int, now_ms: int) -> None:
+        """After a long absence: what ran out in a period ran out in that one, not in the next."""
+        accounts = self._projection.accounts
+        while (end_ms := accounts.rolls_over(until_ms)) is not None:
+            self._settle(end_ms - 1, now_ms)
+            accounts.advance(end_ms)
+            self._settle(end_ms, now_ms)
 
     def _admit(self, name: str, now_ms: int) -> list[Draft]:
         # Another replica may have started or removed it since the list was made.
@@ -143,6 +154,7 @@ class ControlPlane(Effects, Reports):
 
     def _end(self, name: str, end_ms: int, now_ms: int, found: Exit | None) -> None:
         # Who ran out of hours before this end is demoted first, at that moment.
+        self._roll_over(end_ms, now_ms)
         payers = self._payers(name)
         self._commit(lambda: refunding(self._projection, payers(), end_ms, now_ms))
 

@@ -1,0 +1,204 @@
+"""Which leases lose their funding, when exactly, and which get it back."""
+
+from dataclasses import replace
+
+from fairlead.core.gpu import HOUR_MS, AggregateCap, Budget, Envelope, Lease, Lending, Window
+from fairlead.core.gpu.accounts import Accounts
+from fairlead.core.gpu.charges import DAY_MS
+from fairlead.core.gpu.funding import Demotion, demotions, restorations
+
+T0 = 20_454 * DAY_MS
+
+
+def at(hours: float) -> int:
+    return T0 + int(hours * HOUR_MS)
+
+
+def budget(*envelopes: Envelope, caps: tuple[AggregateCap, ...] = ()) -> Budget:
+    return Budget("b", "b", (), envelopes, caps)
+
+
+def world(found: Budget, *leases: Lease) -> Accounts:
+    accounts = Accounts()
+    accounts.define(found, T0)
+    for lease in sorted(leases, key=lambda each: each.start_ms):
+        accounts.hold(lease)
+    return accounts
+
+
+def lease(name: str, gpus: int, start: float = 0, lasts: float | None = None, **more) -> Lease:
+    until = None if lasts is None else at(start + lasts)
+    envelope = more.pop("envelope", "x")
+    return Lease(name, "a", "b", envelope, gpus, at(start), None, until, **more)
+
+
+def who(found: list[Demotion]) -> list[str]:
+    return [each.lease for each in found]
+
+
+X = Envelope("x", "H100", 8)
+
+
+def test_within_every_cap_nobody_is_looked_at() -> None:
+    """GPUs may fill a cap."""
+    found = budget(replace(X, max_hours_ms=100 * HOUR_MS))
+    assert demotions(found, world(found, lease("a", 8)), at(1)) == []
+
+
+def test_a_lowered_cap_demotes_the_newest_first_ties_by_lease_id() -> None:
+    """Until it fits: the older ones stay, however small the newer ones are."""
+    wide, narrow = budget(X), budget(replace(X, gpus=4))
+    accounts = world(wide, lease("old", 3), lease("c", 2, 1), lease("b", 2, 1), lease("new", 1, 2))
+    accounts.define(narrow, at(3))
+    found = demotions(narrow, accounts, at(3))
+    assert who(found) == ["new", "b", "c"]
+    assert found[0] == Demotion("new", at(3), "envelope", "b", "x", hours=False)
+
+
+def test_hours_run_out_at_a_moment_and_those_without_a_promise_pay() -> None:
+    """10 hours, 6 promised: 4 GPUs without a duration have one hour, whoever looks when."""
+    found = budget(replace(X, max_hours_ms=10 * HOUR_MS))
+    accounts = world(found, lease("held", 2, lasts=3), lease("bare", 4))
+    assert demotions(found, accounts, at(0.9)) == []
+    (lost,) = demotions(found, accounts, at(2))
+    assert lost == Demotion("bare", at(1), "envelope", "b", "x", hours=True)
+    accounts.of_lease("bare").demote("bare", lost.at_ms)
+    assert demotions(found, accounts, at(2.5)) == []
+    statement = accounts.of_lease("held").statement(at(2))
+    assert (statement.free_ms, statement.held_ms, statement.spent_ms) == (
+        0, 2 * HOUR_MS, 8 * HOUR_MS,
+    )  # fmt: skip
+
+
+def test_a_lease_past_its_duration_eats_hours_from_then_on() -> None:
+    """Its promise ended at 2 h; together with the other it used up the hours an hour later."""
+    found = budget(replace(X, max_hours_ms=8 * HOUR_MS))
+    accounts = world(found, lease("late", 1, lasts=2), lease("bare", 2))
+    # promised 2, used by `bare` 2 per hour: 2 + 4 at 2 h, then 3 per hour.
+    lost = demotions(found, accounts, at(5))
+    moment = at(2) + 2 * HOUR_MS // 3
+    assert {(each.lease, each.at_ms) for each in lost} == {("late", moment), ("bare", moment)}
+
+
+def test_exactly_used_up_is_used_up() -> None:
+    """A run without a duration needs hours left."""
+    found = budget(replace(X, max_hours_ms=2 * HOUR_MS))
+    accounts = world(found, lease("bare", 2))
+    assert [(each.lease, each.at_ms) for each in demotions(found, accounts, at(1))] == [
+        ("bare", at(1))
+    ]
+
+
+def test_what_elapsed_before_an_edit_stays_funded() -> None:
+    """A cap lowered below what was used demotes from the edit on, not before."""
+    wide, narrow = (
+        budget(replace(X, max_hours_ms=100 * HOUR_MS)),
+        budget(replace(X, max_hours_ms=HOUR_MS)),
+    )
+    accounts = world(wide, lease("bare", 2))
+    accounts.define(narrow, at(10))
+    (lost,) = demotions(narrow, accounts, at(11))
+    assert lost.at_ms == at(10)
+
+
+def test_promises_that_pass_a_lowered_cap_are_broken_newest_first() -> None:
+    """The oldest promise that still fits is kept."""
+    wide, narrow = (
+        budget(replace(X, max_hours_ms=100 * HOUR_MS)),
+        budget(replace(X, max_hours_ms=12 * HOUR_MS)),
+    )
+    accounts = world(wide, lease("old", 1, lasts=10), lease("new", 1, 1, lasts=10))
+    accounts.define(narrow, at(2))
+    assert who(demotions(narrow, accounts, at(2))) == ["new"]
+
+
+def test_lending_caps_count_loans_only() -> None:
+    """An envelope's own leases are not in its lending's way."""
+    lending = Lending(True, ("*",), max_gpus=2, max_hours_ms=8 * HOUR_MS)
+    found = budget(replace(X, lending=lending))
+    accounts = world(
+        found, lease("own", 3), lease("l1", 2, borrowed=True), lease("l2", 2, 1, borrowed=True)
+    )
+    lost = demotions(found, accounts, at(2))
+    assert [(each.lease, each.kind, each.hours) for each in lost] == [("l2", "lending", False)]
+    accounts.of_lease("l2").demote("l2", at(2))
+    # 4 + 2 loaned hours by then; l1 alone uses up the other 2.
+    assert [(each.lease, each.at_ms) for each in demotions(found, accounts, at(4))] == [
+        ("l1", at(3))
+    ]
+    accounts.of_lease("l1").demote("l1", at(3))
+    assert restorations(found, accounts, at(4)) == []
+
+
+def test_aggregate_caps_see_what_envelopes_demoted_before_them() -> None:
+    """Two caps over the same leases demote no more than the stricter one needs."""
+    y = replace(X, name="y")
+    cap = AggregateCap("all", "H100", frozenset({"x", "y", "gone"}), 6, 40 * HOUR_MS)
+    found = budget(X, y, caps=(cap,))
+    accounts = world(found, lease("a", 4), lease("b", 4, 1, envelope="y"))
+    assert who(demotions(found, accounts, at(2))) == ["b"]
+    tight = budget(replace(X, gpus=2), y, caps=(cap,))
+    assert who(demotions(tight, accounts, at(2))) == ["a"]
+    # Their hours: 4 x 8 + 4 x 7 = 60 of 40, and the cap counts what `a` used while funded.
+    lost = demotions(budget(X, y, caps=(replace(cap, max_gpus=None),)), accounts, at(8))
+    assert {(each.lease, each.at_ms) for each in lost} == {("a", at(5.5)), ("b", at(5.5))}
+
+
+def test_a_cap_without_limits_and_an_envelope_without_account_bind_nobody() -> None:
+    """A preview may name envelopes that do not exist yet."""
+    found = budget(X)
+    accounts = world(found, lease("a", 4))
+    cap = AggregateCap("all", "H100", frozenset({"x"}))
+    preview = budget(X, replace(X, name="new"), caps=(cap,))
+    assert demotions(preview, accounts, at(1)) == []
+
+
+def test_two_hour_caps_and_one_moment_each() -> None:
+    """The second cap counts an already demoted lease only up to its demotion."""
+    found = budget(
+        replace(X, max_hours_ms=4 * HOUR_MS),
+        caps=(AggregateCap("all", "H100", frozenset({"x"}), None, 4 * HOUR_MS),),
+    )
+    accounts = world(found, lease("bare", 2), lease("held", 1, lasts=2))
+    lost = demotions(found, accounts, at(1.5))
+    assert [(each.lease, each.at_ms, each.kind) for each in lost] == [("bare", at(1), "envelope")]
+
+
+def test_a_closed_window_stops_the_meter() -> None:
+    """Hours after a window are not the window's; demotion falls inside it."""
+    window = Window(at(0), at(4))
+    found = budget(replace(X, window=window, max_hours_ms=2 * HOUR_MS))
+    accounts = world(found, lease("bare", 1))
+    (lost,) = demotions(found, accounts, at(9))
+    assert lost.at_ms == at(2)
+    # An aggregate over it and an open one: nothing moved after 4 h but the other's hours.
+    y = Envelope("y", "H100", 8)
+    cap = AggregateCap("all", "H100", frozenset({"x", "y"}), None, 9 * HOUR_MS)
+    both = budget(replace(X, window=window), y, caps=(cap,))
+    accounts = world(both, lease("x1", 1), lease("y1", 1, envelope="y"))
+    assert {each.at_ms for each in demotions(both, accounts, at(8))} == {at(5)}
+
+
+def test_a_lease_is_restored_when_every_cap_has_room_oldest_first() -> None:
+    """Room for one of two: the older gets it."""
+    narrow, wide = budget(replace(X, gpus=2)), budget(replace(X, gpus=4))
+    accounts = world(narrow, lease("a", 2), lease("b", 2, 1), lease("c", 2, 2))
+    for each in demotions(narrow, accounts, at(3)):
+        accounts.of_lease(each.lease).demote(each.lease, each.at_ms)
+    assert restorations(narrow, accounts, at(4)) == []
+    accounts.define(wide, at(4))
+    assert restorations(wide, accounts, at(4)) == ["b"]
+
+
+def test_hours_that_are_left_restore_what_they_can_hold() -> None:
+    """A lease with a duration needs its rest, one without needs something."""
+    small, more = (
+        budget(replace(X, max_hours_ms=2 * HOUR_MS)),
+        budget(replace(X, max_hours_ms=15 * HOUR_MS)),
+    )
+    accounts = world(small, lease("timed", 1, lasts=10), lease("free", 1), lease("long", 1, 0, 90))
+    for each in demotions(small, accounts, at(1)):
+        accounts.of_lease(each.lease).demote(each.lease, each.at_ms)
+    accounts.define(more, at(1))
+    # 3 used; `timed` needs 9 more, then 3 are left: something, but not the 89 of `long`.
+    assert restorations(more, accounts, at(1)) == ["free", "timed"]
