@@ -24,6 +24,7 @@ class LazyGroup(click.Group):
         "demo": ("fairlead.cli.demo", "watch the CPU market live, in virtual time"),
         "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
         "node": ("fairlead.cli.node", "govern the CPU of this machine's cgroups"),
+        "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
     }
 

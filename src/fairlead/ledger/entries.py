@@ -91,15 +91,6 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
     )  # fmt: skip
 
 
-def numbered(draft: Draft, seq: int, data: bytes) -> Entry:
-    """The entry that a draft became."""
-    return Entry(
-        seq=seq, kind=draft.kind, time_ms=draft.time_ms, author=draft.author, body=draft.body,
-        plan_id=draft.plan_id, effect=draft.effect, input_digest=draft.input_digest,
-        version=draft.version, reasons=draft.reasons, data=data,
-    )  # fmt: skip
-
-
 def parse(data: bytes) -> Entry:
     """The entry that stored bytes are; raises `NotAnEntry`."""
     try:

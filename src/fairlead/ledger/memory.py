@@ -10,7 +10,7 @@ from fairlead.core.audit import Frontier, SignedHead
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import MemoryKeys, Signers
-from fairlead.ledger.sequence import Effect, Position, Recorded, Sequenced, sequence, sort_out
+from fairlead.ledger.sequence import Effect, Position, Sequenced, sequence, sort_out
 from fairlead.ledger.statements import OWN_KINDS, created
 from fairlead.ledger.store import Found, Kept, StoredRow
 from fairlead.ledger.writing import Writing, passes_checkpoint
@@ -135,7 +135,7 @@ class MemoryLedger(Writing):
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Recorded]:
+    ) -> list[Found]:
         """Number and store."""
         with self._writer:
             size = self._position.frontier.size
@@ -143,11 +143,11 @@ class MemoryLedger(Writing):
                 raise HeadMoved(expected=expected_size, size=size)
             sorted_out = sort_out(drafts, self._lookup)
             if not sorted_out.fresh:
-                return sorted_out.recorded(())
+                return sorted_out.found(())
             done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
             self._memory.take(done)
             self._position = done.position
-        return sorted_out.recorded(done.rows)
+        return sorted_out.found(done.rows)
 
     def _lookup(self, effects: Sequence[Effect]) -> dict[Effect, Found]:
         known, table = self._memory.effects, self._memory.table

@@ -32,14 +32,6 @@ Lookup = Callable[[Sequence[Effect]], Mapping[Effect, Found]]
 """Answers which of these effects are recorded already, and where."""
 
 
-class Recorded(NamedTuple):
-    """What became of one draft."""
-
-    found: Found
-    new: bool
-    """False: the effect was recorded before, and this is the entry that did."""
-
-
 class Sorted(NamedTuple):
     """Drafts without those whose effect is recorded already."""
 
@@ -47,17 +39,12 @@ class Sorted(NamedTuple):
     places: list[Found | int]
     """For each draft given: the entry that was there, or its place among the fresh ones."""
 
-    def recorded(self, rows: Sequence["Numbered"]) -> list[Recorded]:
-        """One answer for each draft given, once the fresh ones are numbered."""
-        answers, fresh = list[Recorded](), 0
-        for place in self.places:
-            if not isinstance(place, int):
-                answers.append(Recorded(place, new=False))
-                continue
-            # A place that came before is an effect that the same batch names twice.
-            answers.append(Recorded(Found(rows[place].seq, rows[place].data), new=place == fresh))
-            fresh += place == fresh
-        return answers
+    def found(self, rows: Sequence["Numbered"]) -> list[Found]:
+        """One entry for each draft given, once the fresh ones are numbered."""
+        return [
+            Found(rows[place].seq, rows[place].data) if isinstance(place, int) else place
+            for place in self.places
+        ]
 
 
 class Numbered(NamedTuple):

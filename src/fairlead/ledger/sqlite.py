@@ -26,7 +26,6 @@ from fairlead.ledger.reading import Reading
 from fairlead.ledger.sequence import (
     Effect,
     Position,
-    Recorded,
     Sequenced,
     sequence,
     sort_out,
@@ -89,7 +88,7 @@ class SqliteLedger(Writing):
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Recorded]:
+    ) -> list[Found]:
         """Number and store under the writer's lock."""
         with self._writer:
             with transaction(self._connection, "append to the ledger"):
@@ -98,11 +97,11 @@ class SqliteLedger(Writing):
                     raise HeadMoved(expected=expected_size, size=size)
                 sorted_out = sort_out(drafts, self._lookup)
                 if not sorted_out.fresh:
-                    return sorted_out.recorded(())
+                    return sorted_out.found(())
                 done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
                 _store(self._connection, done)
             self._position = done.position  # only now: what is not durable never was
-        return sorted_out.recorded(done.rows)
+        return sorted_out.found(done.rows)
 
     def _lookup(self, effects: Sequence[Effect]) -> dict[Effect, Found]:
         sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"

@@ -7,12 +7,11 @@ from pathlib import Path
 from fairlead.core.audit import Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger.archive import segment_name
-from fairlead.ledger.entries import Prepared, numbered, prepare
+from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import Reading, entry_of
-from fairlead.ledger.sequence import Recorded
 from fairlead.ledger.statements import archived, restored, rotated
-from fairlead.ledger.store import Store
+from fairlead.ledger.store import Found, Store
 from fairlead.ports.ledger import Draft, Entry, HeadMoved
 
 CHECKPOINT_EVERY = 10_000
@@ -33,7 +32,7 @@ class Writing(Reading, ABC):
     @abstractmethod
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Recorded]:
+    ) -> list[Found]:
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
@@ -41,7 +40,8 @@ class Writing(Reading, ABC):
         require(len(drafts) > 0, "there is something to append")
         prepared = [prepare(draft) for draft in drafts]
         recorded = self._record(prepared, time_ms=drafts[-1].time_ms, expected_size=expected_size)
-        return [_entry(draft, each) for draft, each in zip(drafts, recorded, strict=True)]
+        # Read back from the bytes: what a projection sees now is what it will see at a replay.
+        return [entry_of(each) for each in recorded]
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         """Go on with a new key, introduced by an entry that the old key signed."""
@@ -97,16 +97,9 @@ class Writing(Reading, ABC):
                 )
             except HeadMoved:
                 continue
-            return _entry(draft, recorded)
+            return entry_of(recorded)
 
 
 def passes_checkpoint(old_size: int, new_size: int) -> bool:
     """Whether a head between these sizes is kept for good."""
     return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
-
-
-def _entry(draft: Draft, recorded: Recorded) -> Entry:
-    found = recorded.found
-    if recorded.new and found.data is not None:
-        return numbered(draft, found.seq, found.data)
-    return entry_of(found)

@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What somebody wants recorded. Bodies are to be looked at only: entries share them."""
+    """What somebody wants recorded."""
 
     kind: str
     time_ms: int

@@ -1,0 +1,62 @@
+"""Decides a recorded input again and compares bytes, wherever the record is kept.
+
+The recorder and the ledger both stand on this; they may not stand on each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.core.canonical import canonical
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS, Kind
+
+Shipped = Mapping[tuple[str, int], Kind]
+
+SHIPPED: Shipped = {(name, 1): kind for name, kind in KINDS.items()}
+"""The decisions this release can run again, by name and version.
+
+Whoever changes what a kind decides gives it the next number and keeps the old function here under
+the old one for as long as records of it are around.
+"""
+
+
+class Verdict(StrEnum):
+    """What running a decision again showed."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+    """This kind, or this version of it, is not shipped any more or not yet: an answer of its own,
+    because nothing can be said about the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of it."""
+
+    verdict: Verdict
+    result: Mapping[str, Any] | None = None
+    """What is decided now, where anything is."""
+    detail: str = ""
+    """Why there is no result."""
+
+
+def decide_again(
+    kind: str, version: int, input: Mapping[str, Any], output: Mapping[str, Any],
+    kinds: Shipped = SHIPPED,
+) -> Answer:  # fmt: skip
+    """Decide as this release decides, and compare with what was decided then."""
+    shipped = kinds.get((kind, version))
+    if shipped is None:
+        known = any(name == kind for name, _ in kinds)
+        what = f"version {version}" if known else "decision of that name"
+        return Answer(Verdict.UNKNOWN, detail=f"{kind}: there is no {what} here")
+    try:
+        # Through the border, as `fairlead decide` would: a record is input like any other.
+        result = shipped.run(canonical(input)).result
+    except BadInput as error:
+        return Answer(Verdict.DIFFERENT, detail=f"is refused now: {error}")
+    same = canonical(result) == canonical(output)
+    return Answer(Verdict.SAME if same else Verdict.DIFFERENT, result)

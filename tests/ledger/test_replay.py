@@ -1,0 +1,80 @@
+"""Replay from the ledger: the recorded decision again, byte for byte, or a plain answer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fairlead.core.canonical import canonical, digest
+from fairlead.ledger import MemoryLedger
+from fairlead.ledger.place import open_file
+from fairlead.ledger.replay import replay
+from fairlead.ports.ledger import Draft
+from fairlead.schema.kinds import KINDS
+from fairlead.schema.replay import Verdict
+from tests.ledger.drafts import TIME_MS, draft
+
+INPUT = {
+    "capacity_millicores": 1000,
+    "pods": [{"uid": "a", "min_millicores": 100, "max_millicores": 900, "demand": 0.5}],
+}
+OUTPUT = KINDS["cpu.clear"].run(canonical(INPUT)).result
+
+
+def decision(body: dict[str, Any], **other: Any) -> Draft:
+    """A recorded clearing."""
+    given = {"kind": "cpu.clear", "plan_id": None, "effect": None, "input_digest": digest(INPUT)}
+    return draft(1, body=body, **given | other)
+
+
+def test_a_decision_is_the_same_from_body_and_from_blob() -> None:
+    """Small inputs are in the entry, large ones beside the log under their digest."""
+    ledger = MemoryLedger(time_ms=TIME_MS)
+    inline, apart = ledger.append([
+        decision({"input": INPUT, "output": OUTPUT}), decision({"output": OUTPUT})
+    ])  # fmt: skip
+    assert replay(ledger, inline).verdict is Verdict.SAME
+    missing = replay(ledger, apart)
+    assert (missing.verdict, missing.result) == (Verdict.UNKNOWN, None)
+    ledger.blob_put(canonical(INPUT))
+    assert replay(ledger, apart).verdict is Verdict.SAME
+
+
+def test_what_differs_and_what_cannot_be_said() -> None:
+    """Another output, another input, another version, no decision at all."""
+    ledger = MemoryLedger(time_ms=TIME_MS)
+    entries = ledger.append([
+        decision({"input": INPUT, "output": {**OUTPUT, "total_need": 1}}),
+        decision({"input": {**INPUT, "capacity_millicores": 999}, "output": OUTPUT}),
+        decision({"input": INPUT, "output": OUTPUT}, version=99),
+        decision({"input": INPUT, "output": OUTPUT}, kind="cpu.guess"),
+        draft(5),
+    ])  # fmt: skip
+    assert [replay(ledger, entry).verdict for entry in entries] == [
+        Verdict.DIFFERENT, Verdict.DIFFERENT, Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.UNKNOWN,
+    ]  # fmt: skip
+
+
+def test_replay_from_the_command_line(tmp_path: Path) -> None:
+    """Exit code 0, 1 or 3, and 2 for an entry that is not there."""
+    with open_file(tmp_path / "ledger.db") as ledger:
+        ledger.append([
+            decision({"input": INPUT, "output": OUTPUT}),
+            decision({"input": INPUT, "output": {}}),
+            decision({"input": INPUT, "output": OUTPUT}, version=99),
+        ])  # fmt: skip
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "fairlead", "replay", *map(str, arguments)],
+            capture_output=True, check=False,
+            env={**os.environ, "FAIRLEAD_STATE": str(tmp_path)},
+        )  # fmt: skip
+
+    assert run(2).stdout == b"entry 2: same cpu.clear v1\n"
+    differs = run(3, "-o", "json")
+    assert differs.returncode == 1
+    assert canonical(json.loads(differs.stdout)["decided"]) == canonical(OUTPUT)
+    assert (run(4).returncode, run(9).returncode) == (3, 2)
