@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -17,11 +18,14 @@ from pathlib import Path
 
 from fairlead.core.cpu import Policy
 from tests.core.cpu import cases, test_oracle
+from tests.core.gpu import test_oracle as gpu_oracle
 from tests.e2e import kills
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
 CASES = 100_000
 CHUNK = 5_000
+COVERS = 20_000
+COVER_CHUNK = 1_000
 KILLS = 1_000
 
 
@@ -48,6 +52,16 @@ def cpu_clear_oracle() -> dict[str, object]:
     return {policy.value: {"cases": CASES} for policy in Policy}
 
 
+def gpu_cover_oracle() -> dict[str, object]:
+    """`gpu.cover` against the independent implementation: 20 000 documents, each spoiled too."""
+    met: Counter[str] = Counter()
+    with ProcessPoolExecutor() as pool:
+        chunks = range(1_000, 1_000 + COVERS // COVER_CHUNK)
+        for each in pool.map(partial(gpu_oracle.compare, COVER_CHUNK), chunks):
+            met.update(each)
+    return {"cases": COVERS, **met}
+
+
 def node_kills() -> dict[str, object]:
     """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -57,6 +71,7 @@ def node_kills() -> dict[str, object]:
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "cpu.clear invariants": cpu_clear_invariants,
     "cpu.clear against the oracle": cpu_clear_oracle,
+    "gpu.cover against the oracle": gpu_cover_oracle,
     "node agent kills": node_kills,
 }
 
