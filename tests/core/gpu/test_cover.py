@@ -1,5 +1,7 @@
 """Cover: the check table and every settled detail of the specification, one by one."""
 
+from typing import Any
+
 import pytest
 
 from fairlead.core.gpu import Book, Budget, Envelope, Request
@@ -36,7 +38,7 @@ def test_a_sibling_helps_without_lending() -> None:
     assert (result["gpus"], result["refusal"]) == (4, None)
 
 
-def sponsored(**fields: object) -> list[dict[str, object]]:
+def sponsored(**fields: Any) -> list[dict[str, Any]]:
     sponsor = budget("rich", envelope("e", 64, lending=lend("*", gpus=32)))
     return [
         ask("team", 128, sponsors=["rich"], **fields),
@@ -92,11 +94,11 @@ def test_the_contract_example() -> None:
 # --- the order ------------------------------------------------------------------------------
 
 
-def everyone(gpus: int, **fields: object) -> list[dict[str, object]]:
+def everyone(gpus: int, **fields: Any) -> list[dict[str, Any]]:
     """One envelope of 1 GPU here and one in the east for every relation there is."""
     here, east = envelope("here", 1), envelope("east", 1, location={"region": "east"})
     open_ = {"lending": lend("*")}
-    people = (
+    people: tuple[tuple[str, list[str]], ...] = (
         ("me", ["mother"]), ("sister", ["mother"]), ("mother", ["granny"]), ("aunt", ["granny"]),
         ("cousin", ["aunt"]), ("granny", []), ("friend", []), ("stranger", []),
     )  # fmt: skip
@@ -342,7 +344,7 @@ def test_a_window_gates_at_now_and_is_half_open(start: float, end: float, opened
         [budget("t", parents=["o"]), budget("s", envelope("e", 9, sharing="none"), parents=["o"])],
     ],
 )
-def test_no_envelope(budgets: list[dict[str, object]]) -> None:
+def test_no_envelope(budgets: list[dict[str, Any]]) -> None:
     """Nothing of the flavor is reachable: no cap binds and no change of one helps."""
     result = cover(ask("t", 4, min_gpus=2, step_gpus=1), *budgets)
     assert refusal(result)["code"] == "NoEnvelope"
@@ -491,7 +493,7 @@ def test_the_first_relaxation_that_would_help_names_the_refusal() -> None:
     mine = budget("t", envelope("e", 8, 2))
     asked = ask("t", 4, 1, sponsors=["rich", "closed"])
 
-    def code(**fields: object) -> str:
+    def code(**fields: Any) -> str:
         found: str = refusal(cover({**asked, **fields}, mine, rich, closed))["code"]
         return found
 
