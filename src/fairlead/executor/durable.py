@@ -19,19 +19,24 @@ TEMPORARY = frozenset(
 """Errors that may go away by themselves."""
 
 
-def write(path: str, document: dict[str, Any]) -> None:
-    """Make a document appear under its name; when this returns it survives a power cut."""
+def write(path: str, document: dict[str, Any], *, lasting: bool = True) -> None:
+    """Make a document appear under its name, whole; when this returns it survives a power cut.
+
+    Not `lasting`: it survives any kill, which is enough for what means nothing after a reboot.
+    """
     draft = f"{path}.draft-{os.getpid()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         rest = memoryview(json.dumps(document, sort_keys=True).encode())
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
+        if lasting:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     os.rename(draft, path)
-    sync_folder(os.path.dirname(path))
+    if lasting:
+        sync_folder(os.path.dirname(path))
 
 
 def read(path: str) -> dict[str, Any] | None:

@@ -73,8 +73,8 @@ class JobFolder:
         if self.job is not None:
             return
         self.path.mkdir(mode=0o700, exist_ok=True)
-        durable.sync_folder(str(self.path.parent))
         durable.write(str(self.path / shim.JOB), dict(job))
+        durable.sync_folder(str(self.path.parent))
 
     def end(self, time_ms: int, **how: Any) -> None:
         """Write down an end that no shim can write."""
@@ -97,10 +97,9 @@ class JobFolder:
         """Ask the shim to hold the command, or to let it go on."""
         path = self.path / shim.PAUSED
         if paused:
-            durable.write(str(path), {})
+            durable.write(str(path), {}, lasting=False)
         else:
             path.unlink(missing_ok=True)
-            durable.sync_folder(str(self.path))
         self._wake()
 
     def confinement(self) -> confine.Confinement:

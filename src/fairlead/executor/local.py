@@ -172,7 +172,7 @@ class LocalExecutor:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
         folder.create(document)
-        durable.write(str(self._runs / key(job.run)), {"folder": folder.path.name})
+        durable.write(str(self._runs / key(job.run)), {"folder": folder.path.name}, lasting=False)
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.

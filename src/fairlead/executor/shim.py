@@ -55,7 +55,8 @@ class Shim:
         """Start the command unless an earlier shim did, and stay until it is over."""
         if durable.read(self._path(EXIT)) or durable.read(self._path(COMMAND)):
             return  # the executor will say what became of it; nobody starts a command twice
-        durable.write(self._path(SHIM), identity.identify(os.getpid()))
+        # No identity outlives its boot, so this one need not survive a power cut.
+        durable.write(self._path(SHIM), identity.identify(os.getpid()), lasting=False)
         # From here on requests reach us by signal; those written before are looked for now.
         if durable.read(self._path(STOP)):
             self._record(signal=signal.SIGTERM, reason="stopped before it was started")

@@ -1,0 +1,185 @@
+"""An executor in virtual time: commands are behaviours, processes are entries in a table.
+
+    machine = SimMachine(clock, lambda job: Behaviour(duration_ms=60_000))
+    executor = SimExecutor(machine)
+
+The machine outlives its executors, as a real one does, so a control plane may die and come back.
+It passes the same conformance suite as the local executor.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+from fairlead.ports.executor import Exit, Job
+from fairlead.ports.faults import TemporaryFault
+from fairlead.sim.clock import Turn, VirtualClock
+
+_RETRY_AFTER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What a command does when it is left alone, and when it is asked to end."""
+
+    duration_ms: int | None = 0
+    """None: it runs until it is stopped."""
+    code: int = 0
+    signal: int | None = None
+    """Ends by this signal instead of a code."""
+    output: str = ""
+    checkpoint_ms: int | None = 0
+    """How long after SIGTERM it ends; None ignores SIGTERM."""
+    cannot_start: str | None = None
+    """Why it cannot be started; `code` says the rest."""
+
+
+class _Process:
+    """One started job."""
+
+    def __init__(self, job: Job, does: Behaviour) -> None:
+        self.job, self.does = job, does
+        self.left_ms = does.duration_ms
+        self.since_ms: int | None = None  # None while paused
+        self.epoch = 0  # an appointment made in an earlier epoch is void
+        self.stopping = False
+        self.exit: Exit | None = None
+        self.acknowledged = False
+
+
+class SimMachine:
+    """The processes of a machine, and what their commands do."""
+
+    def __init__(self, clock: VirtualClock, behaves: Callable[[Job], Behaviour]) -> None:
+        self.clock, self._behaves = clock, behaves
+        self.processes: dict[str, _Process] = {}
+        self.starts: list[str] = []
+        """Ids in the order in which their commands really began."""
+
+    def start(self, job: Job) -> None:
+        """Begin a command, in this instant."""
+        process = self.processes[job.id] = _Process(job, self._behaves(job))
+        does = process.does
+        if does.cannot_start is not None:
+            self._end(process, code=does.code, reason=does.cannot_start)
+            return
+        self.starts.append(job.id)
+        self.proceed(process)
+
+    def proceed(self, process: _Process) -> None:
+        """Run on for what is left of its time."""
+        process.since_ms = self.clock.now_ms
+        does = process.does
+        if process.left_ms is not None:
+            code = does.code if does.signal is None else None
+            self._later(process, process.left_ms, code=code, signal=does.signal)
+
+    def hold(self, process: _Process) -> None:
+        """Stand still; the time does not count."""
+        if process.since_ms is not None and process.left_ms is not None:
+            process.left_ms -= self.clock.now_ms - process.since_ms
+        process.since_ms = None
+        process.epoch += 1
+
+    def stop(self, process: _Process, grace_ms: int) -> None:
+        """SIGTERM, and SIGKILL after the grace; what is paused goes on first."""
+        if process.since_ms is None:
+            self.proceed(process)
+        if not process.stopping:
+            process.stopping = True
+            if process.does.checkpoint_ms is not None:
+                self._later(process, process.does.checkpoint_ms, signal=int(SIGTERM))
+        self._later(process, grace_ms, signal=int(SIGKILL))
+
+    def crash(self) -> None:
+        """The machine went down: what ran is lost, and the exits that were written are not."""
+        for process in self.processes.values():
+            if process.exit is None:
+                self._end(process, lost=True, reason="the machine was restarted")
+
+    def _later(
+        self, process: _Process, delay_ms: int, *, signal: int | None, code: int | None = None
+    ) -> None:
+        epoch = process.epoch
+
+        def end() -> None:
+            if process.exit is None and process.epoch == epoch:
+                self._end(process, code=code, signal=signal)
+
+        self.clock.at(self.clock.now_ms + delay_ms, Turn.WORLD, end)
+
+    def _end(
+        self, process: _Process, *, code: int | None = None, signal: int | None = None,
+        lost: bool = False, reason: str | None = None,
+    ) -> None:  # fmt: skip
+        job = process.job
+        process.exit = Exit(
+            job.id, job.run, self.clock.now_ms, code=code, signal=signal, lost=lost, reason=reason
+        )
+
+
+class SimExecutor:
+    """An `Executor` on a simulated machine; outputs go to `folder` when there is one."""
+
+    def __init__(self, machine: SimMachine, folder: Path | None = None) -> None:
+        self._machine, self._folder = machine, folder
+
+    def start(self, job: Job) -> None:
+        """Start a job, or do nothing when this id was started before."""
+        if job.id in self._machine.processes:
+            return
+        if self._of(job.run):
+            raise TemporaryFault(f"{job.run} is still running", retry_after_ms=_RETRY_AFTER_MS)
+        self._machine.start(job)
+
+    def stop(self, run: str, grace_ms: int) -> None:
+        """Ask a run's job to end, and end it after the grace."""
+        for process in self._of(run):
+            self._machine.stop(process, grace_ms)
+
+    def pause(self, run: str) -> None:
+        """Stop the run's processes in place; one that was asked to end is not held up."""
+        for process in self._of(run):
+            if process.since_ms is not None and not process.stopping:
+                self._machine.hold(process)
+
+    def resume(self, run: str) -> None:
+        """Let them go on."""
+        for process in self._of(run):
+            if process.since_ms is None:
+                self._machine.proceed(process)
+
+    def poll(self) -> list[Exit]:
+        """Exits not acknowledged yet, by time and then run."""
+        ended = (
+            process.exit
+            for process in self._machine.processes.values()
+            if process.exit is not None and not process.acknowledged
+        )
+        return sorted(ended, key=lambda each: (each.time_ms, each.run, each.job))
+
+    def acknowledge(self, exits: Iterable[Exit]) -> None:
+        """Report these no more."""
+        for each in exits:
+            process = self._machine.processes.get(each.job)
+            if process is not None and process.exit is not None:
+                process.acknowledged = True
+
+    def running(self) -> set[str]:
+        """Ids of the jobs that have started and not ended."""
+        return {name for name, each in self._machine.processes.items() if each.exit is None}
+
+    def log_path(self, run: str) -> Path | None:
+        """A file with the newest output of a run; None without a folder, or before its start."""
+        started = [each for each in self._machine.processes.values() if each.job.run == run]
+        if not started or self._folder is None:
+            return None
+        newest = started[-1]
+        path = self._folder / f"{newest.job.id.replace('/', '_')}.log"
+        path.write_text(newest.does.output)
+        return path
+
+    def _of(self, run: str) -> list[_Process]:
+        processes = self._machine.processes.values()
+        return [each for each in processes if each.job.run == run and each.exit is None]

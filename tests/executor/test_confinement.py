@@ -1,0 +1,149 @@
+"""Nothing of a job survives it, and nothing else is ever touched."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fairlead.executor import LocalExecutor, durable, identity
+from fairlead.executor.folder import JobFolder, key
+from fairlead.ports.executor import Exit
+from tests.executor.worlds import RealWorld, exit_of, shell, until
+
+DAEMON = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > {file}; while :; do sleep 1; done' &)"
+
+
+def daemonised(shared: Path) -> int:
+    """The number of the grandchild that left its session and its parent, once it said it."""
+    file = shared / "daemon"
+    until(lambda: file.exists() and file.read_text().strip(), "the daemon lives")
+    return int(file.read_text())
+
+
+def gone(pid: int) -> bool:
+    return identity.stat(pid) is None
+
+
+def folder_of(shared: Path, id: str) -> JobFolder:
+    return JobFolder(shared / "executor" / "jobs" / key(id))
+
+
+def test_a_daemonised_grandchild_ends_with_the_command(real: RealWorld, shared: Path) -> None:
+    """The command ends by itself; what it left behind is gone when its exit is reported."""
+    file = shared / "daemon"
+    wait = f"while [ ! -s {file} ]; do sleep 0.01; done"
+    real.executor.start(shell("p1", f"{DAEMON.format(file=file)}; {wait}"))
+    assert exit_of(real, "p1").code == 0
+    assert gone(int(file.read_text()))
+
+
+def test_stop_reaches_a_daemonised_grandchild(real: RealWorld, shared: Path) -> None:
+    """The group got SIGTERM and left; the daemon is not in the group and goes with the rest."""
+    script = f"{DAEMON.format(file=shared / 'daemon')}; sleep 600"
+    real.executor.start(shell("p1", script, run="lab/a"))
+    pid = daemonised(shared)
+    real.executor.stop("lab/a", 5_000)
+    assert exit_of(real, "p1").signal == signal.SIGTERM
+    assert gone(pid)
+
+
+def test_a_killed_shim_takes_its_job_along(real: RealWorld, shared: Path) -> None:
+    """Nobody could record its exit any more: it is ended, daemons too, and reported as lost."""
+    script = f"{DAEMON.format(file=shared / 'daemon')}; sleep 600"
+    real.executor.start(shell("p1", script))
+    pid = daemonised(shared)
+    shim = durable.read(str(folder_of(shared, "p1").path / "shim.json"))
+    assert identity.send(shim, signal.SIGKILL)
+    ended = exit_of(real, "p1")
+    assert (ended.lost, ended.code, ended.signal) == (True, None, None)
+    assert ended.reason == "its shim was killed, so it was ended"
+    assert gone(pid)
+    real.executor.start(shell("p1", "exit 0"))
+    assert real.executor.poll() == [ended], "a lost job is not started again under its id"
+
+
+def test_no_cgroup_stays_behind(real: RealWorld, shared: Path) -> None:
+    """The job's cgroup is gone when the exit is acknowledged."""
+    real.executor.start(shell("p1", "exit 0"))
+    path = durable.read(str(folder_of(shared, "p1").path / "job.json"))["confine"]["path"]  # type: ignore[index]
+    real.executor.acknowledge([exit_of(real, "p1")])
+    assert not path or not Path(path).exists()
+
+
+def test_a_reused_pid_is_never_signalled() -> None:
+    """Same number, another start time or another boot: another process."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        known = identity.identify(process.pid)
+        assert not identity.send({**known, "start_ticks": known["start_ticks"] - 1}, signal.SIGKILL)
+        assert not identity.send({**known, "boot": "another"}, signal.SIGKILL)
+        assert process.poll() is None
+        assert identity.send(known, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert not identity.send(known, signal.SIGKILL)
+
+
+def test_a_restarted_machine_loses_what_had_begun(shared: Path) -> None:
+    """And starts what had not: a folder of an earlier boot whose command never got the word."""
+    executor = LocalExecutor(shared / "executor")
+    executor.start(shell("p1", "sleep 600", run="lab/a"))
+    command = folder_of(shared, "p1").path / "command.json"
+    until(command.exists, "the command is written down")
+    shim = durable.read(str(command.parent / "shim.json"))
+    durable.write(str(command), {**(durable.read(str(command)) or {}), "boot": "earlier"})
+    assert identity.send(shim, signal.SIGKILL)
+    until(executor.poll, "the loss is noticed")
+    assert [each.reason for each in executor.poll()] == ["the machine was restarted"]
+
+
+def test_a_start_that_crashed_anywhere_is_completed(shared: Path) -> None:
+    """An empty folder, a folder with the job but no shim: asked again, it runs, once."""
+    job = shell("p1", f"echo x >> {shared}/witness")
+    (shared / "executor" / "jobs" / key("p1")).mkdir(parents=True)
+    executor = LocalExecutor(shared / "executor")
+    assert executor.running() == set()
+    executor._create(JobFolder(shared / "executor" / "jobs" / key("p1")), job)
+    executor = LocalExecutor(shared / "executor")
+    assert executor.running() == {"p1"}, "the job was promised: it is started without being asked"
+    executor.start(job)
+    until(executor.poll, "it ended")
+    assert (shared / "witness").read_text() == "x\n"
+
+
+def test_a_stop_before_the_start_is_kept(shared: Path) -> None:
+    """Asked to end before any shim lived: it never begins, and the exit says so."""
+    executor = LocalExecutor(shared / "executor")
+    folder = JobFolder(shared / "executor" / "jobs" / key("p1"))
+    executor._create(folder, shell("p1", f"touch {shared}/begun", run="lab/a"))
+    folder.ask_stop(0)
+    ended: list[Exit] = LocalExecutor(shared / "executor").poll()
+    assert [(each.signal, each.reason) for each in ended] == [
+        (signal.SIGTERM, "stopped before it was started")
+    ]
+    assert not (shared / "begun").exists()
+
+
+def test_a_shim_that_cannot_live_is_a_reason_and_no_hang(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself is broken: after some tries the job ends with a sentence."""
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    executor = LocalExecutor(shared / "executor")
+    executor.start(shell("p1", "exit 0"))
+    until(executor.poll, "it gave up")
+    assert "shim cannot be started" in (executor.poll()[0].reason or "")
+
+
+def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> None:
+    """SIGTERM, SIGINT and SIGHUP do not end it; its job runs on to its own end."""
+    executor = LocalExecutor(shared / "executor")
+    executor.start(shell("p1", "sleep 0.3; exit 4"))
+    path = str(folder_of(shared, "p1").path / "shim.json")
+    until(lambda: durable.read(path), "the shim named itself")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        assert identity.send(durable.read(path), number)
+    until(executor.poll, "it ended")
+    assert executor.poll()[0].code == 4
