@@ -1,5 +1,6 @@
 """Running totals per envelope: hold, post, void, periods, overdraft, edits."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -200,10 +201,12 @@ def test_a_checkpoint_restores_the_same_account() -> None:
     accounts.hold(lease("a", 1, lasts=3, borrowed=True))
     accounts.hold(lease("b", 2))
     accounts.of_lease("b").demote("b", at(1))
-    again = Accounts.of_states(accounts.states())
+    again = Accounts.of_states(deepcopy(accounts.states()))
     for hour in (1, 2, 4, 26):
         assert again.usage(("a", "west"), at(hour)) == accounts.usage(("a", "west"), at(hour))
-    assert again.post("b", at(30)) == accounts.of_lease("b").quote("b", at(30))
+    quoted = accounts.of_lease("b").quote("b", at(30))
+    assert again.post("b", at(30)) == quoted == accounts.post("b", at(30))
+    assert quoted.overdraft_ms == 58 * HOUR_MS
 
 
 def test_accounts_are_a_mapping_worked_out_when_looked_at() -> None:

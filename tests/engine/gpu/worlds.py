@@ -1,13 +1,14 @@
-"""A ledger in memory, an executor that does as it is told, a clock that is set: the fakes."""
+"""A control plane on a ledger in memory, an executor that obeys, and a clock that is set."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import Author, Config, ControlPlane
+from fairlead.engine.gpu.checkpoint import export
+from fairlead.ledger import MemoryLedger
 from fairlead.ports.executor import Exit, Job
-from fairlead.ports.ledger import Draft, Entry, HeadMoved, Snapshot
+from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
 
 HOUR = 3_600_000
@@ -37,48 +38,11 @@ def run(name: str, owner: str = "a", gpus: int = 1, **more: Any) -> dict[str, An
     return manifest("Run", name, {"owner": owner, "flavor": "H100", "totalGPUs": gpus, **more})
 
 
-class MemoryLedger:
-    """The port's shape, without proofs; entries are copied through their bytes as on a disk."""
-
-    def __init__(self) -> None:
-        self.log: list[Entry] = []
-        self.snapshots: dict[str, Snapshot] = {}
-        self._effects: dict[tuple[str, str], Entry] = {}
-
-    def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
-        if expected_size is not None and expected_size != len(self.log):
-            raise HeadMoved(expected=expected_size, size=len(self.log))
-        found = []
-        for draft in drafts:
-            key = None
-            if draft.plan_id is not None and draft.effect is not None:
-                key = (draft.plan_id, draft.effect)
-            if key is not None and key in self._effects:
-                found.append(self._effects[key])
-                continue
-            entry = Entry(
-                seq=len(self.log) + 1, kind=draft.kind, time_ms=draft.time_ms,
-                author=draft.author, body=draft.body, plan_id=draft.plan_id, effect=draft.effect,
-                input_digest=draft.input_digest, version=draft.version, reasons=draft.reasons,
-                data=canonical(draft.body),
-            )  # fmt: skip
-            self.log.append(entry)
-            if key is not None:
-                self._effects[key] = entry
-            found.append(entry)
-        return found
-
-    def entries(self, after: int = 0, limit: int = 1_000, **_: Any) -> list[Entry]:
-        return self.log[after : after + limit]
-
-    def entry(self, seq: int) -> Entry | None:
-        return self.log[seq - 1] if 0 < seq <= len(self.log) else None
-
-    def snapshot_get(self, name: str) -> Snapshot | None:
-        return self.snapshots.get(name)
-
-    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self.snapshots[name] = Snapshot(name, seq, state)
+def state_of(world: "World") -> bytes:
+    """All that a control plane knows, its accounts looked at now."""
+    projection = world.plane._projection
+    projection.accounts.advance(max(world.now_ms, projection.time_ms))
+    return export(projection)
 
 
 class FakeExecutor:
@@ -129,15 +93,15 @@ class FakeExecutor:
 class World:
     """A control plane on fakes."""
 
-    def __init__(self, ledger: MemoryLedger | None = None, *, config: Config | None = None) -> None:
+    def __init__(self, ledger: Ledger | None = None, *, config: Config | None = None) -> None:
         self.now_ms = START
-        self.ledger = ledger or MemoryLedger()
+        self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()
         self.config = config
         self.plane = self.open()
 
     def open(self) -> ControlPlane:
-        return ControlPlane(self.ledger, self.executor, lambda: self.now_ms, self.config)  # type: ignore[arg-type]
+        return ControlPlane(self.ledger, self.executor, lambda: self.now_ms, self.config)
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         for each in manifests:
@@ -155,5 +119,11 @@ class World:
     def headroom(self, name: str, place: int = 0) -> dict[str, Any]:
         return self.status("Budget", name)["headroom"][place]
 
+    @property
+    def log(self) -> list[Entry]:
+        """All entries but the ledger's own."""
+        found = self.ledger.entries(0, 100_000)
+        return [entry for entry in found if not entry.kind.startswith("ledger.")]
+
     def kinds(self) -> list[str]:
-        return [entry.kind for entry in self.ledger.log]
+        return [entry.kind for entry in self.log]

@@ -172,7 +172,7 @@ class Store(Core):
             stored = self._stored(kind, name)
             self._may_touch(author, stored)
             self._refuse_in_use(stored)
-            before = object_document(self._projection, stored, self._now())
+            before = self._render(stored)
             body = {"kind": kind, "name": name, "uid": stored.uid}
             return [self._draft("object.deleted", author.user, body)]
 
@@ -208,10 +208,7 @@ class Store(Core):
                     for _, lease in sorted(self._projection.leases.items())
                 ]
             else:
-                found = [
-                    object_document(self._projection, stored, now_ms)
-                    for stored in self._projection.of_kind(kind)
-                ]
+                found = [self._render(stored) for stored in self._projection.of_kind(kind)]
             return [each for each in found if owner is None or each["spec"].get("owner") == owner]
 
     def plan(self, manifest: dict[str, Any], *, author: Author) -> dict[str, Any]:
@@ -225,11 +222,13 @@ class Store(Core):
             return self._preview(given)
 
     def events(self, after: int, limit: int) -> Rows:
-        """What happened after an entry of the ledger, oldest first."""
+        """What happened after an entry of the ledger, oldest first; at most 1 000 at once."""
         with self._lock:
+            self._catch_up()  # whose an event is, the objects say
+            limit = min(max(limit, 1), READ_AT_ONCE)
             return [
                 event_document(self._projection, entry)
-                for entry in self._ledger.entries(after, limit)
+                for entry in self._ledger.entries(max(after, 0), limit)
             ]
 
     def wait(self, after: int, timeout_s: float) -> int:
@@ -332,7 +331,7 @@ class Store(Core):
     def _preview_object(self, given: Manifest, drafts: Drafts) -> dict[str, Any]:
         stored = self._projection.get(given.kind, given.metadata.name)
         if not drafts and stored is not None:
-            return object_document(self._projection, stored, self._now())
+            return self._render(stored)
         body = drafts[0].body
         metadata = {key: body[key] for key in ("name", "labels", "uid", "generation")}
         return {
@@ -354,7 +353,11 @@ class Store(Core):
         return stored
 
     def _document(self, kind: str, name: str) -> dict[str, Any]:
-        return object_document(self._projection, self._stored(kind, name), self._now())
+        return self._render(self._stored(kind, name))
+
+    def _render(self, stored: Stored) -> dict[str, Any]:
+        percent = self.config.near_limit_percent
+        return object_document(self._projection, stored, self._now(), percent)
 
     def _runs_on(self, node: str) -> Names:
         return sorted(

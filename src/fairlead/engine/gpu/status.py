@@ -126,13 +126,17 @@ def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
                 yield f"{envelope.name}: {entry!r} {why}"
 
 
-def object_document(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+def object_document(
+    projection: Projection, stored: Stored, now_ms: int,
+    near_limit_percent: int = NEAR_LIMIT_PERCENT,
+) -> dict[str, Any]:  # fmt: skip
     """One object in full."""
-    status = {
-        "Budget": budget_status,
-        "Run": run_status,
-        "Node": node_status,
-    }[stored.kind](projection, stored, now_ms)
+    if stored.kind == "Budget":
+        status = budget_status(projection, stored, now_ms, near_limit_percent)
+    elif stored.kind == "Run":
+        status = run_status(projection, stored)
+    else:
+        status = node_status(projection, stored)
     return {
         "apiVersion": API_VERSION,
         "kind": stored.kind,
@@ -149,7 +153,9 @@ def object_document(projection: Projection, stored: Stored, now_ms: int) -> dict
     }
 
 
-def budget_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+def budget_status(
+    projection: Projection, stored: Stored, now_ms: int, near_limit_percent: int
+) -> dict[str, Any]:
     """Headroom of every envelope and aggregate cap, and the conditions."""
     budget = projection.budgets[stored.name]
     usage = projection.accounts.at(now_ms)
@@ -160,7 +166,10 @@ def budget_status(projection: Projection, stored: Stored, now_ms: int) -> dict[s
             _aggregate_headroom(cap, aggregate(usage, budget.name, cap.envelopes))
             for cap in budget.aggregate_caps
         ],
-        "conditions": [condition_document(each) for each in conditions(projection, stored, now_ms)],
+        "conditions": [
+            condition_document(each)
+            for each in conditions(projection, stored, now_ms, near_limit_percent)
+        ],
     }
 
 
@@ -210,7 +219,7 @@ def condition_document(condition: Condition) -> dict[str, Any]:
     }
 
 
-def run_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
     """Where a run stands, why, and what would help."""
     state = projection.runs[stored.name]
     return {
@@ -237,7 +246,7 @@ def run_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str,
     }
 
 
-def node_status(projection: Projection, stored: Stored, now_ms: int) -> dict[str, Any]:
+def node_status(projection: Projection, stored: Stored) -> dict[str, Any]:
     """Devices in use."""
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     return {

@@ -1,0 +1,122 @@
+"""Two replicas on one ledger, checkpoints, clocks that are set back."""
+
+import threading
+
+import msgspec
+import pytest
+
+from fairlead.engine.gpu import Config
+from fairlead.engine.gpu import checkpoint as checkpoints
+from fairlead.ledger import MemoryLedger
+from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.ledger import HeadMoved
+from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run, state_of
+
+
+def test_two_replicas_never_spend_the_last_gpus_twice() -> None:
+    """Eight GPUs, twenty runs of one, two replicas admitting at once."""
+    world = World()
+    world.apply(budget("a"), node(devices=20), *(run(f"r{i}") for i in range(20)))
+    planes = [world.plane, world.open()]
+    threads = [
+        threading.Thread(target=lambda plane=plane: [plane.reconcile() for _ in range(5)])
+        for plane in planes
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    opened = [entry for entry in world.log if entry.kind == "lease.open"]
+    assert len(opened) == 8
+    assert len({entry.body["run"] for entry in opened}) == 8
+    for plane in planes:
+        plane.reconcile()
+        assert plane.budgets()[0]["used_gpus"] == 8
+
+
+class Rival(MemoryLedger):
+    """Somebody else always appends first."""
+
+    lost = 0
+    always = False
+
+    def append(self, drafts, *, expected_size=None):
+        if expected_size is not None and (self.always or self.lost < 1):
+            self.lost += 1
+            raise HeadMoved(expected=expected_size, size=expected_size + 1)
+        return super().append(drafts, expected_size=expected_size)
+
+
+def test_a_lost_race_is_decided_again_and_a_hopeless_one_is_a_fault() -> None:
+    """The loser catches up; after many losses it says that it may be tried later."""
+    ledger = Rival()
+    world = World(ledger)
+    world.apply(budget("a"))
+    assert ledger.lost == 1
+    ledger.always = True
+    with pytest.raises(TemporaryFault, match="too busy"):
+        world.apply(budget("b"))
+
+
+def test_a_replica_sees_what_the_other_did() -> None:
+    """Reads catch up first."""
+    world = World()
+    other = world.open()
+    world.apply(budget("a"), node(), run("r"))
+    other.reconcile()
+    assert world.status("Run", "r")["phase"] == "Running"
+    assert other.seq == world.plane.seq
+
+
+def test_a_clock_that_is_set_back_ends_no_lease_before_its_start() -> None:
+    """Time stands still until the clock has caught up."""
+    world = World()
+    world.apply(budget("a"), node())
+    world.now_ms += 5 * HOUR
+    world.apply(run("r"))
+    world.turn()
+    world.now_ms -= 4 * HOUR
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    assert world.plane._projection.closed[-1].used_ms == 0
+
+
+def test_checkpoints_are_taken_and_begun_from() -> None:
+    """Every so many entries; what cannot be read is passed over, the log says the same."""
+    world = World(config=Config(checkpoint_every=10))
+    world.apply(budget("a", "a", envelope(maxGPUHours=3, recurrence="daily")), node())
+    for i in range(8):
+        world.apply(run(f"r{i}", gpus=2, duration="2h"))
+        world.turn(1)
+    world.turn(20)
+    world.plane.get("Budget", "a")
+    kept = world.ledger.snapshot_get(checkpoints.NAME)
+    assert kept is not None
+    assert 0 < kept.seq <= world.plane.seq
+    before = state_of(world)
+    world.plane = world.open()
+    assert state_of(world) == before
+    other = msgspec.json.decode(kept.state) | {"version": 99}
+    for state in (b"rubbish", msgspec.json.encode(other)):
+        world.ledger.snapshot_put(checkpoints.NAME, kept.seq, state)
+        found = world.open()._projection
+        assert found.seq == world.plane.seq
+        assert found.leases == world.plane._projection.leases
+
+
+def test_the_order_of_budgets_does_not_matter() -> None:
+    """The same objects applied in another order fund the same leases from the same envelopes."""
+
+    def paid(order: list[int]) -> list[tuple[str, str, int]]:
+        world = World()
+        budgets = [
+            budget("c", "a", envelope("x", 1), envelope("b", 1), parents=["p"]),
+            budget("b", "s", envelope("y", 2), parents=["p"]),
+            budget("a", "p", envelope("z", 4)),
+        ]  # fmt: skip
+        world.apply(*(budgets[i] for i in order), node(), run("r", gpus=6))
+        world.turn()
+        return [(row["budget"], row["envelope"], row["gpus"]) for row in world.plane.leases()]
+
+    expected = [("c", "b", 1), ("c", "x", 1), ("b", "y", 2), ("a", "z", 2)]
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        assert paid(order) == expected

@@ -1,0 +1,217 @@
+"""What users see: conditions, tables, events, metrics."""
+
+import threading
+
+import pytest
+
+from fairlead.engine.gpu import Config, NotFound
+from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run
+
+
+def conditions(world: World, name: str = "a") -> dict[str, dict]:
+    return {each["type"]: each for each in world.status("Budget", name)["conditions"]}
+
+
+def true(world: World, name: str = "a") -> set[str]:
+    return {key for key, each in conditions(world, name).items() if each["status"] == "True"}
+
+
+def test_healthy_near_limit_and_back() -> None:
+    """Nine of ten is near; lastTransitionTime moves only with the status."""
+    world = World()
+    world.apply(budget("a", "a", envelope(concurrency=10)), node(devices=20))
+    world.turn()
+    assert true(world) == {"Healthy"}
+    began = conditions(world)["Healthy"]["lastTransitionTime"]
+    world.apply(run("r", gpus=9))
+    world.turn(1)
+    world.turn(1)
+    assert true(world) == {"Healthy", "NearLimit"}
+    near = conditions(world)["NearLimit"]
+    assert near["reason"] == "AboveThreshold"
+    assert near["message"] == "envelope west: 9 of 10 GPUs"
+    assert near["lastTransitionTime"] == "2026-01-01T01:00:00Z"
+    assert conditions(world)["Healthy"]["lastTransitionTime"] == began
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.turn(1)
+    assert true(world) == {"Healthy"}
+
+
+def test_the_threshold_can_be_set() -> None:
+    """Half is near, if the operator says so."""
+    world = World(config=Config(near_limit_percent=50))
+    world.apply(budget("a", "a", envelope(concurrency=10)), node(), run("r", gpus=5))
+    world.turn()
+    world.turn()
+    assert "NearLimit" in true(world)
+
+
+def test_exhausted_when_no_hours_are_left() -> None:
+    """Used or promised; the event is in the log once."""
+    world = World()
+    world.apply(budget("a", "a", envelope(maxGPUHours=4)), node(), run("r", gpus=2, duration="2h"))
+    world.turn()
+    world.turn(0.5)
+    assert true(world) == {"NearLimit", "Exhausted"}
+    assert conditions(world)["Healthy"]["reason"] == "HoursUsedUp"
+    events = [
+        each for each in world.plane.events(0, 1000)
+        if each["kind"] == "budget.condition" and each["body"]["type"] == "Exhausted"
+        and each["body"]["status"]
+    ]  # fmt: skip
+    assert len(events) == 1
+    assert events[0]["object"] == {"kind": "Budget", "name": "a"}
+
+
+@pytest.mark.parametrize("edited", [envelope(concurrency=2), envelope(maxGPUHours=1)])
+def test_overcommitted_when_a_cap_is_below_what_is_taken(edited) -> None:
+    """After an edit, or by running on without funding."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", gpus=4))
+    world.turn()
+    world.turn(1)
+    world.apply(budget("a", "a", edited))
+    world.turn()
+    assert "Overcommitted" in true(world)
+    assert conditions(world)["Overcommitted"]["observedGeneration"] == 2
+    assert conditions(world)["Healthy"]["reason"] == "CapExceeded"
+
+
+def test_a_lending_entry_that_matches_nobody_is_a_warning() -> None:
+    """An exact name, a prefix, or lending that is switched off; the budget stays healthy."""
+    world = World()
+    lending = {"allow": True, "to": ["b", "org:*", "nobody", "*"]}
+    world.apply(budget("a", "a", envelope(lending=lending)), budget("b"), run("r", owner="org:x"))
+    world.turn()
+    assert true(world) == {"Healthy", "UnusedLendingEntry"}
+    found = conditions(world)["UnusedLendingEntry"]
+    assert (found["reason"], found["message"]) == ("NoSuchOwner", "west: 'nobody' matches no owner")
+    off = {"allow": False, "to": ["b"]}
+    world.apply(budget("a", "a", envelope(lending=off)))
+    assert conditions(world)["UnusedLendingEntry"]["message"] == "west: 'b' is off: allow is false"
+
+
+def test_tables() -> None:
+    """Budgets, leases, sponsors, the who-owes-whom matrix, the report."""
+    world = World()
+    lending = {"allow": True, "to": ["a"], "maxConcurrency": 3, "maxGPUHours": 10}
+    world.apply(
+        budget("a", "a", envelope(concurrency=1, maxGPUHours=50)),
+        budget("s", "s", envelope(concurrency=4, maxGPUHours=100, lending=lending)),
+        budget("t", "t", envelope(lending={"allow": True, "to": ["*"]})),
+        node(), run("r", gpus=3, funding={"allowBorrow": True, "sponsors": ["s"]}),
+    )  # fmt: skip
+    world.turn()
+    world.turn(2)
+    rows = {row["budget"]: row for row in world.plane.budgets()}
+    assert (rows["s"]["used_gpus"], rows["s"]["lent_gpus"], rows["s"]["free_gpu_hours"]) == (
+        2,
+        2,
+        96,
+    )
+    sponsors = world.plane.sponsors("a", "H100")
+    assert [(row["owner"], row["free_gpus"], row["free_gpu_hours"]) for row in sponsors] == [
+        ("s", 1, 6), ("t", 8, None),
+    ]  # fmt: skip
+    assert world.plane.sponsors("a", "A100") == []
+    owed = {"borrower": "a", "lender": "s", "gpus": 2, "gpu_hours": 4.0}
+    assert world.plane.owes() == [owed]
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    assert world.plane.owes() == [{**owed, "gpus": 0}]
+    report = world.plane.report(world.now_ms - 2 * HOUR, world.now_ms)
+    assert [(row["payer"], row["gpu_hours"]) for row in report if row["kind"] == "usage"] == [
+        ("a", 2.0), ("s", 4.0),
+    ]  # fmt: skip
+    assert [(row["node"], row["idle_gpus"]) for row in report if row["kind"] == "idle"] == [
+        ("n1", 8)
+    ]
+    assert world.plane.report(0, 1)[0]["kind"] == "idle"
+    world.plane.delete("Budget", "s", author=ADMIN)
+    assert world.plane.owes()[0]["lender"] == "s", "a debt outlives its budget"
+
+
+def test_explain() -> None:
+    """The decisions behind a run, the leases behind a budget, the runs on a node."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", gpus=4), run("s", gpus=6))
+    world.turn()
+    found = world.plane.explain("Run", "r")
+    assert (found["cover"]["kind"], found["cover"]["output"]["gpus"]) == ("gpu.fund", 4)
+    assert found["placement"]["output"]["placed"] is True
+    refused = world.plane.explain("Run", "s")
+    assert (refused["placement"], refused["waitingFor"]["to"]) == (None, 10)
+    assert [row["run"] for row in world.plane.explain("Budget", "a")["leases"]] == ["r"]
+    assert world.plane.explain("Node", "n1")["runs"] == ["r"]
+    with pytest.raises(NotFound):
+        world.plane.explain("Run", "nobody")
+
+
+def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
+    """Cover results, denials, hours."""
+    world = World()
+    lending = {"allow": True, "to": ["x"]}
+    world.apply(
+        budget("a"), budget("s", "s", envelope(lending=lending)), node(), run("r", gpus=4),
+        run("no", gpus=12, funding={"allowBorrow": True, "sponsors": ["s"]}),
+    )  # fmt: skip
+    world.turn()
+    last = 0.0
+    for _ in range(3):
+        world.turn(1)
+        found = world.plane.metrics()
+        (total,) = [value for labels, value in found["budget_gpu_hours_total"]]
+        assert total > last
+        last = total
+    assert found["cover_plans_total"] == [({"result": "ACLDenied"}, 1), ({"result": "funded"}, 1)]
+    assert found["budget_lending_denied_total"] == [({"budget": "s", "envelope": "west"}, 1)]
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    assert world.plane.metrics()["budget_gpu_hours_total"][0][1] == last == 12
+    gauges = world.plane.metrics()
+    assert gauges["budget_concurrency_remaining"] == [
+        ({"budget": "a", "envelope": "west"}, 8), ({"budget": "s", "envelope": "west"}, 8),
+    ]  # fmt: skip
+    assert gauges["budget_gpu_hours_remaining"] == []
+
+
+def test_events_tell_whose_they_are_and_nothing_private() -> None:
+    """No commands, no environment, no large inputs."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", command=["secret-tool"], env={"KEY": "v"}))
+    world.turn()
+    events = world.plane.events(0, 1000)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    about = {(event["kind"], event["owner"]) for event in events}
+    assert ("object.applied", "a") in about
+    assert ("lease.open", "a") in about
+    assert ("run.phase", "a") in about
+    assert "secret-tool" not in str(events)
+    assert world.plane.events(events[-1]["seq"], 10) == []
+
+
+def test_waiting_ends_with_news_or_with_its_time() -> None:
+    """Another thread's command wakes the one that waits."""
+    world = World()
+    assert world.plane.wait(1, 0.01) == 1
+    found: list[int] = []
+    watcher = threading.Thread(target=lambda: found.append(world.plane.wait(1, 10)))
+    watcher.start()
+    world.apply(budget("a"))
+    watcher.join()
+    assert found == [2]
+
+
+def test_leases_are_read_only_objects() -> None:
+    """By name while open and for a while after."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", gpus=2, duration="1h"))
+    world.turn()
+    (name,) = world.status("Run", "r")["leases"]
+    lease = world.plane.get("Lease", name)
+    assert lease["spec"]["payer"] == {"budget": "a", "envelope": "west"}
+    assert world.plane.list("Lease") == [lease]
+    assert world.plane.list("Lease", owner="b") == []
+    world.turn(2)
+    closed = world.plane.get("Lease", name)
+    assert (closed["status"]["reason"], closed["status"]["gpuHours"]) == ("Completed", 2)
+    assert world.plane.list("Lease") == []
+    assert world.plane.get("Lease", "nobody") is None
