@@ -73,7 +73,9 @@ class Agent:
         self._files, self._report, self._report_fault = files, report, fault
         self._stop = threading.Event()
         self.directory = StateDirectory(config.state_directory)
-        self._sensor = CgroupSensor(files, config.pattern, config.rules)
+        self._sensor = CgroupSensor(
+            files, config.pattern, config.rules, discover_ms=config.cpu.clear_ms // 2
+        )
         self._open_recorder = open_recorder
         self._recorder: Recorder | None = None
         self.loop: CpuLoop
