@@ -23,6 +23,7 @@ settings.load_profile(os.environ.get("FAIRLEAD_HYPOTHESIS", "sample"))
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
     "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
+    "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
 }
 
@@ -37,6 +38,12 @@ def _cgroups() -> str | None:
     from tests.node.cgroup_worlds import missing_cgroups  # noqa: PLC0415 - only where asked
 
     return missing_cgroups()
+
+
+def _postgres() -> str | None:
+    from tests.ledger.postgres_server import missing_postgres  # noqa: PLC0415 - only where asked
+
+    return _module("psycopg", "pip install 'fairlead[postgres]'") or missing_postgres()
 
 
 def _program(name: str, cure: str) -> str | None:

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -20,15 +19,7 @@ from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.writing import Writing
 from fairlead.ports.ledger import HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
-from tests.ledger.worlds import MemoryWorld, SqliteWorld, World
-
-ADAPTERS = ["memory", "sqlite"]
-
-
-@pytest.fixture(params=ADAPTERS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """A place for a ledger."""
-    return MemoryWorld() if request.param == "memory" else SqliteWorld(tmp_path)
+from tests.ledger.worlds import World
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """One place per adapter where a ledger can be opened, left and opened again."""
 
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -47,3 +48,21 @@ class SqliteWorld:
 
     def open(self) -> Writing:
         return SqliteLedger.open(self.path, self.keys, ledger_id="l", time_ms=TIME_MS)
+
+
+@dataclass
+class PostgresWorld:
+    """A schema of its own, and a directory of keys that all replicas share."""
+
+    address: str
+    directory: Path
+    name: str = "postgres"
+    schema: str = field(default_factory=lambda: f"test_{secrets.token_hex(8)}")
+
+    def open(self) -> Writing:
+        from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
+
+        return PostgresLedger.open(
+            self.address, KeyDirectory(self.directory / "keys"), schema=self.schema,
+            ledger_id="l", time_ms=TIME_MS,
+        )  # fmt: skip

@@ -33,4 +33,8 @@ def open_file(path: Path) -> SqliteLedger:
 
 def open_for_reading(place: str | Path) -> Reading:
     """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
+    if str(place).startswith(("postgresql://", "postgres://")):
+        from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
+
+        return PostgresReader(str(place))
     return SqliteReader(place)

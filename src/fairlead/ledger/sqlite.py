@@ -31,9 +31,9 @@ from fairlead.ledger.sequence import (
     sort_out,
 )
 from fairlead.ledger.sqlite_file import create, lock, open_writer, transaction
-from fairlead.ledger.sqlite_store import HEAD_COLUMNS, SqliteStore, head_row, read_kept
+from fairlead.ledger.sqlite_store import SqliteStore, read_kept
 from fairlead.ledger.statements import OWN_KINDS, created
-from fairlead.ledger.store import Found
+from fairlead.ledger.store import HEAD_COLUMNS, Found, head_row
 from fairlead.ledger.writing import Writing, passes_checkpoint
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import HeadMoved

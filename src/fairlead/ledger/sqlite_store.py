@@ -9,29 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.audit import Head, SignedHead
+from fairlead.core.audit import SignedHead
 from fairlead.ledger.sqlite_file import faults, open_reader
-from fairlead.ledger.store import Found, Kept, StoredRow
+from fairlead.ledger.store import HEAD_COLUMNS, Found, Kept, StoredRow, signed_head
 from fairlead.ports.ledger import Damaged, Snapshot
-
-HEAD_COLUMNS = "ledger, epoch, size, root, time_ms, key_id, signature"
-
-
-def signed_head(row: Sequence[Any]) -> SignedHead:
-    """A head from its columns."""
-    ledger, epoch, size, root, time_ms, key_id, signature = row
-    head = Head(
-        ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id
-    )  # fmt: skip
-    return SignedHead(head, signature)
-
-
-def head_row(signed: SignedHead) -> tuple[Any, ...]:
-    """The columns of a head."""
-    head = signed.head
-    return (
-        head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id, signed.signature,
-    )  # fmt: skip
 
 
 def read_kept(connection: sqlite3.Connection) -> Kept | None:

@@ -6,9 +6,9 @@ An adapter answers these few questions, and `reading.Reading` makes the port of 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from fairlead.core.audit import SignedHead
+from fairlead.core.audit import Head, SignedHead
 from fairlead.ports.ledger import Snapshot
 
 
@@ -35,6 +35,27 @@ class Kept:
 
     head: SignedHead
     archived_to: int
+
+
+HEAD_COLUMNS = "ledger, epoch, size, root, time_ms, key_id, signature"
+"""Of a signed head, in tables."""
+
+
+def signed_head(row: Sequence[Any]) -> SignedHead:
+    """A head from its columns."""
+    ledger, epoch, size, root, time_ms, key_id, signature = row
+    head = Head(
+        ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id
+    )  # fmt: skip
+    return SignedHead(head, signature)
+
+
+def head_row(signed: SignedHead) -> tuple[Any, ...]:
+    """The columns of a head."""
+    head = signed.head
+    return (
+        head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id, signed.signature,
+    )  # fmt: skip
 
 
 class View(Protocol):

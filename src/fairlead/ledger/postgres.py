@@ -1,0 +1,233 @@
+"""The ledger in PostgreSQL: several replicas append, one at a time numbers.
+
+    with PostgresLedger.open("postgresql://…", KeyDirectory("keys")) as ledger: ...
+
+An append writes its drafts, without numbers, in a transaction of its own. Then it takes the
+sequencer's advisory lock. Whoever gets it numbers everything that waits, in the order of tickets,
+for all replicas at once; whoever comes next often finds its answer already there. A replica that
+dies loses its lock with its connection, and what it left waiting is numbered by the next.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from hashlib import sha256
+from typing import NamedTuple, Self
+from uuid import UUID, uuid4
+
+from fairlead.core.audit import Frontier
+from fairlead.ledger.entries import Prepared, prepare
+from fairlead.ledger.keys import Signers
+from fairlead.ledger.opening import check_opening
+from fairlead.ledger.postgres_db import LOCK_SPACE, Connection, Database, Session
+from fairlead.ledger.postgres_rows import lookup, pack, store_step, unpack
+from fairlead.ledger.postgres_store import PostgresStore, read_kept, read_nodes
+from fairlead.ledger.reading import Reading
+from fairlead.ledger.sequence import Position, sequence, sort_out
+from fairlead.ledger.statements import OWN_KINDS, created
+from fairlead.ledger.store import Found
+from fairlead.ledger.writing import Writing
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged, HeadMoved
+
+SCHEMA = "fairlead"
+# Numbered in one transaction; more wait for the next, so that no append waits for all of them.
+BATCHES_AT_ONCE = 64
+# Answers are kept so long for a writer that lost its connection and asks again.
+ANSWERS_KEPT = "1 hour"
+_LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
+
+
+class PostgresReader(Reading):
+    """Reads a ledger, without a key."""
+
+    def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
+        super().__init__(PostgresStore(Database(dsn, schema)))
+
+
+class _Waiting(NamedTuple):
+    """A batch that waits for its numbers."""
+
+    id: UUID
+    expected_size: int | None
+    time_ms: int
+    drafts: bytes
+
+
+class PostgresLedger(Writing):
+    """Writes a ledger; `open` is the way to get one."""
+
+    def __init__(
+        self, session: Session, store: PostgresStore, position: Position, signers: Signers,
+        resources: ExitStack,
+    ) -> None:  # fmt: skip
+        super().__init__(store, signers)
+        self._session, self._position, self._resources = session, position, resources
+
+    @classmethod
+    def open(
+        cls, dsn: str, signers: Signers, *, schema: str = SCHEMA, ledger_id: str | None = None,
+        time_ms: int | None = None,
+    ) -> Self:  # fmt: skip
+        """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
+
+        Every replica needs the key in force: any of them may be the one that numbers and signs.
+        """
+        database = Database(dsn, schema)
+        now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
+        begin = partial(
+            _begin, signers=signers, ledger=ledger_id or secrets.token_hex(8), time_ms=now_ms
+        )
+        with ExitStack() as resources:
+            session = resources.enter_context(closing(Session(database)))
+            session.run("open the ledger", database.migrate)
+            session.run("begin a ledger", begin)
+            store = resources.enter_context(closing(PostgresStore(database)))
+            position = check_opening(store, signers)
+            return cls(session, store, position, signers, resources.pop_all())
+
+    def _record(
+        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
+    ) -> list[Found]:
+        """Write, then number or have it numbered. Under one id, so that asking again is safe."""
+        waiting = _Waiting(uuid4(), expected_size, time_ms, pack(drafts))
+        return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
+
+    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[Found]:
+        connection.execute(
+            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (%s, %s, %s, %b) "
+            "ON CONFLICT (id) DO NOTHING",
+            waiting,
+        )
+        try:
+            while True:
+                with connection.transaction():
+                    connection.execute(_LOCK, (LOCK_SPACE,))
+                    answer = _answer(connection, waiting)
+                    position = self._number(connection) if answer is None else self._position
+                self._position = position  # only now: what is not durable never was
+                if answer is not None:
+                    return answer
+        except Exception:
+            # Take the batch back, so that a fault means that nothing was recorded; unless another
+            # replica numbered it meanwhile. Without a connection we are asked again, or give up.
+            if connection.broken or _withdraw(connection, waiting):
+                raise
+            return _answer(connection, waiting) or []
+
+    def _number(self, connection: Connection) -> Position:
+        """Number what waits, under the lock; returns the position after it."""
+        kept = read_kept(connection)
+        if kept is None:
+            raise Damaged("the ledger has lost its head")
+        head, position = kept.head.head, self._position
+        if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
+            frontier = Frontier.of(head.size, partial(read_nodes, connection))
+            position = Position(head.ledger, head.epoch, head.key_id, frontier)
+        rows = connection.execute(
+            "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
+            "ORDER BY ticket LIMIT %s FOR UPDATE SKIP LOCKED",
+            (BATCHES_AT_ONCE,),
+            binary=True,
+        ).fetchall()
+        for row in rows:
+            position = self._number_one(connection, position, _Waiting(*row))
+        connection.execute(
+            f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'"
+        )
+        return position
+
+    def _number_one(
+        self, connection: Connection, position: Position, waiting: _Waiting
+    ) -> Position:
+        size = position.frontier.size
+        seqs, moved_to = list[int](), None
+        if waiting.expected_size not in (None, size):
+            moved_to = size
+        else:
+            sorted_out = sort_out(unpack(waiting.drafts), partial(lookup, connection))
+            done = None
+            if sorted_out.fresh:
+                done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
+                store_step(connection, done)
+                position = done.position
+            seqs = [found.seq for found in sorted_out.found(done.rows if done else ())]
+        connection.execute(
+            "UPDATE batches SET seqs = %s, moved_to = %s, drafts = '', answered = now() "
+            "WHERE id = %s",
+            (seqs, moved_to, waiting.id),
+        )
+        return position
+
+    def _drop_content(self, last: int) -> None:
+        def drop(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(_LOCK, (LOCK_SPACE,))
+                connection.execute(
+                    "UPDATE entries SET data = NULL "
+                    "WHERE seq <= %s AND data IS NOT NULL AND kind <> ALL(%s)",
+                    (last, list(OWN_KINDS)),
+                )
+                connection.execute("UPDATE kept SET archived_to = %s", (last,))
+
+        self._session.run("archive entries", drop)
+
+    def blob_put(self, data: bytes) -> str:
+        """Keep a blob durably, once."""
+        digest = sha256(data).hexdigest()
+        query = "INSERT INTO blobs VALUES (%s, %b) ON CONFLICT DO NOTHING"
+        self._session.run("keep a blob", lambda each: each.execute(query, (digest, data)))
+        return digest
+
+    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
+        """Keep a projection's state durably in place of its last one."""
+        query = (
+            "INSERT INTO snapshots VALUES (%s, %s, %b) ON CONFLICT (name) "
+            "DO UPDATE SET seq = excluded.seq, state = excluded.state"
+        )
+        self._session.run("keep a snapshot", lambda each: each.execute(query, (name, seq, state)))
+
+    def close(self) -> None:
+        """Let go; closing again does nothing."""
+        self._resources.close()
+
+
+def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: int) -> None:
+    """The first entry, unless another replica was quicker."""
+    with connection.transaction():
+        connection.execute(_LOCK, (LOCK_SPACE,))
+        if read_kept(connection) is not None:
+            return
+        key = signers.create()
+        draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
+        start = Position(ledger, 0, key.key_id, Frontier())
+        store_step(connection, sequence(start, [draft], signers, time_ms=time_ms))
+
+
+def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
+    """Whether a batch was still waiting, and is gone. Waits for a sequencer that has it in hand."""
+    done = connection.execute(
+        "DELETE FROM batches WHERE id = %s AND answered IS NULL", (waiting.id,)
+    )
+    return done.rowcount == 1
+
+
+def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
+    """What became of a batch; None while it waits."""
+    row = connection.execute(
+        "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
+    ).fetchone()
+    if row is None:
+        raise PermanentFault("a batch has vanished from the database")
+    answered, seqs, moved_to = row
+    if not answered:
+        return None
+    if moved_to is not None:
+        raise HeadMoved(expected=waiting.expected_size or 0, size=moved_to)
+    rows = connection.execute(
+        "SELECT seq, data FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
+    ).fetchall()
+    found = {row[0]: Found(*row) for row in rows}
+    return [found[seq] for seq in seqs]

@@ -1,0 +1,66 @@
+"""Rows of a PostgreSQL ledger: drafts that wait, and what a numbered step stores."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.ledger.entries import Prepared
+from fairlead.ledger.postgres_db import Connection
+from fairlead.ledger.sequence import Effect, Sequenced
+from fairlead.ledger.store import HEAD_COLUMNS, Found, head_row
+from fairlead.ledger.writing import passes_checkpoint
+
+_Fields = tuple[str, str | None, str | None, bytes, bytes]
+_unpack = msgspec.msgpack.Decoder(list[_Fields])
+_MARKS = ", ".join(["%s"] * len(HEAD_COLUMNS.split(",")))
+_EXCLUDED = ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(","))
+
+
+def pack(drafts: Sequence[Prepared]) -> bytes:
+    """Drafts as one value: a batch is one row, so it is there whole or not at all."""
+    return msgspec.msgpack.encode(
+        [(each.kind, each.plan_id, each.effect, each.front, each.back) for each in drafts]
+    )
+
+
+def unpack(data: bytes) -> list[Prepared]:
+    """The drafts of a batch, whichever replica wrote it."""
+    return [Prepared(*fields) for fields in _unpack.decode(data)]
+
+
+def lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Found]:
+    """Which of these effects are recorded already."""
+    rows = connection.execute(
+        "SELECT plan_id, effect, seq FROM entries "
+        "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
+        "ON plan_id = plan AND effect = name",
+        ([plan for plan, _ in effects], [name for _, name in effects]),
+    ).fetchall()
+    # The bytes are read with the answer, by whoever asked.
+    return {(plan, name): Found(seq, None) for plan, name, seq in rows}
+
+
+def store_step(connection: Connection, done: Sequenced) -> None:
+    """All rows of a step, inside the caller's transaction."""
+    with (
+        connection.cursor() as cursor,
+        cursor.copy("COPY entries (seq, kind, plan_id, effect, data) FROM STDIN BINARY") as copy,
+    ):
+        copy.set_types(["int8", "text", "text", "text", "bytea"])
+        for row in done.rows:
+            copy.write_row(row)
+    with (
+        connection.cursor() as cursor,
+        cursor.copy("COPY nodes (number, hash) FROM STDIN BINARY") as copy,
+    ):
+        copy.set_types(["int8", "bytea"])
+        for node in enumerate(done.nodes, start=done.first_node):
+            copy.write_row(node)
+    head = head_row(done.head)
+    connection.execute(
+        f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT (one) "
+        f"DO UPDATE SET ({HEAD_COLUMNS}) = ({_EXCLUDED})",
+        head,
+    )
+    if passes_checkpoint(done.rows[0].seq - 1, done.head.head.size):
+        connection.execute(f"INSERT INTO checkpoints ({HEAD_COLUMNS}) VALUES ({_MARKS})", head)

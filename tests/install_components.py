@@ -1,0 +1,46 @@
+"""Installs what the tests need of the machine: Debian packages, as root on Debian, if missing.
+
+`python -m tests.install_components` is quiet and quick where all is there; where it cannot install
+it says what is missing and exits 0, because the tests name what they had to leave out themselves.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+from tests.ledger.postgres_server import missing_postgres
+
+# Component, what is missing of it (None: nothing), the packages that bring it.
+COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
+    "postgres": (missing_postgres, ("postgresql", "postgresql-client")),
+}
+APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+
+
+def main() -> int:
+    """Install what is missing, as far as this user on this machine can."""
+    missing = {name: packages for name, (find, packages) in COMPONENTS.items() if find()}
+    if not missing:
+        return 0
+    names = ", ".join(missing)
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(
+            f"missing, and only root on Debian can install it from here: {names}", file=sys.stderr
+        )
+        return 0
+    packages = sorted({package for group in missing.values() for package in group})
+    print(f"installing {' '.join(packages)}", flush=True)
+    # The package would start a server of its own; the tests start theirs.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update"], ["install", "--no-install-recommends", *packages]):
+        done = subprocess.run([*APT, *command], check=False, env=environment)
+        if done.returncode != 0:
+            print(f"could not install: {names}", file=sys.stderr)
+            return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
