@@ -9,6 +9,7 @@ import pytest
 from fairlead.executor import LocalExecutor, durable, identity
 from fairlead.executor.folder import JobFolder, key
 from fairlead.ports.executor import Exit
+from fairlead.ports.faults import PermanentFault
 from tests.executor.worlds import RealWorld, exit_of, shell, until
 
 DAEMON = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > {file}; while :; do sleep 1; done' &)"
@@ -126,11 +127,12 @@ def test_a_stop_before_the_start_is_kept(shared: Path) -> None:
     assert not (shared / "begun").exists()
 
 
+@pytest.mark.parametrize("python", ["/bin/false", "/nowhere/python"])
 def test_a_shim_that_cannot_live_is_a_reason_and_no_hang(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Path, monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     """Python itself is broken: after some tries the job ends with a sentence."""
-    monkeypatch.setattr("sys.executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", python)
     executor = LocalExecutor(shared / "executor")
     executor.start(shell("p1", "exit 0"))
     until(executor.poll, "it gave up")
@@ -147,3 +149,13 @@ def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> 
         assert identity.send(durable.read(path), number)
     until(executor.poll, "it ended")
     assert executor.poll()[0].code == 4
+
+
+def test_a_damaged_folder_is_a_fault_that_names_the_file(shared: Path) -> None:
+    """We never write half a document, so this is the disk; nothing is guessed."""
+    executor = LocalExecutor(shared / "executor")
+    executor.start(shell("p1", "exit 0"))
+    until(executor.poll, "it ended")
+    (folder_of(shared, "p1").path / "job.json").write_text('{"id"')
+    with pytest.raises(PermanentFault, match=r"job\.json is damaged"):
+        LocalExecutor(shared / "executor")

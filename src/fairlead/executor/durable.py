@@ -46,8 +46,10 @@ def read(path: str) -> dict[str, Any] | None:
             document = json.load(file)
     except FileNotFoundError:
         return None
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: not a document")
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):  # we never write such a thing: the disk is at fault
+        raise OSError(errno.EIO, f"{path} is damaged")
     return document
 
 

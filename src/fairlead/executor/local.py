@@ -24,6 +24,8 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 LOG_BYTES_MAX = 64 * 2**20
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
+# A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
+_LAUNCH_S_MAX = 60
 _RETRY_AFTER_MS = 1_000
 
 
@@ -224,11 +226,14 @@ class LocalExecutor:
     def _launch(self, folder: JobFolder) -> None:
         """Start a shim and wait until it has left us: it then holds the lock, or has failed."""
         self._launches[folder.id] = self._launches.get(folder.id, 0) + 1
-        with (folder.path / "shim.err").open("ab") as errors:
+        # A Python that is not there, or hangs, is one of the launches that failed.
+        failures = (FileNotFoundError, PermissionError, subprocess.TimeoutExpired)
+        with (folder.path / "shim.err").open("ab") as errors, contextlib.suppress(*failures):
             subprocess.run(
                 [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
                 cwd="/", env={"LANG": "C.UTF-8"}, start_new_session=True, check=False,
+                timeout=_LAUNCH_S_MAX,
             )  # fmt: skip
 
 

@@ -64,9 +64,7 @@ class Shim:
         try:
             self._start()
         except OSError as error:
-            if self._child:
-                os.waitpid(self._child, 0)  # it never got the word, and ends by itself
-            self._record(code=launch.CANNOT, reason=f"cannot be confined or recorded: {error}")
+            self._give_up(error)
             return
         self._obey()
         while self._status is None:
@@ -75,6 +73,15 @@ class Shim:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
         self._end()
+
+    def _give_up(self, error: OSError) -> None:
+        """The command never got the word: its process ends by itself, or somebody has killed it."""
+        status = os.waitpid(self._child, 0)[1] if self._child else 0
+        if os.WIFSIGNALED(status):
+            self._record(signal=os.WTERMSIG(status), reason="killed before it began")
+        else:
+            reason = f"cannot be confined or recorded: {error}"
+            self._record(code=launch.CANNOT, reason=reason)
 
     def _listen(self) -> int:
         """Turn signals into bytes on a pipe, and outlive what is meant for the control plane."""
@@ -176,8 +183,10 @@ class Shim:
         deadline = time.monotonic() + stop["grace_ms"] / 1000
         if self._deadline is None:
             # Our own child that nobody has collected: its number cannot belong to another.
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(self._child, signal.SIGTERM)
+            except ProcessLookupError:  # it has not yet come to lead its own group
+                os.kill(self._child, signal.SIGTERM)
             self._deadline = deadline
         self._deadline = min(self._deadline, deadline)
 
