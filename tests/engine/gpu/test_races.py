@@ -1,16 +1,19 @@
 """Two replicas on one ledger, checkpoints, clocks that are set back."""
 
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from fairlead.engine.gpu import Config
+from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu import checkpoint as checkpoints
-from fairlead.ledger import MemoryLedger
+from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
+from fairlead.ledger.replay import replay
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import HeadMoved
-from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run, state_of
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.worlds import ADMIN, HOUR, START, World, budget, envelope, node, run, state_of
 
 
 def test_two_replicas_never_spend_the_last_gpus_twice() -> None:
@@ -88,7 +91,9 @@ def test_checkpoints_are_taken_and_begun_from() -> None:
         world.apply(run(f"r{i}", gpus=2, duration="2h"))
         world.turn(1)
     world.turn(20)
-    world.plane.get("Budget", "a")
+    world.apply(budget("b"), run("open", owner="b", gpus=2))
+    world.turn()
+    world.plane.checkpoint()
     kept = world.ledger.snapshot_get(checkpoints.NAME)
     assert kept is not None
     assert 0 < kept.seq <= world.plane.seq
@@ -120,3 +125,39 @@ def test_the_order_of_budgets_does_not_matter() -> None:
     expected = [("c", "b", 1), ("c", "x", 1), ("b", "y", 2), ("a", "z", 2)]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         assert paid(order) == expected
+
+
+def test_a_control_plane_on_sqlite(tmp_path: Path) -> None:
+    """The real ledger: the same entries, verified, and the same state after a restart."""
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    try:
+        world = World(ledger)
+        world.apply(budget("a"), node(), run("r", gpus=4, duration="2h"), run("s", gpus=6))
+        world.turn()
+        world.turn(3)
+        assert world.status("Run", "r")["phase"] == "Completed"
+        assert world.headroom("a")["gpuHoursUsed"] == 8 + 6
+        before = state_of(world)
+        world.plane.checkpoint()
+        world.plane = world.open()
+        assert state_of(world) == before
+        assert ledger.verify().ok
+        for entry in world.log:
+            if entry.kind in ("gpu.fund", "gpu.place"):
+                assert replay(ledger, entry).verdict is Verdict.SAME
+    finally:
+        ledger.close()
+
+
+def test_without_an_executor_nothing_is_started_and_time_is_the_end() -> None:
+    """A simulation has no processes; a command is then only a word."""
+    world = World()
+    plane = ControlPlane(world.ledger, None, lambda: world.now_ms)
+    for each in (budget("a"), node(), run("r", command=["train"], duration="1h"), run("s")):
+        plane.apply(each, author=ADMIN)
+    plane.reconcile()
+    world.now_ms += 2 * HOUR
+    plane.reconcile()
+    assert plane.get("Run", "r")["status"]["phase"] == "Completed"
+    plane.act("Run", "s", "cancel", author=ADMIN)
+    assert plane.leases() == []
