@@ -136,6 +136,7 @@ def test_a_control_plane_on_sqlite(tmp_path: Path) -> None:
         world.turn()
         world.turn(3)
         assert world.status("Run", "r")["phase"] == "Completed"
+        world.turn(1)
         assert world.headroom("a")["gpuHoursUsed"] == 8 + 6
         before = state_of(world)
         world.plane.checkpoint()
