@@ -1,8 +1,12 @@
 """Where adapters meet engines: the only module that knows both sides of the ports."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead.engine.cpu_loop import Turn
 from fairlead.node.agent import Agent, NodeConfig, cpu_config
@@ -13,6 +17,11 @@ from fairlead.node.state import default_directory
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeDocument
+
+if TYPE_CHECKING:
+    from fairlead.api.server import ControlServer
+
+SOCKET = "fairlead.sock"
 
 
 def node_agent(
@@ -76,3 +85,48 @@ def _open_recorder(path: Path) -> Recorder:
 
     # A start reads the newest segment again: 1 MiB of it takes half a second, 4 MiB two.
     return FileRecorder(path, segment_bytes=2**20, segment_count=64)
+
+
+@dataclass(frozen=True, slots=True)
+class UpConfig:
+    """How `fairlead up` runs the embedded control plane."""
+
+    data: Path
+    port: int | None = None
+    allow_root: bool = False
+    grace_ms: int = 30_000
+    socket: Path | None = None
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the command line finds it."""
+        return self.socket or self.data / SOCKET
+
+
+@contextmanager
+def control_server(config: UpConfig) -> Iterator["ControlServer"]:
+    """The whole embedded control plane in one process, ready to `run`."""
+    from fairlead.api.access import Access  # noqa: PLC0415 - the web stack costs other commands
+    from fairlead.api.server import ControlServer, Listen  # noqa: PLC0415
+    from fairlead.api.service import Service  # noqa: PLC0415
+    from fairlead.engine.gpu import Config, ControlPlane  # noqa: PLC0415
+    from fairlead.executor import LocalExecutor, discover  # noqa: PLC0415
+    from fairlead.ledger.place import FILE, open_file  # noqa: PLC0415
+
+    try:
+        # Others have to reach the socket; the ledger, its keys and the runs have their own modes.
+        config.data.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PermanentFault(f"cannot make {config.data}: {error.strerror}") from error
+    with open_file(config.data / FILE) as ledger:
+        executor = LocalExecutor(
+            config.data / "runs", allow_root=config.allow_root,
+            visible=discover().visible(os.uname().nodename),
+        )  # fmt: skip
+        plane = ControlPlane(ledger, executor, _now_ms, Config(grace_ms=config.grace_ms))
+        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_path, _now_ms)
+        yield ControlServer(service, Listen(config.socket_path, config.port))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -19,13 +19,37 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules of their own, imported on use (start-up: 60 ms)."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
+        "apply": ("fairlead.cli.objects:apply", "create or change budgets, runs and nodes"),
         "audit": ("fairlead.cli.audit", "read the ledger, prove and verify what is in it"),
+        "budgets": ("fairlead.cli.tables:budgets", "what every envelope grants, uses, has left"),
+        "cancel": ("fairlead.cli.runs:cancel", "end runs"),
+        "completion": ("fairlead.cli.completion", "print the completion script of a shell"),
+        "cordon": ("fairlead.cli.runs:cordon", "place nothing new on nodes"),
         "decide": ("fairlead.cli.decide", "run one decision by hand, as a function"),
+        "delete": ("fairlead.cli.objects:delete", "remove objects that nothing uses"),
         "demo": ("fairlead.cli.demo", "watch the CPU market live, in virtual time"),
+        "describe": ("fairlead.cli.objects:describe", "show one object in full, with its events"),
         "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
+        "drain": ("fairlead.cli.runs:drain", "cordon nodes and take their runs off"),
+        "explain": ("fairlead.cli.objects:explain", "say why an object is as it is"),
+        "get": ("fairlead.cli.objects:get", "list budgets, runs, nodes, leases, or show one"),
+        "leases": ("fairlead.cli.tables:leases", "which run holds which devices, and who pays"),
+        "logs": ("fairlead.cli.runs:logs", "print what a run wrote"),
         "node": ("fairlead.cli.node", "govern the CPU of this machine's cgroups"),
-        "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
+        "owes": ("fairlead.cli.tables:owes", "who owes whom"),
+        "pause": ("fairlead.cli.runs:pause", "stop runs in place"),
+        "plan": ("fairlead.cli.objects:plan", "who would pay for a run, or what would fix it"),
+        "report": ("fairlead.cli.tables:report", "GPU-hours as CSV for chargeback"),
+        "resume": ("fairlead.cli.runs:resume", "let paused runs go on"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
+        "sponsors": ("fairlead.cli.tables:sponsors", "who lends to an owner"),
+        "submit": ("fairlead.cli.objects:submit", "submit runs"),
+        "tokens": ("fairlead.cli.access:tokens", "make, list and revoke tokens for HTTP"),
+        "uncordon": ("fairlead.cli.runs:uncordon", "place on nodes again"),
+        "up": ("fairlead.cli.up", "run the embedded control plane"),
+        "users": ("fairlead.cli.access:users", "say which user acts for which owners"),
+        "watch": ("fairlead.cli.runs:watch", "print what happens, as it happens"),
+        "whoami": ("fairlead.cli.access:whoami", "say who the server takes you for"),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -33,10 +57,11 @@ class LazyGroup(click.Group):
         return sorted(self.MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of `cmd_name` and take its `command`."""
+        """Import the module of `cmd_name` and take its `command`, or what is named after `:`."""
         if cmd_name not in self.MODULES:
             return None
-        command = importlib.import_module(self.MODULES[cmd_name][0]).command
+        module, _, name = self.MODULES[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name or "command")
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> object:

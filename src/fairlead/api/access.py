@@ -1,0 +1,185 @@
+"""Who may act for whom: users bound to owners, tokens bound to users. Kept in the ledger.
+
+Bindings and tokens are entries (`access.user`, `access.token`), so that who could act, and since
+when, is as hard to rewrite as what was done. Of a token only its SHA-256 is recorded: the secret
+has 256 random bits, so the digest tells nobody anything.
+"""
+
+import hmac
+import secrets
+import threading
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from fairlead.engine.gpu import Author, Conflict, NotFound
+from fairlead.ports.faults import Fault
+from fairlead.ports.ledger import Draft, Entry, Ledger
+from fairlead.schema.times import format_time
+
+USER, TOKEN = "access.user", "access.token"
+SNAPSHOT = "api.access"
+_PREFIX = "flt_"
+
+
+class User(msgspec.Struct, frozen=True):
+    """A user and the owners that they act for; an admin acts for all."""
+
+    name: str
+    owners: list[str]
+    admin: bool = False
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A bearer token, known by its digest."""
+
+    id: str
+    user: str
+    digest: str
+    created_ms: int
+    note: str = ""
+    revoked_ms: int | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """For people; without the digest."""
+        revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
+        return {
+            "id": self.id, "user": self.user, "note": self.note,
+            "created": format_time(self.created_ms), "revoked": revoked,
+        }  # fmt: skip
+
+
+class _State(msgspec.Struct):
+    users: dict[str, User] = msgspec.field(default_factory=dict)
+    tokens: dict[str, Token] = msgspec.field(default_factory=dict)
+
+
+class Access:
+    """Users and tokens, folded from the ledger. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, now_ms: Callable[[], int]) -> None:
+        self._ledger, self._now_ms = ledger, now_ms
+        self._lock = threading.RLock()
+        self._state, self._seq = _State(), 0
+        snapshot = ledger.snapshot_get(SNAPSHOT)
+        if snapshot is not None:
+            self._state = msgspec.json.decode(snapshot.state, type=_State)
+            self._seq = snapshot.seq
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Fold what was recorded since."""
+        with self._lock:
+            found = [
+                entry
+                for kind in (USER, TOKEN)
+                for entry in self._ledger.entries(self._seq, 100_000, kind=kind)
+            ]
+            for entry in sorted(found, key=lambda each: each.seq):
+                self._fold(entry)
+
+    # -- who asks -------------------------------------------------------------------------------
+
+    def author_of_user(self, name: str, *, admin: bool = False) -> Author:
+        """A user of this machine; one that nobody has bound may look and not touch."""
+        with self._lock:
+            user = self._state.users.get(name) or User(name, [])
+        return Author(name, frozenset(user.owners), admin or user.admin)
+
+    def author_of_token(self, secret: str) -> Author | None:
+        """The user of a token; None for one that is unknown or revoked."""
+        digest = _digest(secret)
+        with self._lock:
+            for token in self._state.tokens.values():
+                if hmac.compare_digest(token.digest, digest) and token.revoked_ms is None:
+                    return self.author_of_user(token.user)
+        return None
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def users(self) -> list[dict[str, Any]]:
+        """All users by name."""
+        with self._lock:
+            return [msgspec.to_builtins(each) for _, each in sorted(self._state.users.items())]
+
+    def tokens(self, user: str | None = None) -> list[dict[str, Any]]:
+        """Tokens, of one user or of all, oldest first."""
+        with self._lock:
+            found = sorted(self._state.tokens.values(), key=lambda each: (each.created_ms, each.id))
+        return [each.as_row() for each in found if user in (None, each.user)]
+
+    def token_user(self, token: str) -> str:
+        """Whose token that is."""
+        with self._lock:
+            if token not in self._state.tokens:
+                raise NotFound("token", token)
+            return self._state.tokens[token].user
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def bind(self, user: User, *, author: str) -> dict[str, Any]:
+        """Say for which owners a user acts, in place of what was said before."""
+        body = {"name": user.name, "owners": sorted(set(user.owners)), "admin": user.admin}
+        self._record(USER, author, body)
+        return body
+
+    def unbind(self, name: str, *, author: str) -> dict[str, Any]:
+        """Forget a user; their tokens stay, and act for nobody."""
+        with self._lock:
+            if name not in self._state.users:
+                raise NotFound("user", name)
+        body = {"name": name, "owners": [], "admin": False, "gone": True}
+        self._record(USER, author, body)
+        return {key: body[key] for key in ("name", "owners", "admin")}
+
+    def create_token(self, user: str, note: str, *, author: str) -> dict[str, Any]:
+        """A new token; this is the only time its secret is seen."""
+        secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
+        body = {"id": token, "user": user, "digest": _digest(secret), "note": note}
+        self._record(TOKEN, author, body)
+        return {**self._state.tokens[token].as_row(), "token": secret}
+
+    def revoke(self, token: str, *, author: str) -> dict[str, Any]:
+        """From now on a token opens nothing."""
+        with self._lock:
+            found = self._state.tokens.get(token)
+            if found is None:
+                raise NotFound("token", token)
+            if found.revoked_ms is not None:
+                raise Conflict(f"token {token!r} was revoked before")
+            self._record(TOKEN, author, {"id": token, "user": found.user, "revoked": True})
+            return self._state.tokens[token].as_row()
+
+    def _record(self, kind: str, author: str, body: dict[str, Any]) -> None:
+        with self._lock:
+            draft = Draft(kind=kind, time_ms=self._now_ms(), author=author, body=body)
+            (entry,) = self._ledger.append([draft])
+            self._fold(entry)
+            try:
+                # An archive may take the entries away; what they led to must not go with them.
+                state = msgspec.json.encode(self._state)
+                self._ledger.snapshot_put(SNAPSHOT, entry.seq, state)
+            except Fault:
+                return  # the entry stands; the next change keeps the whole state again
+
+    def _fold(self, entry: Entry) -> None:
+        if entry.seq <= self._seq:
+            return
+        body, self._seq = entry.body, entry.seq
+        if entry.kind == USER:
+            self._state.users[body["name"]] = User(body["name"], body["owners"], body["admin"])
+            if body.get("gone"):
+                del self._state.users[body["name"]]
+        elif body.get("revoked"):
+            old = self._state.tokens[body["id"]]
+            self._state.tokens[old.id] = msgspec.structs.replace(old, revoked_ms=entry.time_ms)
+        else:
+            self._state.tokens[body["id"]] = Token(
+                body["id"], body["user"], body["digest"], entry.time_ms, body["note"]
+            )
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

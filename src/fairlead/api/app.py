@@ -1,0 +1,111 @@
+"""The application: every endpoint behind the same gate, every reply with the ledger's head."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlead.api import objects, streams, tables
+from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
+from fairlead.api.gate import Gate
+from fairlead.api.openapi import document
+from fairlead.api.service import Service
+from fairlead.core.invariant import InvariantBroken
+from fairlead.ports.faults import Fault
+
+ENDPOINTS = (*objects.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS)
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_log = structlog.get_logger("fairlead.api")
+
+
+def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None]) -> Starlette:
+    """The ASGI application. `on_bug` hears of a broken invariant, after which nothing is safe."""
+    described = msgspec.json.encode(document(ENDPOINTS))
+
+    def openapi(service: Service, call: Call) -> Response:
+        return Response(described, media_type="application/json")
+
+    own = Endpoint("GET", "/openapi.json", "This document", openapi, dict[str, Any])
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for each in (*ENDPOINTS, own):
+        by_path.setdefault(each.path, {})[each.method] = each
+    answer = _Answer(service, gate, on_bug)
+    routes = [
+        Route(path, answer.route(methods), methods=_METHODS) for path, methods in by_path.items()
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: answer.unknown})
+
+
+_METHODS = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
+
+
+class _Answer:
+    """From a request to a reply."""
+
+    def __init__(
+        self, service: Service, gate: Gate, on_bug: Callable[[BaseException], None]
+    ) -> None:
+        self._service, self._gate, self._on_bug = service, gate, on_bug
+
+    def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+        """The function of one path."""
+
+        async def respond(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            endpoint = methods.get(method)
+            if endpoint is None:
+                reply = problem(405, "MethodNotAllowed", f"{request.url.path} has no {method}")
+                reply.headers["Allow"] = ", ".join(sorted(methods))
+                return await self._finish(reply)
+            return await self._finish(await self._reply(endpoint, request))
+
+        return respond
+
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """What no route takes."""
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        return await self._finish(problem(status, "NotFound", f"there is no {request.url.path}"))
+
+    async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
+        try:
+            call = await read_call(endpoint, self._gate, request)
+            if endpoint.stream is not None:
+                return await endpoint.stream(self._service, call)
+            return await run_in_threadpool(self._work, endpoint, call)
+        except InvariantBroken as error:
+            self._on_bug(error)
+            return problem(500, "Bug", str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            reply = failure(error)
+            if reply is None:
+                _log.exception("request failed", path=request.url.path, method=request.method)
+                fault = isinstance(error, Fault)
+                message = str(error) if fault else "see the server's log"
+                reply = problem(500, "Fault" if fault else "Bug", message)
+            return reply
+
+    def _work(self, endpoint: Endpoint, call: Call) -> Response:
+        result = endpoint.handle(self._service, call)
+        if isinstance(result, Response):
+            return result
+        return Response(msgspec.json.encode(result), media_type="application/json")
+
+    async def _finish(self, reply: Response) -> Response:
+        for name, value in _SAFE.items():
+            reply.headers.setdefault(name, value)
+        try:
+            reply.headers.update(await run_in_threadpool(self._service.head_headers))
+        except Fault as fault:
+            _log.warning("no head", fault=str(fault))
+        return reply

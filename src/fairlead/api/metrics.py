@@ -1,0 +1,52 @@
+"""Prometheus metrics of the control plane, computed when they are scraped."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from fairlead.engine.gpu import ControlPlane
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_PAYER = ["budget", "envelope"]
+_GAUGES = {
+    "budget_concurrency_used": "GPUs in use that the envelope pays for",
+    "budget_concurrency_remaining": "GPUs that the envelope could still pay for",
+    "budget_gpu_hours_used": "GPU-hours used in the current period",
+    "budget_gpu_hours_remaining": "GPU-hours left in the current period, holds taken off",
+    "budget_lent_gpus": "GPUs in use by borrowers",
+}
+_COUNTERS = {
+    "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
+    "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
+    "cover_plans_total": ("recorded answers to who pays for a run", ["result"]),
+}
+
+
+class ControlPlaneCollector:
+    """Turns the control plane's numbers into metric families."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, those without a sample too: a dashboard shows them from the start."""
+        found = self._plane.metrics()
+        for name, text in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=_PAYER)
+            for labels, value in found.get(name, ()):
+                gauge.add_metric([labels[key] for key in _PAYER], value)
+            yield gauge
+        for name, (text, keys) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=keys)
+            for labels, value in found.get(name, ()):
+                counter.add_metric([labels[key] for key in keys], value)
+            yield counter
+
+
+def render(plane: ControlPlane) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(ControlPlaneCollector(plane))
+    return generate_latest(registry)

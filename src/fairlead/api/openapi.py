@@ -1,0 +1,95 @@
+"""The OpenAPI 3.1 document, written from the table of endpoints and the msgspec types."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead import __version__
+from fairlead.api.endpoint import Endpoint
+from fairlead.api.shapes import Error, ObjectKind
+from fairlead.schema.objects import SHAPES
+
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_MANIFEST = {"oneOf": [{"$ref": _REF.format(name=shape.__name__)} for shape in SHAPES.values()]}
+_TITLES = {
+    400: "not JSON", 401: "a token is needed, or opens nothing", 403: "not yours",
+    404: "there is none", 409: "not in the present state", 413: "too large", 422: "bad input",
+    500: "a fault", 503: "try again",
+}  # fmt: skip
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Everything a client needs to know."""
+    types = [each.answer for each in endpoints] + [Error, ObjectKind, *SHAPES.values()]
+    types += [each.body for each in endpoints if each.body not in (None, dict)]
+    types += [each.query for each in endpoints if each.query is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    shown = dict(zip(map(str, types), schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for each in endpoints:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, shown, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Fairlead control plane", "version": __version__,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{}, {"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }  # fmt: skip
+
+
+def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    parameters = [_path_parameter(name, shown) for name in _PARAMETER.findall(each.path)]
+    if each.query is not None:
+        shape = components[each.query.__name__]
+        parameters += [
+            {"name": name, "in": "query", "required": name in shape.get("required", ()),
+             "schema": schema}
+            for name, schema in shape["properties"].items()
+        ]  # fmt: skip
+    schema = shown[str(each.answer)]
+    content = {each.media: {"schema": schema}}
+    if each.path == "/v1/report":
+        content["text/csv"] = {"schema": {"type": "string"}}
+    responses: dict[str, Any] = {"200": {"description": "done", "content": content}}
+    for status in each.statuses:
+        body = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
+        responses[str(status)] = {"description": _TITLES[status], "content": body}
+    for response in responses.values():
+        response["headers"] = {
+            "Fairlead-Head": {
+                "description": "size:root of the ledger", "schema": {"type": "string"}
+            }
+        }  # fmt: skip
+    found: dict[str, Any] = {
+        "operationId": _operation_id(each), "summary": each.summary, "parameters": parameters,
+        "responses": responses,
+    }  # fmt: skip
+    if each.needs != "nothing":
+        found["security"] = [{"bearer": []}]
+    if each.body is not None:
+        body_schema = _MANIFEST if each.body is dict else shown[str(each.body)]
+        found["requestBody"] = {
+            "required": True, "content": {"application/json": {"schema": body_schema}}
+        }  # fmt: skip
+    return found
+
+
+def _path_parameter(name: str, shown: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if name == "kind":
+        schema = shown[str(ObjectKind)]
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _operation_id(each: Endpoint) -> str:
+    words = re.sub(r"[^A-Za-z0-9]+", " ", each.path.removeprefix("/v1")).split()
+    return each.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)

@@ -1,0 +1,72 @@
+"""What the handlers work on: the control plane and its neighbours, put together by `compose`."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.api.access import Access
+from fairlead.engine.gpu import ControlPlane
+from fairlead.ports.ledger import Ledger
+
+
+class Bell:
+    """Tells any number of waiting requests that the ledger grew, without a thread for each."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rung = asyncio.Event()
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Where those who wait live."""
+        self._loop = loop
+
+    def ring(self, seq: int, *, close: bool = False) -> None:
+        """From any thread: the ledger has this size; `close`: nobody need wait any more."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring, seq, close)
+
+    def _ring(self, seq: int, close: bool) -> None:  # noqa: FBT001 - a callback
+        self.seq, self.closed = max(self.seq, seq), self.closed or close
+        rung, self._rung = self._rung, asyncio.Event()
+        rung.set()
+
+    async def above(self, after: int, timeout_s: float) -> bool:
+        """Wait for an entry above `after`; False when the time is over or the server ends."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.seq <= after and not self.closed:
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._rung.wait(), left)
+            except TimeoutError:
+                return self.seq > after
+        return self.seq > after
+
+
+@dataclass(slots=True)
+class Service:
+    """One control plane, as the API sees it."""
+
+    plane: ControlPlane
+    ledger: Ledger
+    access: Access
+    log_path: Callable[[str], Path | None]
+    """Where a run's output is kept."""
+    now_ms: Callable[[], int]
+    wake: threading.Event = field(default_factory=threading.Event)
+    """Set it, and the loop takes a turn at once."""
+    bell: Bell = field(default_factory=Bell)
+
+    def head_headers(self) -> dict[str, str]:
+        """The ledger's head, for every reply: whoever keeps it will notice a changed past."""
+        head = self.ledger.head().head
+        return {
+            "Fairlead-Head": f"{head.size}:{head.root}",
+            "Fairlead-Ledger": f"{head.ledger}:{head.epoch}",
+        }

@@ -1,0 +1,152 @@
+"""Tables, the ledger's head, users and tokens."""
+
+import csv
+import io
+from typing import Any
+
+from starlette.responses import Response
+
+from fairlead import __version__
+from fairlead.api.access import User
+from fairlead.api.endpoint import ANONYMOUS, Call, Endpoint
+from fairlead.api.metrics import CONTENT_TYPE, render
+from fairlead.api.service import Service
+from fairlead.api.shapes import (
+    BudgetRow,
+    Consistency,
+    ConsistencyQuery,
+    HeadDocument,
+    Health,
+    LeaseRow,
+    NewToken,
+    OwesRow,
+    ReportQuery,
+    ReportRow,
+    SponsorRow,
+    SponsorsQuery,
+    TokenBody,
+    TokenRow,
+    UserBody,
+    UserRow,
+    WhoAmI,
+)
+from fairlead.engine.gpu import Forbidden
+from fairlead.schema.border import BadInput
+from fairlead.schema.times import parse_now
+
+REPORT_DAYS = 30
+DAY_MS = 86_400_000
+
+
+def report(service: Service, call: Call) -> Any:
+    """GPU-hours for chargeback, as rows or as CSV."""
+    query, now_ms = call.query, service.now_ms()
+    end_ms = now_ms if query.end is None else parse_now(query.end, "query.end")
+    start_ms = end_ms - REPORT_DAYS * DAY_MS
+    if query.start is not None:
+        start_ms = parse_now(query.start, "query.start")
+    if start_ms > end_ms:
+        raise BadInput("query.start", "must not be after the end")
+    rows = service.plane.report(start_ms, end_ms)
+    if query.format == "json":
+        return rows
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(ReportRow.__struct_fields__))
+    writer.writeheader()
+    writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
+    return Response(text.getvalue(), media_type="text/csv")
+
+
+def _cell(value: Any) -> Any:
+    """A spreadsheet takes what begins like a formula for one; owners and nodes are only names."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return value
+
+
+def consistency(service: Service, call: Call) -> dict[str, Any]:
+    """Proof that nothing before was changed."""
+    old, new, size = call.query.old, call.query.new, service.ledger.head().head.size
+    if not old <= new <= size:
+        raise BadInput("query.new", f"must lie between {old} and {size}")
+    proof = service.ledger.consistency(old, new)
+    return {"old": old, "new": new, "proof": [each.hex() for each in proof]}
+
+
+def whoami(service: Service, call: Call) -> dict[str, Any]:
+    """Who the server takes the caller for."""
+    author = call.author
+    return {
+        "user": author.user, "owners": sorted(author.owners), "admin": author.admin,
+        "anonymous": author is ANONYMOUS,
+    }  # fmt: skip
+
+
+def health(service: Service, call: Call) -> dict[str, Any]:
+    """Alive."""
+    faults = dict(service.plane.faults)
+    return {"ok": True, "version": __version__, "size": service.plane.seq, "faults": faults}
+
+
+def bind_user(service: Service, call: Call) -> dict[str, Any]:
+    """For which owners a user acts."""
+    user = User(call.path["name"], call.body.owners, call.body.admin)
+    return service.access.bind(user, author=call.author.user)
+
+
+def list_tokens(service: Service, call: Call) -> list[dict[str, Any]]:
+    """An admin sees all, a user their own."""
+    return service.access.tokens(None if call.author.admin else call.author.user)
+
+
+def create_token(service: Service, call: Call) -> dict[str, Any]:
+    """A token for oneself; an admin makes them for anybody."""
+    user = call.body.user or call.author.user
+    if user != call.author.user and not call.author.admin:
+        raise Forbidden(f"{call.author.user} may not make tokens for {user!r}")
+    return service.access.create_token(user, call.body.note, author=call.author.user)
+
+
+def revoke_token(service: Service, call: Call) -> dict[str, Any]:
+    """A token opens nothing any more."""
+    token = call.path["id"]
+    if not call.author.admin and service.access.token_user(token) != call.author.user:
+        raise Forbidden(f"token {token!r} is not one of {call.author.user}")
+    return service.access.revoke(token, author=call.author.user)
+
+
+def _metrics(service: Service, call: Call) -> Response:
+    return Response(render(service.plane), media_type=CONTENT_TYPE)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/budgets", "What every envelope grants, uses and has left",
+             lambda service, _: service.plane.budgets(), list[BudgetRow]),
+    Endpoint("GET", "/v1/leases", "Open leases",
+             lambda service, _: service.plane.leases(), list[LeaseRow]),
+    Endpoint("GET", "/v1/sponsors", "Envelopes that lend to an owner",
+             lambda service, call: service.plane.sponsors(call.query.owner, call.query.flavor),
+             list[SponsorRow], SponsorsQuery),
+    Endpoint("GET", "/v1/owes", "Who owes whom",
+             lambda service, _: service.plane.owes(), list[OwesRow]),
+    Endpoint("GET", "/v1/report", "GPU-hours for chargeback", report, list[ReportRow], ReportQuery),
+    Endpoint("GET", "/v1/head", "The signed head of the ledger",
+             lambda service, _: service.ledger.head().as_document(), HeadDocument),
+    Endpoint("GET", "/v1/consistency", "Proof that the past was not changed", consistency,
+             Consistency, ConsistencyQuery),
+    Endpoint("GET", "/v1/whoami", "Who the server takes the caller for", whoami, WhoAmI),
+    Endpoint("GET", "/v1/users", "Users and their owners",
+             lambda service, _: service.access.users(), list[UserRow], needs="admin"),
+    Endpoint("PUT", "/v1/users/{name}", "Say for which owners a user acts", bind_user, UserRow,
+             None, UserBody, "admin"),
+    Endpoint("DELETE", "/v1/users/{name}", "Forget a user",
+             lambda service, call: service.access.unbind(
+                 call.path["name"], author=call.author.user), UserRow, needs="admin"),
+    Endpoint("GET", "/v1/tokens", "Tokens, without their secrets", list_tokens, list[TokenRow],
+             needs="user"),
+    Endpoint("POST", "/v1/tokens", "Make a token", create_token, NewToken, None, TokenBody, "user"),
+    Endpoint("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke_token, TokenRow, needs="user",
+             errors=(409,)),
+    Endpoint("GET", "/healthz", "Alive", health, Health),
+    Endpoint("GET", "/metrics", "Metrics for Prometheus", _metrics, str, media="text/plain"),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""The threads beside the server: turns of the control plane, and news of the ledger for watchers.
+
+Both end when asked. A temporary fault is waited out; a broken invariant stops the process, and the
+executor's shims keep the runs as they are.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from fairlead.api.service import Service
+from fairlead.ports.faults import Fault
+
+TURN_S = 1.0
+_READ = 500
+_BREACHES = ("Exhausted", "Overcommitted")
+_log = structlog.get_logger("fairlead.gpu")
+
+
+class Turns:
+    """Runs `reconcile` every second and after every change; logs what operators act on."""
+
+    def __init__(self, service: Service, on_bug: Callable[[BaseException], None]) -> None:
+        self._service, self._on_bug = service, on_bug
+        self._stop = threading.Event()
+        self._logged = service.plane.seq
+        self._fault = ""
+        self._threads = [
+            threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+            for name, work in (("turns", self._turn), ("news", self._news))
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        """End after the present turn."""
+        self._stop.set()
+        self._service.wake.set()
+        for each in self._threads:
+            each.join(timeout=10)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            try:
+                work()
+                self._fault = ""
+            except Fault as fault:
+                if str(fault) != self._fault:
+                    _log.warning("fault", fault=str(fault))
+                self._fault = str(fault)
+                self._stop.wait(TURN_S)
+            except BaseException as error:  # noqa: BLE001 - a bug: nothing goes on after it
+                self._on_bug(error)
+                return
+
+    def _turn(self) -> None:
+        self._service.wake.clear()
+        self._service.plane.reconcile()
+        self._service.wake.wait(TURN_S)
+
+    def _news(self) -> None:
+        seq = self._service.plane.wait(self._service.bell.seq, TURN_S)
+        self._service.bell.ring(seq)
+        while self._logged < seq:
+            found = self._service.plane.events(self._logged, _READ)
+            if not found:
+                break
+            for event in found:
+                tell(event)
+            self._logged = found[-1]["seq"]
+
+
+def tell(event: dict[str, Any]) -> None:
+    """A structured log line for cover failures, lending denials and cap breaches."""
+    body, seq = event["body"], event["seq"]
+    if event["kind"] == "gpu.fund" and body["output"]["refusal"] is not None:
+        refusal = body["output"]["refusal"]
+        _log.warning(
+            "cover failed", run=body["run"], owner=event["owner"], code=refusal["code"],
+            shortfall_gpus=refusal["shortfall_gpus"], remedy=refusal["remedy"], seq=seq,
+            message=refusal["message"],
+        )  # fmt: skip
+        for binding in refusal["binding"]:
+            if binding["kind"] in ("acl", "lending"):
+                _log.warning(
+                    "lending denied", run=body["run"], owner=event["owner"],
+                    budget=binding["budget"], envelope=binding["name"], limit=binding["limit"],
+                    used=binding["used"], seq=seq,
+                )  # fmt: skip
+    elif event["kind"] == "lease.unfunded":
+        _log.warning(
+            "cap breached", lease=body["lease"], run=body["run"], cap=body["kind"],
+            budget=body["budget"], name=body["name"], hours=body["hours"], seq=seq,
+        )  # fmt: skip
+    elif event["kind"] == "budget.condition" and body["status"] and body["type"] in _BREACHES:
+        _log.warning(
+            "cap breached", budget=body["budget"], condition=body["type"], reason=body["reason"],
+            message=body["message"], seq=seq,
+        )  # fmt: skip
