@@ -20,6 +20,7 @@ from fairlead.core.cpu import Policy
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.e2e import kills
+from tests.ledger import kill as ledger_kill
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
 CASES = 100_000
@@ -69,6 +70,8 @@ def node_kills() -> dict[str, object]:
 
 
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
+    "ledger kills": ledger_kill.soak_sqlite,
+    "ledger kills, two replicas on PostgreSQL": ledger_kill.soak_postgres,
     "cpu.clear invariants": cpu_clear_invariants,
     "cpu.clear against the oracle": cpu_clear_oracle,
     "gpu.cover against the oracle": gpu_cover_oracle,

@@ -161,6 +161,11 @@ class SqliteView:
         """Every blob."""
         return self._stream("SELECT digest, data FROM blobs")
 
+    def complaint(self) -> str:
+        """An index that lost an effect would let it be recorded twice; SQLite compares them."""
+        ((first,),) = self._stream("PRAGMA integrity_check(1)")
+        return "" if first == "ok" else str(first)
+
     def _stream(self, sql: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
         with faults(f"read {self._path}"):
             yield from self._connection.execute(sql, parameters)

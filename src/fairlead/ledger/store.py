@@ -76,6 +76,9 @@ class View(Protocol):
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         """Every blob with the digest it is kept under."""
 
+    def complaint(self) -> str:
+        """What the database finds wrong with itself, its indexes above all; or nothing."""
+
 
 class Store(Protocol):
     """Lookups. Each sees the newest durable state."""

@@ -55,7 +55,7 @@ class _Walk:
             self._entries()
             self._held()
             if self.whole:
-                self._blobs()
+                self._beside()
         except Problem as problem:
             return self._answer(str(problem), problem.seq)
         except Damaged as damage:
@@ -147,10 +147,12 @@ class _Walk:
             if self.roots[head.size].hex() != head.root:
                 raise Problem(f"the entries up to {head.size} are not those of {what}")
 
-    def _blobs(self) -> None:
+    def _beside(self) -> None:
         for digest, data in self.view.blobs():
             if sha256(data).hexdigest() != digest:
                 raise Problem(f"blob {digest} does not have the content of its name")
+        if complaint := self.view.complaint():
+            raise Problem(f"the database is damaged: {complaint}")
 
 
 def _lost(standing: Standing, signed: SignedHead) -> int | None:
