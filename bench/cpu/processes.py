@@ -131,12 +131,15 @@ def start_agent(
     policy: str,
     settings: dict[str, Any] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """`fairlead node run` as a user would: root, policy, capacity and the pods' requests."""
+    """`fairlead node run` as a user would: root, policy, capacity, requests, no start-up grace."""
     config = directory / "node.json"
     rules = [
         {"match": pod.name, "request_millicores": pod.request_millicores} for pod in scenario.pods
     ]
-    config.write_text(json.dumps({**(settings or {}), "pods": rules}))
+    told: dict[str, Any] = {**(settings or {}), "pods": rules}
+    # The pods only look new because every run starts them again.
+    told["guardrails"] = {"grace_ms": 0, **told.get("guardrails", {})}
+    config.write_text(json.dumps(told))
     with (directory / "agent.log").open("wb") as log:
         return subprocess.Popen(
             [

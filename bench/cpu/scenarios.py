@@ -108,9 +108,9 @@ def scenarios() -> dict[str, Scenario]:
     """All of them by name."""
     several = tuple(
         paced(f"bursty-{n}", "bursty", high=high, low=0.02, on_s=on_s, off_s=off_s, phase_s=n)
-        for n, (high, on_s, off_s) in enumerate([(0.4, 3, 5), (0.3, 4, 4), (0.5, 2, 7)])
+        for n, (high, on_s, off_s) in enumerate([(0.22, 3, 5), (0.26, 8, 10), (0.30, 12, 15)])
     )
-    spiky = paced("spiky", "spikes", high=0.4, low=0.02, on_s=0.5, off_s=6.0, phase_s=2.0, seed=7)
+    spiky = paced("spiky", "spikes", high=0.2, low=0.01, on_s=1.0, off_s=8.0, seed=7)
     calm = (service("web", 250), batch("honest", 1000, 200, busy=True))
     spinning = BenchPod("adversary", 200, {"": Load("adversary", 2000, {"processes": 8})})
     idle = BenchPod("adversary", 200, {"": paced_load("steady", high=0.005)})
@@ -121,8 +121,8 @@ def scenarios() -> dict[str, Scenario]:
         Scenario(
             "bursty",
             "bursty mix",
-            (service("web", 200), *several, spiky),
-            ("static-2x", "vpa-10min", "mbcas", "captain", *OURS),
+            (service("web", 150), *several, spiky),
+            ("vpa-10min", "mbcas", "captain", *OURS),
         ),
         Scenario("adversary", "with the adversary", (*calm, spinning), contested),
         Scenario("adversary-absent", "without it", (*calm, idle), ("no-limits", "nash")),

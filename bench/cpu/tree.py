@@ -14,6 +14,9 @@ SHARES_PER_CORE = 1024
 # Other work on the machine runs beside this tree with 1024 per session; this keeps it from deciding
 # the result, and leaves it what the tree does not use. What it used is recorded with every run.
 ROOT_SHARES = 32 * 1024
+# The watcher, the rules and the agent stand outside the tree and must not starve because of that:
+# a node reserves CPU for its daemons too.
+CONTROL_SHARES = 128 * 1024
 
 
 class BenchTree:
@@ -29,6 +32,11 @@ class BenchTree:
         self._paths: list[str] = []
         self._make("")
         self._share("", ROOT_SHARES)
+        self._home = Path(f"{self.host.cpu_mount}{_own_cgroup()}")
+        self._control = self.host.cpu_mount / f"{name}-control"
+        self._control.mkdir()
+        _write_shares(self._control, self.host.version, CONTROL_SHARES)
+        (self._control / "cgroup.procs").write_text(str(os.getpid()))
         cpuacct = self.host.cpuacct_mount
         self.files: CgroupFiles = open_files(
             self.host.version, self.host.cpu_mount / name, cpuacct / name if cpuacct else None
@@ -73,6 +81,8 @@ class BenchTree:
     def remove(self) -> None:
         """End what is left inside (all of it was started here) and remove everything."""
         self.files.close()
+        (self._home / "cgroup.procs").write_text(str(os.getpid()))
+        _remove(self._control)
         for root in self._roots:
             for path in sorted(self._paths, key=len, reverse=True):
                 _remove(root / path)
@@ -86,11 +96,24 @@ class BenchTree:
         self._paths.append(path)
 
     def _share(self, path: str, shares: int) -> None:
-        if self.host.version == 1:
-            (self.root / path / "cpu.shares").write_text(str(shares))
-        else:
-            weight = 1 + (shares - 2) * 9999 // 262142  # as kubelet converts them
-            (self.root / path / "cpu.weight").write_text(str(weight))
+        _write_shares(self.root / path, self.host.version, shares)
+
+
+def _write_shares(cgroup: Path, version: int, shares: int) -> None:
+    if version == 1:
+        (cgroup / "cpu.shares").write_text(str(shares))
+    else:
+        weight = 1 + (shares - 2) * 9999 // 262142  # as kubelet converts them
+        (cgroup / "cpu.weight").write_text(str(weight))
+
+
+def _own_cgroup() -> str:
+    """This process's path in the hierarchy that carries `cpu`."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(",") or not controllers:
+            return path.rstrip("/")
+    return ""
 
 
 def _remove(path: Path) -> None:

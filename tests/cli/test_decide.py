@@ -198,7 +198,7 @@ def test_a_reader_that_goes_away_is_not_an_error() -> None:
 
 
 def test_ten_thousand_documents_in_under_ten_seconds() -> None:
-    """10 000 documents of 30 pods; a tenth of them here, in CPU time: a busy machine is no excuse."""
+    """10 000 documents of 30 pods; a tenth of them here, in CPU time, as the machine is shared."""
     pods = [
         {"uid": f"pod-{i:02}", "min_millicores": 100 + i, "max_millicores": 2000 + 13 * i,
          "demand": i / 30, "weight": 1 + i, "usage_millicores": 500}

@@ -384,16 +384,25 @@ class Accounts:
             account.advance(now_ms)
 
     def at(self, now_ms: int) -> Mapping[Key, Usage]:
-        """Every envelope's usage at one moment, worked out when looked at."""
+        """Every envelope's usage at one moment, worked out when first looked at.
+
+        For one decision: what is held or posted afterwards may not show.
+        """
         return _Moment(self._accounts, now_ms)
 
 
 class _Moment(Mapping[Key, Usage]):
+    """Each envelope is worked out once: caps over several ask for the same ones again."""
+
     def __init__(self, accounts: Mapping[Key, Account], now_ms: int) -> None:
         self._accounts, self._now_ms = accounts, now_ms
+        self._known: dict[Key, Usage] = {}
 
     def __getitem__(self, key: Key) -> Usage:
-        return self._accounts[key].usage(self._now_ms)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._accounts[key].usage(self._now_ms)
+        return known
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._accounts)

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.core.gpu.family import ORDER, Families, Kin, Tier
-from fairlead.core.gpu.model import AggregateCap, Budget, Envelope, Request, Sharing
+from fairlead.core.gpu.model import (
+    AggregateCap,
+    Budget,
+    Envelope,
+    Lending,
+    Request,
+    Sharing,
+)
 from fairlead.core.gpu.usage import Key, Usage, aggregate
 
 
@@ -74,17 +81,12 @@ _NO_USAGE = Usage()
 def find_route(book: Book, request: Request, now_ms: int) -> Route:
     """Every open envelope of the flavor that family or listed sponsors have, in cover order."""
     found = sorted(_reachable(book, request, now_ms), key=lambda ranked: ranked[0])
-    gates: dict[Binding, Gate] = {}  # in order, each once: an aggregate cap has many members
-    index: dict[Binding, int] = {}
-    candidates = []
-    for _, tier, budget, envelope in found:
-        mine = list(_gates(book, request, tier, budget, envelope))
-        for gate in mine:
-            index.setdefault(gate.cap, len(gates))
-            gates.setdefault(gate.cap, gate)
-        indexes = tuple(index[gate.cap] for gate in mine)
-        candidates.append(Candidate(tier, budget, envelope, indexes))
-    return Route(tuple(candidates), tuple(gates.values()))
+    gates = _Gates(book, request)
+    candidates = tuple(
+        Candidate(tier, budget, envelope, gates.before(tier, budget, envelope))
+        for _, tier, budget, envelope in found
+    )
+    return Route(candidates, tuple(gates.found))
 
 
 _Rank = tuple[int, int, str, str, str]
@@ -114,28 +116,51 @@ def _shut(kin: Kin, envelope: Envelope) -> bool:
     return envelope.sharing is not Sharing.FAMILY
 
 
-def _gates(
-    book: Book, request: Request, tier: Tier, budget: Budget, envelope: Envelope
-) -> Iterator[Gate]:
-    used = book.used(budget.name, envelope.name)
-    at = (budget.name, envelope.name)
-    yield from _pair(request, ("envelope", *at), (envelope.gpus, envelope.max_hours_ms), used)
-    for cap in budget.aggregate_caps:
-        if cap.flavor == request.flavor and envelope.name in cap.envelopes:
-            yield from _aggregate(book, request, budget.name, cap)
-    if tier.borrows:
-        lending = envelope.lending
+class _Gates:
+    """The gates of a route, each worked out once: an aggregate cap has many members."""
+
+    def __init__(self, book: Book, request: Request) -> None:
+        self._book, self._request = book, request
+        self.found: list[Gate] = []
+        self._known: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        self._borrowing: tuple[int, ...] | None = None
+
+    def before(self, tier: Tier, budget: Budget, envelope: Envelope) -> tuple[int, ...]:
+        """Indexes of the gates before an envelope."""
+        request, at = self._request, (budget.name, envelope.name)
+        used = self._book.used(*at)
+        own = (envelope.gpus, envelope.max_hours_ms)
+        indexes = self._add(_pair(request, ("envelope", *at), own, used))
+        for cap in budget.aggregate_caps:
+            if cap.flavor == request.flavor and envelope.name in cap.envelopes:
+                indexes += self._aggregate(budget.name, cap)
+        if tier.borrows:
+            indexes += self._lent(at, envelope.lending, used)
+        return indexes
+
+    def _add(self, gates: Iterable[Gate]) -> tuple[int, ...]:
+        first = len(self.found)
+        self.found.extend(gates)
+        return tuple(range(first, len(self.found)))
+
+    def _aggregate(self, budget: str, cap: AggregateCap) -> tuple[int, ...]:
+        at = ("aggregate", budget, cap.name)
+        known = self._known.get(at)
+        if known is None:
+            used = aggregate(self._book.usage, budget, cap.envelopes)
+            limits = (cap.max_gpus, cap.max_hours_ms)
+            known = self._known[at] = self._add(_pair(self._request, at, limits, used))
+        return known
+
+    def _lent(self, at: tuple[str, str], lending: Lending, used: Usage) -> tuple[int, ...]:
         lent = Usage(used.lent_gpus, used.lent_used_ms, used.lent_held_ms)
-        yield from _pair(request, ("lending", *at), (lending.max_gpus, lending.max_hours_ms), lent)
-        if not lending.admits(request.owner):
-            yield Gate(Binding("acl", *at, None, 0), 0)
-        yield from _borrowing(request)
-
-
-def _aggregate(book: Book, request: Request, budget: str, cap: AggregateCap) -> Iterator[Gate]:
-    used = aggregate(book.usage, budget, cap.envelopes)
-    at = ("aggregate", budget, cap.name)
-    yield from _pair(request, at, (cap.max_gpus, cap.max_hours_ms), used)
+        limits = (lending.max_gpus, lending.max_hours_ms)
+        indexes = self._add(_pair(self._request, ("lending", *at), limits, lent))
+        if not lending.admits(self._request.owner):
+            indexes += self._add([Gate(Binding("acl", *at, None, 0), 0)])
+        if self._borrowing is None:
+            self._borrowing = self._add(_borrowing(self._request))
+        return indexes + self._borrowing
 
 
 def _pair(
