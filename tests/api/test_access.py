@@ -1,0 +1,172 @@
+"""Who may do what: peers, tokens, owners; and which names the server answers to."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.api.servers import Running, budget, run, serving, short_folder
+
+ASK = """
+import json, os, socket, sys
+os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)
+path, method, target, body = sys.argv[1:5]
+peer = socket.socket(socket.AF_UNIX); peer.connect(path)
+head = f"{method} {target} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+peer.sendall(f"{head}Content-Length: {len(body)}\\r\\n\\r\\n{body}".encode())
+data = b"".join(iter(lambda: peer.recv(65536), b""))
+print(json.dumps([int(data.split()[1]), data.partition(b"\\r\\n\\r\\n")[2].decode()]))
+"""
+
+
+def put(server: Running, name: str, owner: str = "team-a", **how: object):
+    return server.send("PUT", f"/v1/objects/Run/{name}", run(name, owner), **how)
+
+
+def test_without_a_token_loopback_only_reads(server: Running) -> None:
+    """Everything that writes, and every secret, needs somebody; 401 says how to be somebody."""
+    for path in ("/v1/budgets", "/v1/leases", "/v1/objects/Run", "/v1/events", "/metrics"):
+        assert server.send("GET", path, tcp=True).status == 200
+    for method, path, body in (
+        ("PUT", "/v1/objects/Run/x", run("x")), ("DELETE", "/v1/objects/Node/box", None),
+        ("POST", "/v1/apply", {"manifests": [run("x")]}), ("POST", "/v1/plan", run("x")),
+        ("POST", "/v1/objects/Node/box/actions/cordon", None), ("POST", "/v1/tokens", {}),
+        ("GET", "/v1/tokens", None), ("GET", "/v1/users", None), ("GET", "/v1/runs/x/logs", None),
+    ):  # fmt: skip
+        reply = server.send(method, path, body, tcp=True)
+        assert (reply.status, reply.code) == (401, "Unauthenticated"), (method, path)
+        assert reply.headers["www-authenticate"] == "Bearer"
+    assert server.ok("GET", "/v1/whoami", tcp=True)["anonymous"]
+    assert server.send("GET", "/v1/objects/Run/x").status == 404
+
+
+def test_a_token_acts_for_the_owners_of_its_user(server: Running) -> None:
+    """Its own owners and nobody else's; never for budgets, nodes or other users."""
+    ada = server.token("ada", "team-a")
+    assert server.ok("GET", "/v1/whoami", tcp=True, token=ada) == {
+        "user": "ada", "owners": ["team-a"], "admin": False, "anonymous": False,
+    }  # fmt: skip
+    assert put(server, "mine", tcp=True, token=ada).status == 200
+    for reply in (
+        put(server, "yours", "team-b", tcp=True, token=ada),
+        server.send("PUT", "/v1/objects/Budget/team-a", budget("team-a", 8), tcp=True, token=ada),
+        server.send("POST", "/v1/objects/Node/box/actions/drain", tcp=True, token=ada),
+        server.send("PUT", "/v1/users/ada", {"admin": True}, tcp=True, token=ada),
+        server.send("POST", "/v1/tokens", {"user": "root"}, tcp=True, token=ada),
+        server.send("POST", "/v1/plan", run("p", "team-b"), tcp=True, token=ada),
+    ):
+        assert (reply.status, reply.code) == (403, "Forbidden")
+    assert server.send("GET", "/v1/objects/Run/yours").status == 404
+    both = {"manifests": [run("mine-2"), run("yours", "team-b")]}
+    assert server.send("POST", "/v1/apply", both, tcp=True, token=ada).status == 403
+    assert server.send("GET", "/v1/objects/Run/mine-2").status == 404, "nothing was half applied"
+
+
+def test_a_revoked_or_wrong_token_opens_nothing(server: Running) -> None:
+    """Not even reading: somebody who shows a token means to be somebody."""
+    bob = server.token("bob", "team-b")
+    (row,) = server.ok("GET", "/v1/tokens", tcp=True, token=bob)
+    assert (row["user"], row["revoked"]) == ("bob", None)
+    other = next(row for row in server.ok("GET", "/v1/tokens") if row["user"] != "bob")
+    refused = server.send("DELETE", f"/v1/tokens/{other['id']}", tcp=True, token=bob)
+    assert refused.status == 403
+    assert server.ok("DELETE", f"/v1/tokens/{row['id']}", tcp=True, token=bob)["revoked"]
+    for token in (bob, bob[:-1], "", "x y", "flt_" + "A" * 43):
+        reply = server.send("GET", "/v1/budgets", tcp=True, token=token)
+        assert (reply.status, reply.code) == (401, "Unauthenticated"), token
+    assert server.send("DELETE", f"/v1/tokens/{row['id']}").status == 409
+    assert server.send("DELETE", "/v1/tokens/none").status == 404
+    basic = {"Authorization": "Basic cm9vdDpyb290"}
+    assert server.send("GET", "/v1/budgets", tcp=True, headers=basic).status == 401
+
+
+def test_a_user_that_is_unbound_acts_for_nobody(server: Running) -> None:
+    """A binding is asked at every request, not when the token was made."""
+    eve = server.token("eve", "team-b")
+    assert put(server, "eves", "team-b", tcp=True, token=eve).status == 200
+    server.ok("DELETE", "/v1/users/eve")
+    assert put(server, "eves-2", "team-b", tcp=True, token=eve).status == 403
+    assert server.send("DELETE", "/v1/users/eve").status == 404
+
+
+def test_only_those_of_the_owner_see_commands_and_output(server: Running) -> None:
+    """Commands, variables and output may hold what others must not see."""
+    secret = run("quiet", command=["echo", "hush"], env={"KEY": "hush"})
+    server.apply(secret)
+    bob, ada = server.token("bob", "team-b"), server.token("ada", "team-a")
+    server.ended("quiet")
+    for how in ({"tcp": True}, {"tcp": True, "token": bob}):
+        for path in ("/v1/objects/Run/quiet", "/v1/objects/Run", "/v1/explain/Run/quiet",
+                     "/v1/events?limit=1000"):  # fmt: skip
+            assert b"hush" not in server.send("GET", path, **how).data, path
+    assert server.send("GET", "/v1/runs/quiet/logs", tcp=True, token=bob).status == 403
+    assert server.send("GET", "/v1/runs/quiet/logs", tcp=True, token=ada).data == b"hush\n"
+    mine = server.ok("GET", "/v1/objects/Run/quiet", tcp=True, token=ada)
+    assert mine["spec"]["env"] == {"KEY": "hush"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example:{port}"}, 403),
+        ({"Host": "localhost:{port}"}, 200),
+        ({"Host": "127.0.0.1:{port}"}, 200),
+        ({"Host": "127.0.0.1"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Origin": "http://localhost:{port}"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_names_that_are_not_ours_are_not_answered(
+    server: Running, headers: dict[str, str], status: int
+) -> None:
+    """DNS rebinding shows in Host, a page from elsewhere in Origin; a token does not help them."""
+    given = {name: value.format(port=server.port) for name, value in headers.items()}
+    for token in (None, server.token("ada", "team-a")):
+        reply = server.send("GET", "/v1/budgets", tcp=True, token=token, headers=given)
+        assert reply.status == status
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_kernel_says_who_is_at_the_socket(server: Running) -> None:
+    """Another user of the machine: may look, acts for the owners it is bound to, is no admin."""
+
+    def ask(method: str, target: str, body: object = None) -> tuple[int, str]:
+        text = "" if body is None else json.dumps(body)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", ASK, str(server.socket), method, target,
+             text],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        status, data = json.loads(done.stdout)
+        return status, data
+
+    me = json.loads(ask("GET", "/v1/whoami")[1])
+    assert (me["admin"], me["owners"], me["anonymous"]) == (False, [], False)
+    assert ask("PUT", "/v1/objects/Run/n", run("n"))[0] == 403
+    server.ok("PUT", f"/v1/users/{me['user']}", {"owners": ["team-a"]})
+    assert ask("PUT", "/v1/objects/Run/n", run("n"))[0] == 200
+    assert ask("PUT", "/v1/objects/Node/n", {})[0] == 422
+    assert ask("GET", "/v1/users")[0] == 403
+    assert server.ok("GET", "/v1/whoami")["admin"]
+
+
+def test_bindings_and_tokens_survive_a_restart() -> None:
+    """They are in the ledger: revoked stays revoked, bound stays bound."""
+    with short_folder() as folder:
+        with serving(folder) as first:
+            ada, bob = first.token("ada", "team-a"), first.token("bob", "team-b")
+            token = next(row["id"] for row in first.ok("GET", "/v1/tokens") if row["user"] == "bob")
+            first.ok("DELETE", f"/v1/tokens/{token}")
+        with serving(folder) as second:
+            assert second.ok("GET", "/v1/whoami", tcp=True, token=ada)["owners"] == ["team-a"]
+            assert second.send("GET", "/v1/whoami", tcp=True, token=bob).status == 401
+            kinds = [each["kind"] for each in second.ok("GET", "/v1/events")["items"]]
+            assert kinds.count("access.token") == 3
+        assert ada.encode() not in (folder / "ledger.db").read_bytes()

@@ -1,0 +1,221 @@
+"""Objects, plans, actions, tables, streams and metrics through a real server."""
+
+import http.client
+import json
+import threading
+
+import pytest
+
+from tests.api.servers import Running, budget, manifest, node, run
+
+DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
+
+
+def test_versions_guard_against_lost_updates(server: Running) -> None:
+    """Two editors of one object: the second is told, and nothing is overwritten."""
+    path = "/v1/objects/Budget/edited"
+    first = server.ok("PUT", path + "?expected_version=0", budget("edited", 4))["object"]
+    version = first["metadata"]["resourceVersion"]
+    assert server.send("PUT", path + "?expected_version=0", budget("edited", 5)).status == 409
+    assert server.ok("PUT", f"{path}?expected_version={version}", budget("edited", 6))[
+        "change"
+    ] == ("configured")
+    late = server.send("PUT", f"{path}?expected_version={version}", budget("edited", 7))
+    assert (late.status, late.code) == (409, "Conflict")
+    stale = {**budget("edited", 8), "metadata": first["metadata"]}
+    assert server.send("PUT", path, stale).status == 409
+    now = server.ok("GET", path)
+    assert now["spec"]["envelopes"][0]["concurrency"] == 6
+    assert server.ok("PUT", path, now)["change"] == "unchanged"
+    assert server.ok("DELETE", path)["metadata"]["name"] == "edited"
+    assert server.send("GET", path).status == 404
+
+
+def test_a_dry_run_writes_nothing(server: Running) -> None:
+    """Not for one, not for several, not for a removal."""
+    size = server.ok("GET", "/v1/head")["size"]
+    made = server.ok("PUT", "/v1/objects/Run/dry?dry_run=true", run("dry"))
+    assert (made["change"], made["preview"]["starts"]) == ("created", True)
+    body = {"manifests": [run("dry"), budget("dry")], "dry_run": True}
+    assert [each["change"] for each in server.ok("POST", "/v1/apply", body)["items"]] == [
+        "created", "created",
+    ]  # fmt: skip
+    server.ok("DELETE", "/v1/objects/Node/box?dry_run=true")
+    assert server.ok("POST", "/v1/plan", run("dry"))["funded"]
+    assert server.ok("GET", "/v1/head")["size"] == size
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        (b"", 400, None),
+        (b"{", 400, None),
+        (b'{"a": 1, "a": 2}', 400, None),
+        (b'{"a": NaN}', 422, "apiVersion"),
+        (b"\xff\xfe", 400, None),
+        (DEEP, 400, None),
+        (b"[" * 100_000, 400, None),
+        (b'{"metadata":' + b"[" * 40 + b"]" * 40 + b"}", 400, None),
+        (b"[1]", 422, "$"),
+        (b" " * (4 * 2**20 + 1), 413, None),
+        (run("hostile", gpus=0), 422, "spec.totalGPUs"),
+        (run("hostile", gpus=-1), 422, "spec.totalGPUs"),
+        (run("hostile", gpus=1.5), 422, "spec.totalGPUs"),
+        (run("hostile", gpus=10**30), 422, "spec.totalGPUs"),
+        (run("hostile", surprise=1), 422, "spec.surprise"),
+        (run("hostile", duration="soon"), 422, "spec.duration"),
+        (run("hostile", owner=""), 422, "spec.owner"),
+        (run("hostile", env={"A=B": "x"}), 422, "spec.env"),
+        (run("another"), 422, "metadata.name"),
+        (manifest("Run", "../x", owner="a"), 422, "metadata.name"),
+        (manifest("Lease", "hostile"), 422, "kind"),
+        (node("hostile"), 422, "kind"),
+        ({**run("hostile"), "apiVersion": "v1"}, 422, "apiVersion"),
+    ],
+)
+def test_hostile_bodies_change_nothing(
+    server: Running, body: object, status: int, path: str | None
+) -> None:
+    """Each is refused with the field, nothing is written, the server goes on."""
+    size = server.ok("GET", "/v1/head")["size"]
+    reply = server.send("PUT", "/v1/objects/Run/hostile", body)
+    assert reply.status == status, reply
+    assert reply.code
+    assert reply.json["error"]["path"] == path
+    assert server.ok("GET", "/v1/head")["size"] == size
+
+
+def test_bad_queries_and_paths(server: Running) -> None:
+    """Unknown, repeated and impossible parameters; unknown kinds, paths and methods."""
+    for path, status in (
+        ("/v1/events?after=-1", 422), ("/v1/events?after=1_0", 422), ("/v1/events?x=1", 422),
+        ("/v1/events?after=1&after=2", 422), ("/v1/budgets?x=1", 422), ("/v1/sponsors", 422),
+        ("/v1/objects/Pod", 422), ("/v1/objects/Run/none", 404), ("/v1/nothing", 404),
+        ("/v1/report?start=yesterday", 422), ("/v1/consistency?old=2&new=1", 422),
+        ("/v1/report?start=2026-02-01T00:00:00Z&end=2026-01-01T00:00:00Z", 422),
+        ("/v1/explain/Run/none", 404), ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422),
+    ):  # fmt: skip
+        reply = server.send("GET", path)
+        assert reply.status == status, (path, reply)
+        assert reply.code
+    assert server.send("PATCH", "/v1/budgets").status == 405
+    assert server.send("POST", "/v1/objects/Run/none/actions/cancel").status == 404
+    assert server.send("POST", "/v1/objects/Run/none/actions/fly").status == 409
+    several = {"manifests": [budget("whole"), run("broken", gpus=0)]}
+    reply = server.send("POST", "/v1/apply", several)
+    assert (reply.status, reply.json["error"]["path"]) == (422, "manifests[1].spec.totalGPUs")
+    assert server.send("GET", "/v1/objects/Budget/whole").status == 404
+
+
+def test_a_run_is_really_run_and_charged(server: Running) -> None:
+    """Its devices in its environment, its output kept, its leases closed, its hours posted."""
+    body = run(
+        "real", gpus=2, command=["sh", "-c", "echo devices $CUDA_VISIBLE_DEVICES; sleep 0.3"]
+    )
+    server.apply(body)
+    status = server.ended("real")
+    assert (status["phase"], status["exitCode"], status["width"]) == ("Completed", 0, 0)
+    log = server.send("GET", "/v1/runs/real/logs?follow=true")
+    assert log.data.startswith(b"devices ")
+    assert len(log.data.split()[1].split(b",")) == 2
+    assert server.send("GET", "/v1/runs/real/logs?tail=0").data == b""
+    rows = server.ok("GET", "/v1/report")
+    assert sum(row["gpu_hours"] for row in rows if row["owner"] == "team-a") > 0
+    assert any(row["kind"] == "idle" for row in rows)
+    text = server.send("GET", "/v1/report?format=csv")
+    assert text.headers["content-type"].startswith("text/csv")
+    assert text.data.splitlines()[0].startswith(b"kind,day,owner,payer")
+    explained = server.ok("GET", "/v1/explain/Run/real")
+    assert explained["cover"]["output"]["funded"]
+
+
+def test_a_run_is_paused_resumed_and_cancelled(server: Running) -> None:
+    """Verbs on a live process; a second cancel of an ended run is refused."""
+    server.apply(run("long", owner="team-b", command=["sleep", "600"]))
+    server.until("running", lambda: server.status("Run", "long")["phase"] == "Running")
+    leases = [row for row in server.ok("GET", "/v1/leases") if row["run"] == "long"]
+    assert [row["owner"] for row in leases] == ["team-b"]
+    act = "/v1/objects/Run/long/actions/"
+    assert server.ok("POST", act + "pause")["status"]["paused"]
+    assert not server.ok("POST", act + "resume")["status"]["paused"]
+    assert server.send("DELETE", "/v1/objects/Run/long").status == 409
+    server.ok("POST", act + "cancel")
+    assert server.ended("long")["reason"] == "Cancelled"
+    refused = server.send("POST", act + "cancel")
+    assert (refused.status, refused.code) == (409, "RunEnded")
+
+
+def test_watchers_hear_of_everything_in_order(server: Running) -> None:
+    """JSON lines, server-sent events and a long poll tell the same story."""
+    after = server.ok("GET", "/v1/head")["size"]
+    heard: dict[str, bytes] = {}
+
+    def listen(name: str, path: str, accept: str) -> None:
+        heard[name] = server.send("GET", path, headers={"Accept": accept}).data
+
+    listeners = [
+        threading.Thread(target=listen, args=each)
+        for each in (
+            ("lines", f"/v1/watch?after={after}&limit=2", "*/*"),
+            ("sse", f"/v1/watch?after={after}&limit=2", "text/event-stream"),
+            ("poll", f"/v1/events?after={after}&wait_s=30&limit=2", "*/*"),
+        )
+    ]
+    for each in listeners:
+        each.start()
+    server.apply(budget("watched"))
+    server.apply(budget("watched", 5))
+    for each in listeners:
+        each.join(timeout=20)
+        assert not each.is_alive()
+    lines = [json.loads(line) for line in heard["lines"].splitlines()]
+    assert [each["seq"] for each in lines] == [after + 1, after + 2]
+    assert lines[0]["object"] == {"kind": "Budget", "name": "watched"}
+    told = [line for line in heard["sse"].splitlines() if line.startswith(b"data: ")]
+    assert [json.loads(line[6:]) for line in told] == lines
+    assert json.loads(heard["poll"])["items"][0] == lines[0]
+
+
+def test_every_reply_carries_the_head(server: Running) -> None:
+    """Successes and errors; a later one is proved to continue the earlier."""
+    replies = [server.send("GET", path) for path in ("/v1/budgets", "/v1/none", "/metrics")]
+    replies.append(server.send("GET", "/v1/budgets", tcp=True, headers={"Host": "evil"}))
+    replies.append(server.send("GET", "/v1/watch?after=0&limit=1"))
+    for reply in replies:
+        size, root = reply.headers["fairlead-head"].split(":")
+        assert int(size) > 0
+        assert len(root) == 64
+    head = server.ok("GET", "/v1/head")
+    proof = server.ok("GET", f"/v1/consistency?old=1&new={head['size']}")
+    assert proof["proof"]
+
+
+def test_metrics_as_prometheus_reads_them(server: Running) -> None:
+    """Every promised name; refusals and lending denials are counted."""
+    lending = {"allow": True, "to": ["nobody-here"]}
+    server.apply(budget("lender", lending=lending))
+    funding = {"allowBorrow": True, "sponsors": ["lender"]}
+    server.apply(run("denied", owner="team-x", funding=funding))
+    server.until("refused", lambda: server.status("Run", "denied")["refusal"])
+    assert server.status("Run", "denied")["reason"] == "ACLDenied"
+    text = server.send("GET", "/metrics", tcp=True).data.decode()
+    for name in (
+        "budget_concurrency_used", "budget_concurrency_remaining", "budget_gpu_hours_used",
+        "budget_gpu_hours_remaining", "budget_gpu_hours_total", "budget_lent_gpus",
+        "budget_lending_denied_total", "cover_plans_total",
+    ):  # fmt: skip
+        assert f"# TYPE {name.removesuffix('_total')}" in text, name
+    assert 'budget_concurrency_remaining{budget="lender",envelope="main"} 4.0' in text
+    assert 'cover_plans_total{result="ACLDenied"} 1.0' in text
+    assert 'budget_lending_denied_total{budget="lender",envelope="main"} 1.0' in text
+
+
+def test_a_client_that_leaves_does_not_matter(server: Running) -> None:
+    """Half a request, half a body, a stream cut off: the next one is answered."""
+    for data in (b"GET /v1/bud", b"PUT /v1/objects/Run/x HTTP/1.1\r\nHost: x\r\n"
+                 b"Content-Length: 100\r\n\r\n{", b"\x00\x01\x02\r\n\r\n"):  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.connect()
+        connection.sock.sendall(data)
+        connection.close()
+    assert server.ok("GET", "/healthz", tcp=True)["ok"]
