@@ -26,6 +26,8 @@ CONNECT_TIMEOUT_S = 10
 # The first half of the advisory locks' keys ("flea"); the second is the oid of a table of ours,
 # so that ledgers in other schemas of the same database have other locks.
 LOCK_SPACE = 0x666C6561
+# Read back from the server: a commit that returned must survive the loss of power.
+DURABLE = ("synchronous_commit", "fsync", "full_page_writes")
 _DAMAGED = (errors.DataCorrupted, errors.IndexCorrupted)
 
 
@@ -34,6 +36,8 @@ def fault(error: psycopg.Error, doing: str) -> Fault:
     message = f"cannot {doing}: {' '.join(str(error).split())}"
     if isinstance(error, _DAMAGED):
         return Damaged(message)
+    if isinstance(error, errors.UndefinedTable):
+        return PermanentFault("there is no ledger in this schema of the database")
     # OperationalError: no connection, no space, no memory, shutting down, timed out.
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
@@ -57,12 +61,13 @@ class Database:
 
     def connect(self) -> Connection:
         """A connection whose commits are durable when they return; what was asked is read back."""
-        connection = psycopg.connect(
-            self._dsn,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="fairlead",
-        )
+        with faults("connect"):
+            connection = psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="fairlead",
+            )
         try:
             name = sql.Identifier(self.schema)
             connection.execute(sql.SQL("SET search_path TO {}").format(name))
@@ -70,7 +75,7 @@ class Database:
             connection.execute(
                 sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS))
             )
-            for setting in ("synchronous_commit", "fsync", "full_page_writes"):
+            for setting in DURABLE:
                 row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
                 if row is None or row[0] != "on":
                     raise PermanentFault(f"PostgreSQL runs with {setting} off; a ledger needs it")
