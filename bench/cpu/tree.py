@@ -36,6 +36,9 @@ class BenchTree:
         self._control = self.host.cpu_mount / f"{name}-control"
         self._control.mkdir()
         _write_shares(self._control, self.host.version, CONTROL_SHARES)
+        real_time = self._control / "cpu.rt_runtime_us"
+        if real_time.exists():  # the generator is real-time; v1 grants that per cgroup
+            real_time.write_text("400000")
         (self._control / "cgroup.procs").write_text(str(os.getpid()))
         cpuacct = self.host.cpuacct_mount
         self.files: CgroupFiles = open_files(
