@@ -39,6 +39,7 @@ class LazyGroup(click.Group):
         "owes": ("fairlead.cli.tables:owes", "who owes whom"),
         "pause": ("fairlead.cli.runs:pause", "stop runs in place"),
         "plan": ("fairlead.cli.objects:plan", "who would pay for a run, or what would fix it"),
+        "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
         "report": ("fairlead.cli.tables:report", "GPU-hours as CSV for chargeback"),
         "resume": ("fairlead.cli.runs:resume", "let paused runs go on"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
