@@ -15,6 +15,7 @@ meter, so that spent = used − overdraft never passes what was granted.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 from fairlead.core.gpu.charges import DAY_MS, Charge, settle
 from fairlead.core.gpu.model import Budget, Envelope, Lease, Window
@@ -403,6 +404,10 @@ class _Moment(Mapping[Key, Usage]):
         if known is None:
             known = self._known[key] = self._accounts[key].usage(self._now_ms)
         return known
+
+    # `Mapping.get` would go through an exception for every unknown key.
+    def get(self, key: Key, default: Any = None) -> Any:
+        return self[key] if key in self._accounts else default
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._accounts)

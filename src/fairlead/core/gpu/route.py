@@ -7,6 +7,7 @@ sponsor's, the lending sub-caps, the ACL and what the run may borrow.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop
 
 from fairlead.core.gpu.family import ORDER, Families, Kin, Tier
 from fairlead.core.gpu.model import (
@@ -89,6 +90,29 @@ def find_route(book: Book, request: Request, now_ms: int) -> Route:
     return Route(candidates, tuple(gates.found))
 
 
+def find_start(book: Book, request: Request, now_ms: int) -> Route | None:
+    """The first part of the route, as far as the request is covered in full; None if it is not.
+
+    Most requests are covered by their own few envelopes: of a family's hundred, the usage and the
+    caps of the other ninety need not be worked out (measured: a third of the time).
+    """
+    ranked = list(_reachable(book, request, now_ms))
+    heapify(ranked)
+    gates, wanted = _Gates(book, request), request.gpus
+    candidates: list[Candidate] = []
+    left: list[int] = []
+    while ranked and wanted:
+        _, tier, budget, envelope = heappop(ranked)
+        before = gates.before(tier, budget, envelope)
+        left += [gate.gpus for gate in gates.found[len(left) :]]
+        gpus = min(wanted, *(left[gate] for gate in before))
+        for gate in before:
+            left[gate] -= gpus
+        wanted -= gpus
+        candidates.append(Candidate(tier, budget, envelope, before))
+    return None if wanted else Route(tuple(candidates), tuple(gates.found))
+
+
 _Rank = tuple[int, int, str, str, str]
 
 
@@ -164,19 +188,18 @@ class _Gates:
 
 
 def _pair(
-    request: Request,
-    at: tuple[str, str, str],
-    limits: tuple[int | None, int | None],
-    used: Usage,
-) -> Iterator[Gate]:
+    request: Request, at: tuple[str, str, str], limits: tuple[int | None, int | None], used: Usage
+) -> list[Gate]:
     """The gates of one cap: on GPUs at once and on hours, where it has them."""
     limit_gpus, limit_ms = limits
+    gates = []
     if limit_gpus is not None:
-        yield Gate(Binding(*at, limit_gpus, used.gpus), max(0, limit_gpus - used.gpus))
+        gates.append(Gate(Binding(*at, limit_gpus, used.gpus), max(0, limit_gpus - used.gpus)))
     if limit_ms is not None:
         spent_ms = used.used_ms + used.held_ms
         passing = _paid(limit_ms - spent_ms, request)
-        yield Gate(Binding(*at, limit_ms, spent_ms, hours=True), passing)
+        gates.append(Gate(Binding(*at, limit_ms, spent_ms, hours=True), passing))
+    return gates
 
 
 def _paid(left_ms: int, request: Request) -> int:
