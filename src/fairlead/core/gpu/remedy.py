@@ -4,7 +4,7 @@ Kinds are tried in a fixed order; within a kind the smallest new value wins, tie
 name. A change makes room at one gate of the route, so every kind is searched alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,25 +60,25 @@ class Remedy:
 
 def find_remedy(book: Book, request: Request, now_ms: int) -> Remedy | None:
     """The first kind of change that helps alone, with its smallest value; None when none does."""
-    route = find_route(book, request, now_ms)
+    route, enough = find_route(book, request, now_ms), request.enough_gpus
+    rooms = [gate.gpus for gate in route.gates]
+    shut = take(route, rooms, enough).binding  # more room at any other gate changes nothing
     for change in Change:
-        best = min(_raised(change, route, request), default=None)
+        best = min(_raised(change, route, request, shut), default=None)
         if best is not None:
             _, _, _, index, gpus = best
-            rooms = [gate.gpus for gate in route.gates]
             rooms[index] = gpus
-            covered = take(route, rooms, request.enough_gpus).gpus == request.enough_gpus
-            require(covered, "a remedy covers the request")
+            require(take(route, rooms, enough).gpus == enough, "a remedy covers the request")
             return _remedy(change, route, request, index, gpus)
     return None
 
 
 def _raised(
-    change: Change, route: Route, request: Request
+    change: Change, route: Route, request: Request, shut: Iterable[int]
 ) -> Iterator[tuple[int, str, str, int, int]]:
     """The new limit of each cap that helps, with its budget, its name, its gate and the room."""
-    for index, gate in enumerate(route.gates):
-        cap = gate.cap
+    for index in shut:
+        cap = route.gates[index].cap
         if (cap.kind, cap.hours) == _CAPS[change]:
             gpus = _least_room(route, index, request)
             if gpus is not None:
