@@ -2,10 +2,11 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fairlead.ledger.keys import KeyDirectory
-from fairlead.ledger.reading import Reading
-from fairlead.ledger.sqlite import SqliteLedger, SqliteReader
+if TYPE_CHECKING:
+    from fairlead.ledger.reading import Reading
+    from fairlead.ledger.sqlite import SqliteLedger
 
 FILE, KEYS = "ledger.db", "keys"
 
@@ -26,15 +27,19 @@ def default_ledger() -> Path:
     return state_directory() / FILE
 
 
-def open_file(path: Path) -> SqliteLedger:
+def open_file(path: Path) -> "SqliteLedger":
     """A ledger for writing, with its keys in the directory `keys` beside it."""
+    from fairlead.ledger import KeyDirectory, SqliteLedger  # noqa: PLC0415 - see the package
+
     return SqliteLedger.open(path, KeyDirectory(path.parent / KEYS))
 
 
-def open_for_reading(place: str | Path) -> Reading:
+def open_for_reading(place: str | Path) -> "Reading":
     """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
     if str(place).startswith(("postgresql://", "postgres://")):
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
 
         return PostgresReader(str(place))
+    from fairlead.ledger import SqliteReader  # noqa: PLC0415 - see the package
+
     return SqliteReader(place)
