@@ -217,7 +217,10 @@ def test_accounts_are_a_mapping_worked_out_when_looked_at() -> None:
     assert list(moment) == [("a", "west")]
     assert len(moment) == 1
     assert moment["a", "west"] == Usage() == accounts.usage(("no", "body"), T0)
+    assert moment["a", "west"] is moment.get(("a", "west"))
+    assert moment.get(("no", "body"), 7) == 7
     assert accounts.get("no", "body") is None
+    assert not accounts.has_leases(Budget("a", "a", (), (WEST,)))
 
 
 def test_an_envelope_that_comes_back_has_its_charges() -> None:

@@ -189,6 +189,20 @@ def test_a_funded_run_waits_for_devices_and_says_so_once(world: World) -> None:
     assert world.status("Run", "r")["phase"] == "Running"
 
 
+def test_a_refusal_is_over_when_only_devices_are_missing(world: World) -> None:
+    """First no budget, then no devices, then no budget again: three answers, each recorded."""
+    world.apply(budget("a", "a", envelope(concurrency=2)), node(devices=2), run("r", gpus=4))
+    world.turn()
+    world.apply(budget("a"))
+    world.turn()
+    status = world.status("Run", "r")
+    assert (status["reason"], status["refusal"]) == ("NoDevices", None)
+    world.apply(budget("a", "a", envelope(concurrency=2)))
+    world.turn()
+    assert world.status("Run", "r")["reason"] == "ConcurrencyCapExceeded"
+    assert world.kinds().count("gpu.fund") == 2
+
+
 def test_a_malleable_run_starts_at_the_width_that_is_paid_and_placed(world: World) -> None:
     """Paid for six, devices for four: four; never below its minimum."""
     world.apply(budget("a", "a", envelope(concurrency=6)), node(devices=5))
@@ -455,6 +469,43 @@ def test_a_crash_between_record_and_start_is_healed(world: World) -> None:
     assert [call for call in world.executor.calls if call[0] == "start"] == [
         ("start", world.status("Run", "r")["job"])
     ]
+
+
+def test_an_executor_that_cannot_be_asked_is_asked_again(world: World) -> None:
+    """Its faults are kept for people; nothing is lost, and nothing is ended twice."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.turn()
+    world.executor.end("r", world.now_ms)
+    fault = TemporaryFault("no answer", retry_after_ms=1)
+    for broken in ("poll", "acknowledge", "running"):
+        setattr(world.executor, broken, _raising(fault))
+        world.turn(0.1)
+        assert world.plane.faults == {f"*{broken}": "no answer"}
+        delattr(world.executor, broken)
+    world.turn(0.1)
+    assert world.plane.faults == {}
+    assert world.status("Run", "r")["phase"] == "Completed"
+    assert world.kinds().count("charge.post") == 1
+
+
+def _raising(fault: Exception) -> Any:
+    def raising(*_: Any) -> None:
+        raise fault
+
+    return raising
+
+
+def test_a_pause_that_fails_is_tried_again(world: World) -> None:
+    """At the next turn; the ledger says what is wanted."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.turn()
+    world.executor.pause = _raising(TemporaryFault("busy", retry_after_ms=1))  # type: ignore[method-assign]
+    world.plane.act("Run", "r", "pause", author=ALICE)
+    assert world.plane.faults == {"r": "busy"}
+    del world.executor.pause  # type: ignore[method-assign]
+    world.turn()
+    assert world.executor.calls[-1] == ("pause", "r")
+    assert world.plane.faults == {}
 
 
 # -- who may ------------------------------------------------------------------------------------

@@ -369,6 +369,11 @@ class Accounts:
         """One envelope's account."""
         return self._accounts.get((budget, envelope))
 
+    def has_leases(self, budget: Budget) -> bool:
+        """Whether any of a budget's envelopes pays for an open lease."""
+        keys = ((budget.name, envelope.name) for envelope in budget.envelopes)
+        return any(self._accounts[key].leases for key in keys)
+
     def usage(self, key: Key, now_ms: int) -> Usage:
         """One envelope's usage; that of an unknown one is nothing."""
         account = self._accounts.get(key)

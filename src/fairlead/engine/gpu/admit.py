@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fairlead.core.canonical import digest
-from fairlead.core.gpu import Request, Tier
+from fairlead.core.gpu import Request, Tier, cover
 from fairlead.core.gpu.charges import split_hold
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import require
@@ -19,6 +19,7 @@ from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Draft
 from fairlead.schema.fund import fund, fund_document
+from fairlead.schema.gpu import from_plan
 from fairlead.schema.objects import (
     BudgetSpec,
     RunSpec,
@@ -96,10 +97,12 @@ def fund_input(projection: Projection, request: Request, now_ms: int) -> dict[st
 def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
     spec, state = projection.run_spec(name), projection.runs[name]
+    if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
+        return []
     verdict = consider(projection, spec, now_ms)
     job = projection.next_job(name)
     if not verdict.output["funded"]:
-        return _refused(projection, name, state, verdict, now_ms)
+        return _refused(projection, name, verdict, now_ms)
     if not verdict.starts:
         return _waiting(name, state, verdict, now_ms)
     drafts = [
@@ -118,13 +121,17 @@ def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     return drafts
 
 
-def _refused(
-    projection: Projection, name: str, state: RunState, verdict: Verdict, now_ms: int
-) -> list[Draft]:
+def _still_refused(
+    projection: Projection, spec: RunSpec, refusal: dict[str, Any], now_ms: int
+) -> bool:
+    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover."""
+    plan = cover(projection.book(now_ms), to_request(spec), now_ms)
+    return not plan.funded and _gist(from_plan(plan, None)["refusal"]) == _gist(refusal)
+
+
+def _refused(projection: Projection, name: str, verdict: Verdict, now_ms: int) -> list[Draft]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     refusal = verdict.output["refusal"]
-    if _gist(state.refusal) == _gist(refusal):
-        return []
     body = {
         "run": name, "phase": Phase.PENDING.value, "reason": refusal["code"],
         "message": refusal["message"],
@@ -132,14 +139,10 @@ def _refused(
     return [_cover_draft(projection, name, verdict, now_ms), _draft("run.phase", now_ms, body)]
 
 
-def _gist(refusal: dict[str, Any] | None) -> object:
+def _gist(refusal: dict[str, Any]) -> object:
     """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
-    if refusal is None:
-        return None
-    remedy = refusal["remedy"] or {}
     binding = [(b["kind"], b["budget"], b["name"], b["limit"]) for b in refusal["binding"]]
-    target = [remedy.get(key) for key in ("change", "budget", "name")]
-    return (refusal["code"], refusal["shortfall_gpus"], binding, target)
+    return (refusal["code"], refusal["shortfall_gpus"], binding)
 
 
 def _waiting(name: str, state: RunState, verdict: Verdict, now_ms: int) -> list[Draft]:

@@ -154,7 +154,9 @@ class Store(Core):
                 self._catch_up()
                 drafts = decide()
                 return Applied(self._preview_object(given, drafts), change, self._preview(given))  # type: ignore[arg-type]
-            if kind == "Budget" and self._projection.get(kind, name) is not None:
+            before = self._projection.get(kind, name)
+            if kind == "Budget" and before is not None:
+                self._may_apply(author, given, before)
                 self._refund([name])  # hours that ran out before the edit ran out under its caps
             self._commit(decide)
             if change == "configured" and kind == "Budget":

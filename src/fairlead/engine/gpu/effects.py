@@ -24,7 +24,7 @@ class Effects(Core):
         self._stopped_in_place: set[str] = set()
         """Jobs that this process paused."""
         self.faults: dict[str, str] = {}
-        """What the executor last failed at, by run (`*`: at all); for status pages and logs."""
+        """What the executor last failed at, by run or `*call`; for status pages and logs."""
 
     def _has_process(self, name: str) -> bool:
         return self._executor is not None and bool(self._projection.run_spec(name).command)
@@ -32,19 +32,21 @@ class Effects(Core):
     def _poll(self) -> list[Exit]:
         found: list[Exit] = []
         if self._executor is not None:
-            self._try("*", lambda: found.extend(self._executor.poll()))  # type: ignore[union-attr]
+            self._try("*poll", lambda: found.extend(self._executor.poll()))  # type: ignore[union-attr]
         return found
 
     def _acknowledge(self, exits: Iterable[Exit]) -> None:
         """They stand in the ledger; when this fails they are heard of again, and known."""
         gone = list(exits)
         if gone and self._executor is not None:
-            self._try("*", lambda: self._executor.acknowledge(gone))  # type: ignore[union-attr]
+            self._try("*acknowledge", lambda: self._executor.acknowledge(gone))  # type: ignore[union-attr]
 
     def _touch_world(self) -> None:
         """Every run's job as the ledger wants it."""
         executor, running = self._executor, set[str]()
-        if executor is None or not self._try("*", lambda: running.update(executor.running())):
+        if executor is None or not self._try(
+            "*running", lambda: running.update(executor.running())
+        ):
             return
         wanted = {state.job for state in self._projection.runs.values() if state.job is not None}
         for job in sorted(running - wanted):

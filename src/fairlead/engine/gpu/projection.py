@@ -45,6 +45,7 @@ class Projection:
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
         self._book: Book | None = None
+        self._nodes: list[Node] | None = None
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -75,13 +76,16 @@ class Projection:
         return self._book
 
     def nodes(self) -> list[Node]:
-        """Nodes with the devices that nobody leases."""
+        """Nodes with the devices that nobody leases; kept until one of either changes."""
+        if self._nodes is not None:
+            return self._nodes
         found = []
         for stored in self.of_kind("Node"):
             spec = node_spec(stored)
             taken = self.taken.get(stored.name, {})
             free = tuple(i for i in range(spec.devices) if i not in taken)
             found.append(to_node(stored.name, spec, free))
+        self._nodes = found
         return found
 
     def pending(self) -> list[str]:
@@ -110,6 +114,7 @@ class Projection:
 
     def adopt(self, fact: LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
+        self._nodes = None
         self.leases[fact.id] = fact
         for slot in fact.slots:
             node, ordinal = parse_slot(slot)
@@ -128,6 +133,7 @@ class Projection:
             entry.time_ms if before is None else before.created_ms, body["labels"], spec,
             body["spec"], entry.author if before is None else before.user,
         )  # fmt: skip
+        self._nodes = None
         if isinstance(spec, BudgetSpec):
             self.budgets[name] = to_budget(name, spec)
             self.accounts.define(self.budgets[name], entry.time_ms)
@@ -138,6 +144,7 @@ class Projection:
     def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
         kind, name = body["kind"], body["name"]
         del self.objects[kind, name]
+        self._nodes = None
         if kind == "Run":
             del self.runs[name]
         elif kind == "Budget":
@@ -154,6 +161,8 @@ class Projection:
         state.phase, state.reason, state.message = phase, body["reason"], body["message"]
         state.paused, state.stopping = body.get("paused", False), body.get("stopping", False)
         state.shortfall_gpus = body.get("shortfall_gpus", 0)
+        if state.shortfall_gpus:
+            state.refusal = None  # it is funded now, and waits for devices alone
         if phase is Phase.RUNNING and body.get("job") is not None:
             state.job, state.started_ms = body["job"], entry.time_ms
             state.attempt += 1
@@ -190,6 +199,7 @@ class Projection:
 
     def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:
         fact = self.leases.pop(body["lease"])
+        self._nodes = None
         del self.runs[fact.run].leases[fact.id]
         for slot in fact.slots:
             node, ordinal = parse_slot(slot)

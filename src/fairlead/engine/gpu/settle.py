@@ -78,6 +78,8 @@ def refunding(
     drafts: list[Draft] = []
     for name in sorted(budgets):
         budget = projection.budgets[name]
+        if not projection.accounts.has_leases(budget):
+            continue
         lost = demotions(budget, projection.accounts, at_ms)
         for each in lost:
             cap = f"{each.kind} {each.budget}/{each.name}"

@@ -112,6 +112,8 @@ def conditions(
 
 def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
     """Lending entries that match no owner of a budget or a run: most often a slip of the pen."""
+    if not any(envelope.lending.to for envelope in budget.envelopes):
+        return
     owners = {other.owner for other in projection.budgets.values() if other.name != budget.name}
     owners |= {projection.run_spec(name).owner for name in projection.runs}
     owners.discard(budget.owner)
