@@ -38,6 +38,7 @@ up: venv ## set up and watch the CPU market live (Ctrl-C stops it)
 test: check ## set up, then everything: format, lint, types, imports, tests
 
 check: dev ## the quality gates and the whole test suite
+	@$(BIN)/python -m tests.install_components
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/gate.py
 
 fast: dev ## the test suite without the gates
@@ -47,7 +48,8 @@ soak: dev ## the large counts in full; the report goes to bench/results/soak.jso
 	@$(BIN)/python -m tests.soak
 
 bench: dev ## every benchmark; JSON and plots go to bench/results
-	@$(BIN)/python -m bench.cpu_clear
+	@for each in cpu_clear cpu_signal cpu_agent cpu ledger gpu_accounting; do \
+	  echo "--- bench.$$each"; $(BIN)/python -m bench.$$each || exit 1; done
 
 docs: dev ## regenerate the pictures in docs from the running code
 	@$(BIN)/python docs/make_pictures.py
