@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.core.cpu import Policy
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import test_oracle as gpu_oracle
-from tests.e2e import kills
+from tests.e2e import kills, plane_kills
 from tests.ledger import kill as ledger_kill
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
@@ -28,6 +28,7 @@ CHUNK = 5_000
 COVERS = 20_000
 COVER_CHUNK = 1_000
 KILLS = 1_000
+PLANE_KILLS = 500
 
 
 def cpu_clear_invariants() -> dict[str, object]:
@@ -69,6 +70,12 @@ def node_kills() -> dict[str, object]:
         return {**kills.run_kills(KILLS, seed=1, folder=Path(folder))}
 
 
+def control_plane_kills() -> dict[str, object]:
+    """500 kill -9 of the control plane under load: nothing acknowledged lost, nothing twice."""
+    with tempfile.TemporaryDirectory() as folder:
+        return plane_kills.run_kills(PLANE_KILLS, seed=1, folder=Path(folder))
+
+
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "ledger kills": ledger_kill.soak_sqlite,
     "ledger kills, two replicas on PostgreSQL": ledger_kill.soak_postgres,
@@ -76,6 +83,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "cpu.clear against the oracle": cpu_clear_oracle,
     "gpu.cover against the oracle": gpu_cover_oracle,
     "node agent kills": node_kills,
+    "control plane kills": control_plane_kills,
 }
 
 

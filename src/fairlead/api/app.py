@@ -41,13 +41,16 @@ def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None])
     for each in (*ENDPOINTS, own):
         by_path.setdefault(each.path, {})[each.method] = each
     answer = _Answer(service, gate, on_bug)
-    routes = [
-        Route(path, answer.route(methods), methods=_METHODS) for path, methods in by_path.items()
-    ]
+    routes = [_Path(path, answer.route(methods)) for path, methods in by_path.items()]
     return Starlette(routes=routes, exception_handlers={HTTPException: answer.unknown})
 
 
-_METHODS = ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
+class _Path(Route):
+    """Takes every method: what it does not know is answered like everything else, with `Allow`."""
+
+    def __init__(self, path: str, respond: Callable[[Request], Awaitable[Response]]) -> None:
+        super().__init__(path, respond)
+        self.methods = None
 
 
 class _Answer:

@@ -61,6 +61,8 @@ class Endpoint:
     stream: Callable[[Service, Call], Awaitable[Response]] | None = None
     """An async function that answers with a response of its own."""
     errors: tuple[int, ...] = field(default=())
+    any_kind: bool = False
+    """Whether `{kind}` may be Lease, too: those are only looked at."""
 
     @property
     def statuses(self) -> tuple[int, ...]:

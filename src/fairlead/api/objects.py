@@ -125,9 +125,10 @@ def _change(applied: Applied) -> dict[str, Any]:
 _ONE = "/v1/objects/{kind}/{name}"
 ENDPOINTS = (
     Endpoint(
-        "GET", "/v1/objects/{kind}", "Objects of a kind", list_objects, ObjectList, OwnerQuery
+        "GET", "/v1/objects/{kind}", "Objects of a kind", list_objects, ObjectList, OwnerQuery,
+        any_kind=True,
     ),
-    Endpoint("GET", _ONE, "One object", get_object, ObjectDocument),
+    Endpoint("GET", _ONE, "One object", get_object, ObjectDocument, any_kind=True),
     Endpoint(
         "PUT", _ONE, "Create or change an object", put_object, Change, PutQuery, dict, "user",
         errors=(409,),

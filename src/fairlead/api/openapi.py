@@ -9,7 +9,7 @@ import msgspec
 from fairlead import __version__
 from fairlead.api.endpoint import Endpoint
 from fairlead.api.shapes import Error, ObjectKind
-from fairlead.schema.objects import SHAPES
+from fairlead.schema.objects import SHAPES, Kind
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -23,7 +23,7 @@ _TITLES = {
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Everything a client needs to know."""
-    types = [each.answer for each in endpoints] + [Error, ObjectKind, *SHAPES.values()]
+    types = [each.answer for each in endpoints] + [Error, ObjectKind, Kind, *SHAPES.values()]
     types += [each.body for each in endpoints if each.body not in (None, dict)]
     types += [each.query for each in endpoints if each.query is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -47,7 +47,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    parameters = [_path_parameter(name, shown) for name in _PARAMETER.findall(each.path)]
+    parameters = [_path_parameter(name, each, shown) for name in _PARAMETER.findall(each.path)]
     if each.query is not None:
         shape = components[each.query.__name__]
         parameters += [
@@ -83,10 +83,10 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
     return found
 
 
-def _path_parameter(name: str, shown: dict[str, Any]) -> dict[str, Any]:
+def _path_parameter(name: str, each: Endpoint, shown: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
     if name == "kind":
-        schema = shown[str(ObjectKind)]
+        schema = shown[str(ObjectKind if each.any_kind else Kind)]
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

@@ -1,0 +1,92 @@
+"""A control plane as a user runs it: `fairlead up` as a process, commands as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.api.servers import UnixConnection
+
+
+class Plane:
+    """`fairlead up` on a folder, and the command line that talks to it."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder, self.socket = folder, folder / "data" / "fairlead.sock"
+        self.log = folder / "up.log"
+        self.environment = {
+            **os.environ, "FAIRLEAD_SERVER": str(self.socket), "NO_COLOR": "1",
+            "FAIRLEAD_HEADS": str(folder / "heads.json"), "FAIRLEAD_STATE": str(folder / "data"),
+        }  # fmt: skip
+        self.flags = ("--data", str(folder / "data"), "--allow-root", "--grace", "1", *flags)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> "Plane":
+        """Start it and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fairlead", "up", *self.flags],
+                stdout=log, stderr=log, env=self.environment,
+            )  # fmt: skip
+        self.until("answers", lambda: self.ask("/healthz"))
+        return self
+
+    def down(self, how: int = signal.SIGTERM) -> int:
+        """End it."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(timeout=20)
+
+    def run(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+        """One command, whatever comes of it."""
+        return subprocess.run(
+            [sys.executable, "-m", "fairlead", *arguments], input=input, capture_output=True,
+            text=True, check=False, timeout=60, env=self.environment,
+        )  # fmt: skip
+
+    def ok(self, *arguments: str, input: str | None = None) -> str:
+        """A command that must succeed; its output."""
+        done = self.run(*arguments, input=input)
+        assert done.returncode == 0, (arguments, done.stderr, self.log.read_text()[-2000:])
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.ok(*arguments, "-o", "json"))
+
+    def apply(self, *manifests: dict[str, Any]) -> str:
+        return self.ok("apply", "-f", "-", input=documents(*manifests))
+
+    def ask(self, path: str) -> Any:
+        """Straight to the socket: polling with processes would be most of the test's time."""
+        connection = UnixConnection(self.socket)
+        try:
+            connection.request("GET", path)
+            return json.loads(connection.getresponse().read())
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    def phase(self, run: str) -> str:
+        return str(self.ask(f"/v1/objects/Run/{run}")["status"]["phase"])
+
+    def until(self, what: str, holds: Callable[[], Any], seconds: float = 30) -> Any:
+        """Wait for a condition on the world, not for a time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process is not None:
+                assert self.process.poll() is None, self.log.read_text()
+            if found := holds():
+                return found
+            time.sleep(0.05)  # polling interval, not synchronisation
+        raise AssertionError(f"never {what}: {self.log.read_text()[-2000:]}")
+
+
+def documents(*manifests: dict[str, Any]) -> str:
+    """Manifests as a YAML stream; JSON is YAML."""
+    return "\n---\n".join(json.dumps(each) for each in manifests)
