@@ -82,7 +82,8 @@ class Client:
         response, connection = self._send(method, path, body, query or {})
         with connection:
             data = self._read(response)
-        self._keep(response)
+        if response.status != 401:  # who is not let in is not shown a proof either
+            self._keep(response)
         if response.status >= 400:
             raise Answer(response.status, _error(data))
         is_json = (response.headers.get_content_type()) == "application/json"
@@ -148,8 +149,10 @@ class Client:
         response, connection = self._send("GET", "/v1/consistency", None, {"old": old, "new": new})
         with connection:
             data = self._read(response)
+        if response.status == 422:
+            return None  # there is no such proof: the log is shorter than it was
         if response.status >= 400:
-            return None
+            raise Answer(response.status, _error(data))
         return tuple(bytes.fromhex(each) for each in json.loads(data)["proof"])
 
 

@@ -97,7 +97,7 @@ def run() -> None:
 
 def _run() -> int:
     try:
-        code = main.main(standalone_mode=False)
+        code = main.main(prog_name="fairlead", standalone_mode=False)
     except click.exceptions.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
