@@ -158,6 +158,7 @@ def test_a_bad_draft_records_nothing_of_its_batch(ledger: Writing) -> None:
         (draft(2, time_ms=-1), InvariantBroken),
         (draft(2, version=0), InvariantBroken),
         (draft(2, plan_id=None), InvariantBroken),
+        (draft(2, plan_id="a\0b"), InvariantBroken),
         (draft(2, input_digest="AB" * 32), InvariantBroken),
     ]:
         with pytest.raises(error):

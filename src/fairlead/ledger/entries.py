@@ -7,6 +7,7 @@ keys, so the two parts around it are plain byte strings.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -72,11 +73,14 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
 
     Raises `NotCanonical` for a body that JSON cannot carry.
     """
-    require(_KIND.fullmatch(draft.kind) is not None, "a kind is words joined by dots")
+    require(_is_kind(draft.kind), "a kind is words joined by dots")
     require(own or not draft.kind.startswith(RESERVED), "the ledger's own kinds are its own")
     require(0 <= draft.time_ms <= INTEGER_MAX, "a time is milliseconds since 1970")
     require(draft.version >= 1, "versions count from 1")
     require(draft.effect is None or draft.plan_id is not None, "an effect belongs to a plan")
+    # PostgreSQL has no text with a NUL; what one adapter cannot keep, none may.
+    names = (draft.plan_id or "") + (draft.effect or "")
+    require("\0" not in names, "plans and effects have no NUL in their names")
     digest = draft.input_digest
     require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
     front = canonical({
@@ -89,6 +93,11 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
         front=front[:-1] + b',"seq":',
         back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1_024)
+def _is_kind(text: str) -> bool:
+    return _KIND.fullmatch(text) is not None
 
 
 def parse(data: bytes) -> Entry:
