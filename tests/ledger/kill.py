@@ -5,7 +5,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,20 +23,52 @@ def kill_writers(
     place: str, keys: Path, schema: str, *, count: int, seed: int, at_once: int = 1
 ) -> dict[str, int]:
     """`count` times: start `at_once` writers, kill them at random moments, check; then go on."""
-    rng, first, said = random.Random(seed), 0, list[Any]()
-    for _ in range(count):
+    rng, first, books = random.Random(seed), 0, Books(seed)
+    for turn in range(1, count + 1):
         with ThreadPoolExecutor(at_once) as pool:
             lives = []
             for _ in range(at_once):
                 arguments = (place, str(keys), schema, str(first))
                 lives.append(pool.submit(_live, arguments, rng.uniform(0, 0.12)))
                 first += LIFE
-            for life in lives:
-                said += life.result()
+            said = [each for life in lives for each in life.result()]
         with open_ledger(place, str(keys), schema) as ledger:
-            _check(ledger, said, seed)
-            size = ledger.head().head.size
-    return {"kills": count * at_once, "acknowledged": len(said), "entries": size}
+            books.check(ledger, said)
+            if turn == count or turn % 20 == 0:
+                books.verify(ledger)
+    return {"kills": count * at_once, "acknowledged": books.said, "entries": len(books.found)}
+
+
+class Books:
+    """What the writers were promised, compared with what is there; page by page, as it grows."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.said = seed, 0
+        self.found: dict[int, int] = {1: -1}
+        self.numbers: set[int] = set()
+        self.heads: list[SignedHead] = []
+
+    def check(self, ledger: Reading, said: list[Any]) -> None:
+        """All that was acknowledged is there, once, where it was said to be."""
+        while page := ledger.entries(len(self.found), 10_000):
+            for entry in page:
+                number = entry.body["number"]
+                assert entry.seq == len(self.found) + 1
+                assert number not in self.numbers, f"seed {self.seed}: {number} recorded twice"
+                self.numbers.add(number)
+                self.found[entry.seq] = number
+        for number, seqs, head in said:
+            numbers = [self.found.get(seq) for seq in seqs]
+            expected = list(range(number, number + len(seqs)))
+            assert numbers == expected, f"seed {self.seed}: lost {seqs[:5]}"
+            self.heads.append(HeadDocument(**head).to_head())
+        self.said += len(said)
+
+    def verify(self, ledger: Reading) -> None:
+        """The tree verifies, and every head that a writer was shown is one of its heads."""
+        verified = ledger.verify(self.heads)
+        assert verified.ok, f"seed {self.seed}: {verified.problem}"
+        self.heads = []
 
 
 def _live(arguments: tuple[str, ...], seconds: float) -> list[Any]:
@@ -54,29 +85,6 @@ def _live(arguments: tuple[str, ...], seconds: float) -> list[Any]:
         assert victim.wait() == -9, f"the writer ended by itself: {victim.stderr.read()!r}"
     # A line that was cut off was promised too, but says nothing that could be checked.
     return [json.loads(line) for line in heard.splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def _check(ledger: Reading, said: list[Any], seed: int) -> None:
-    """All that was acknowledged is there, once, where it was said to be; the tree verifies."""
-    found: dict[int, int] = {}
-    times: Counter[int] = Counter()
-    after = 1
-    while page := ledger.entries(after, 10_000):
-        for entry in page:
-            found[entry.seq] = entry.body["number"]
-            times[entry.body["number"]] += 1
-        after = page[-1].seq
-    twice = [number for number, count in times.items() if count > 1]
-    assert not twice, f"seed {seed}: recorded twice: {twice[:5]}"
-    for number, seqs, _ in said:
-        numbers = [found.get(seq) for seq in seqs]
-        assert numbers == list(range(number, number + len(seqs))), f"seed {seed}: lost {seqs[:5]}"
-    verified = ledger.verify([_head(head) for _, _, head in said[-200:]])
-    assert verified.ok, f"seed {seed}: {verified.problem}"
-
-
-def _head(document: dict[str, Any]) -> SignedHead:
-    return HeadDocument(**document).to_head()
 
 
 def soak_sqlite(count: int = 500) -> dict[str, object]:
