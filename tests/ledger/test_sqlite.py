@@ -235,6 +235,28 @@ def test_an_opening_verifies_what_came_since_the_last_checkpoint(
                 copy.open()
 
 
+def test_a_changed_checkpoint_is_found_at_the_opening(
+    world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what the opening trusts, so it is checked first."""
+    monkeypatch.setattr(writing, "CHECKPOINT_EVERY", 10)
+    with world.open() as ledger:
+        ledger.append(drafts(0, 30))
+    good = world.path.read_bytes()
+    for change, word in (
+        ("UPDATE checkpoints SET root = printf('%064d', 0)", "not that of the checkpoint"),
+        ("UPDATE checkpoints SET time_ms = 1", "signature that does not hold"),
+        ("DELETE FROM nodes WHERE number = (SELECT max(number) FROM nodes)", "missing"),
+    ):
+        with closing(sqlite3.connect(world.path)) as database:
+            database.execute("DROP TRIGGER nodes_stay")
+            database.execute(change)
+            database.commit()
+        with pytest.raises(Damaged, match=word):
+            world.open()
+        world.path.write_bytes(good)
+
+
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     """Nothing there, another program's file, rubbish, a later release's tables."""
     with pytest.raises(PermanentFault, match="no ledger at"):
