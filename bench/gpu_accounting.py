@@ -40,7 +40,7 @@ from fairlead.core.gpu.accounts import Accounts
 ROOT = Path(__file__).resolve().parents[1]
 START_MS = 1_767_225_600_000
 ROUNDS = 15
-LIMITS_US = {"headroom": 50.0, "cover": 2_000.0}
+LIMITS_US = {"headroom": 50.0, "cover": 2_000.0, "cover_refused": 2_000.0}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairlead.core.gpu.family import Tier
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.route import Binding, Book, Route, find_route, find_start
+from fairlead.core.gpu.route import Binding, Book, Route, find_start
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CoverRefusal
 
@@ -74,7 +74,7 @@ RELAXATIONS: tuple[tuple[CoverRefusal, _Concerns], ...] = (
 
 def cover(book: Book, request: Request, now_ms: int) -> Plan:
     """Cover a request, or refuse it with the reason."""
-    route = find_start(book, request, now_ms) or find_route(book, request, now_ms)
+    route = find_start(book, request, now_ms)
     walk = take(route, [gate.gpus for gate in route.gates], request.gpus)
     enough = request.enough_gpus
     if walk.gpus < enough:
@@ -123,6 +123,8 @@ def _refusal(route: Route, request: Request, walk: Walk) -> Refusal:
         return Refusal(CoverRefusal.NO_ENVELOPE, shortfall, ())
     binding = [route.gates[gate].cap for gate in walk.binding]
     for code, concerns in RELAXATIONS:
+        if not any(concerns(cap) for cap in binding):
+            continue  # none of them stood in the way, so the walk would be the same
         rooms = [request.gpus if concerns(gate.cap) else gate.gpus for gate in route.gates]
         if take(route, rooms, request.enough_gpus).gpus == request.enough_gpus:
             return Refusal(code, shortfall, tuple(cap for cap in binding if concerns(cap)))

@@ -7,7 +7,6 @@ sponsor's, the lending sub-caps, the ACL and what the run may borrow.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heapify, heappop
 
 from fairlead.core.gpu.family import ORDER, Families, Kin, Tier
 from fairlead.core.gpu.model import (
@@ -81,36 +80,36 @@ _NO_USAGE = Usage()
 
 def find_route(book: Book, request: Request, now_ms: int) -> Route:
     """Every open envelope of the flavor that family or listed sponsors have, in cover order."""
-    found = sorted(_reachable(book, request, now_ms), key=lambda ranked: ranked[0])
-    gates = _Gates(book, request)
-    candidates = tuple(
-        Candidate(tier, budget, envelope, gates.before(tier, budget, envelope))
-        for _, tier, budget, envelope in found
-    )
-    return Route(candidates, tuple(gates.found))
+    return _route(book, request, now_ms, wanted=None)
 
 
-def find_start(book: Book, request: Request, now_ms: int) -> Route | None:
-    """The first part of the route, as far as the request is covered in full; None if it is not.
+def find_start(book: Book, request: Request, now_ms: int) -> Route:
+    """The route as far as the request is covered in full; all of it where it is not.
 
     Most requests are covered by their own few envelopes: of a family's hundred, the usage and the
     caps of the other ninety need not be worked out (measured: a third of the time).
     """
-    ranked = list(_reachable(book, request, now_ms))
-    heapify(ranked)
-    gates, wanted = _Gates(book, request), request.gpus
+    return _route(book, request, now_ms, wanted=request.gpus)
+
+
+def _route(book: Book, request: Request, now_ms: int, *, wanted: int | None) -> Route:
+    ranked = sorted(_reachable(book, request, now_ms), key=lambda each: each[0])
+    gates = _Gates(book, request)
     candidates: list[Candidate] = []
     left: list[int] = []
-    while ranked and wanted:
-        _, tier, budget, envelope = heappop(ranked)
+    for _, tier, budget, envelope in ranked:
         before = gates.before(tier, budget, envelope)
+        candidates.append(Candidate(tier, budget, envelope, before))
+        if wanted is None:
+            continue
         left += [gate.gpus for gate in gates.found[len(left) :]]
         gpus = min(wanted, *(left[gate] for gate in before))
         for gate in before:
             left[gate] -= gpus
         wanted -= gpus
-        candidates.append(Candidate(tier, budget, envelope, before))
-    return None if wanted else Route(tuple(candidates), tuple(gates.found))
+        if not wanted:
+            break
+    return Route(tuple(candidates), tuple(gates.found))
 
 
 _Rank = tuple[int, int, str, str, str]
