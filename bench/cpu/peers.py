@@ -14,7 +14,16 @@ from statistics import pstdev
 from typing import Protocol
 
 from fairlead.core.apportion import largest_remainder
-from fairlead.core.cpu import Counters, Pod, Snapshot, clear, count_misses, smooth
+from fairlead.core.cpu import (
+    Counters,
+    Headroom,
+    Pod,
+    Smoothing,
+    Snapshot,
+    clear,
+    count_misses,
+    smooth,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,8 @@ class Mbcas:
 
     interval_s = 1.0
     cooldown_s, band, step, clear_s = 10.0, 0.10, 1.5, 5.0
+    # Spelt out, so that a change of our own defaults does not change theirs.
+    smoothing, headroom = Smoothing(0.3, 0.1), Headroom(0.10, 0.15, 0.05, 0.50)
 
     def __init__(self, capacity_millicores: int) -> None:
         self._capacity, self._next_s = capacity_millicores, self.clear_s
@@ -166,20 +177,20 @@ class Mbcas:
         if now_s < self._next_s:
             return {}
         self._next_s = now_s + self.clear_s
-        plan = clear(Snapshot(self._capacity, tuple(self._seat(now_s, pod) for pod in pods)))
+        seats = tuple(self._seat(now_s, pod) for pod in pods)
+        plan = clear(Snapshot(self._capacity, seats, headroom=self.headroom))
         limits: dict[str, int] = {}
         for pod in pods:
             limits |= self._guarded(now_s, pod, plan.allocations[pod.name])
         return limits
 
-    @staticmethod
-    def _sample(state: _MbcasPod, pod: PodSeen) -> None:
+    def _sample(self, state: _MbcasPod, pod: PodSeen) -> None:
         before, state.counters = state.counters, pod.own
         if before is None:
             return
         usage = pod.own.usage_us - before.usage_us
         held = pod.own.throttled_us - before.throttled_us
-        state.demand = smooth(state.demand, mbcas_demand(held, usage))
+        state.demand = smooth(state.demand, mbcas_demand(held, usage), self.smoothing)
         state.usage = int(used(before, pod.own))
 
     def _seat(self, now_s: float, pod: PodSeen) -> Pod:
