@@ -38,7 +38,7 @@ def test_load_spike(tree: RealTree, tmp_path: Path) -> None:
         agent.until("small", lambda: (tree.limit("web") or 9999) <= 250)
         assert agent.status()["mode"] == "uncongested"
         spike = tree.run("web")
-        agent.until("raised", lambda: (tree.limit("web") or 0) >= 1000)
+        agent.until("raised", lambda: (tree.limit("web") or 0) >= 400)
         tree.end(spike)
         agent.until("small again", lambda: (tree.limit("web") or 9999) <= 300, seconds=30)
     finally:
@@ -51,12 +51,13 @@ def test_contention(tree: RealTree, tmp_path: Path) -> None:
         tree.create(name)
     tree.run("a")
     other = tree.run("b")
-    agent = AgentProcess(tree.root, tmp_path)
+    # A capacity that two spinning threads pass even on a machine that others use as well.
+    agent = AgentProcess(tree.root, tmp_path, capacity_millicores=300)
     try:
         agent.until("congested", lambda: agent.status()["mode"] == "congested")
-        agent.until("handed out", lambda: agent.status()["limits_millicores"] == 1500)
+        agent.until("handed out", lambda: agent.status()["limits_millicores"] == 300)
         limits = [tree.limit("a"), tree.limit("b")]
-        assert sum(limit or 0 for limit in limits) == 1500
+        assert sum(limit or 0 for limit in limits) == 300
         assert all(pod["reduction_ratio"] > 0 for pod in agent.pods().values())
         tree.end(other)
         tree.remove("b")

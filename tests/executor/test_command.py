@@ -36,7 +36,8 @@ def test_runs_as_the_submitting_user(shared: Path) -> None:
     assert "0" not in told["Groups"].split()
     assert told["NoNewPrivs"].strip() == "1"
     assert int(told["CapEff"], 16) == 0
-    assert int(told["SigIgn"], 16) == 0
+    # 32 and 33 belong to the C library: whoever started us may have left them ignored for good.
+    assert int(told["SigIgn"], 16) & ~(0b11 << 31) == 0
     assert output.splitlines()[-1] == "0027"
 
 

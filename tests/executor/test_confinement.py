@@ -102,7 +102,7 @@ def test_a_restarted_machine_loses_what_had_begun(shared: Path) -> None:
 
 def test_a_start_that_crashed_anywhere_is_completed(shared: Path) -> None:
     """An empty folder, a folder with the job but no shim: asked again, it runs, once."""
-    job = shell("p1", f"echo x >> {shared}/witness")
+    job = shell("p1", f"echo x >> {shared}/witness; sleep 2")
     (shared / "executor" / "jobs" / key("p1")).mkdir(parents=True)
     executor = LocalExecutor(shared / "executor")
     assert executor.running() == set()
