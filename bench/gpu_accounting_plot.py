@@ -22,7 +22,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
                 width=0.34, color=f"C{offset}", alpha=shade, label=f"{percent}, {label}",
             )  # fmt: skip
     left.set_yscale("log")
-    left.set_xticks([x + 0.19 for x in range(len(names))], [n.replace("_", " ") for n in names])
+    left.set_xticks([x + 0.19 for x in range(len(names))], [n.replace("_", "\n") for n in names])
     left.set_ylabel("µs of CPU per call")
     left.set_title(f"{report['size']['envelopes']:,} envelopes, {report['size']['open']:,} open")
     left.legend(fontsize=8)
