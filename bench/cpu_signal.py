@@ -2,7 +2,8 @@
 
 For one busy thread, two busy threads and an open-loop service, the limit is swept from far too low
 to ample. The true shortage is known: 1 - limit/want, where a busy thread wants a core and the
-service what it uses without a limit. Our reading is `core.cpu.signal`'s shortage; MBCAS reads
+service what it uses without a limit. Once it falls behind, a service has a backlog and wants its
+whole thread, so both truths are drawn. Our reading is `core.cpu.signal`'s shortage; MBCAS reads
 clip((throttled / usage) / 0.1). Writes bench/results/cpu_signal.json and
 docs/images/demand-signal.png.
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
 from bench.cpu.peers import mbcas_demand
 from bench.cpu.processes import start_pods
@@ -31,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "bench" / "results" / "cpu_signal.json"
 PICTURE = ROOT / "docs" / "images" / "demand-signal.png"
 SHORTAGES = (0.0, 0.03, 0.06, 0.09, 0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)
+# A service needs room above its mean: these limits are above it.
+ROOMY = (-1.0, -0.6, -0.4, -0.2, -0.1)
 SETTLE_S, WINDOW_S = 0.6, 1.0
 OURS, THEIRS, TRUTH = "#1f6feb", "#d0342c", "#8a8f98"
 
@@ -73,10 +77,12 @@ def _sweep(tree: BenchTree, scenario: Scenario, want: float | None, windows: int
     path = f"{scenario.name}/{pod.name}"
     tree.add(scenario.name, request_millicores=1000)
     tree.add(path, request_millicores=1000)
+    shortages = SHORTAGES
     if want is None:
         want = median(seen["used"] for seen in _read(tree, scenario, None, windows))
+        shortages = ROOMY + SHORTAGES
     points = []
-    for shortage in SHORTAGES:
+    for shortage in shortages:
         limit = max(10, round(want * (1 - shortage)))
         seen = _read(tree, scenario, limit, windows)
         points.append(
@@ -134,31 +140,47 @@ def _largest_error(result: dict[str, Any]) -> dict[str, float]:
     return {
         name: round(max(abs(median(p["ours"]) - p["true_shortage"]) for p in case["points"]), 4)
         for name, case in result.items()
+        if case["points"][0]["true_shortage"] >= 0  # a backlog has no single truth
     }
 
 
 def _draw(result: dict[str, Any]) -> None:
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, grid = plt.subplots(1, len(result), figsize=(11, 3.6), sharey=True)
+    figure, grid = plt.subplots(1, len(result), figsize=(11, 3.5), sharey=True)
     for axes, (name, case) in zip(grid, result.items(), strict=True):
-        truth = [point["true_shortage"] * 100 for point in case["points"]]
-        axes.plot([0, 90], [0, 90], color=TRUTH, lw=1, ls="--", label="the truth")
-        for key, colour, label in (
-            ("mbcas", THEIRS, "MBCAS: clip((throttled/usage)/0.1)"),
-            ("ours", OURS, "fairlead: shortage"),
-        ):
-            middle = [median(point[key]) * 100 for point in case["points"]]
-            axes.plot(truth, middle, "o-", color=colour, ms=4, lw=1.4, label=label)
-            for at, point in zip(truth, case["points"], strict=True):
-                spread = [min(point[key]) * 100, max(point[key]) * 100]
-                axes.plot([at, at], spread, color=colour, lw=0.8, alpha=0.6)
+        _draw_case(axes, case)
         axes.set_title(f"{name}, wants {case['want_millicores']}m")
         axes.set_xlabel("true shortage, %")
+    grid[-1].set_xlabel("true shortage against its mean, % (left of 0: room)")
     grid[0].set_ylabel("reading, %")
-    grid[0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.1, 0.98))
+    handles, labels = grid[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
+    figure.subplots_adjust(bottom=0.25, wspace=0.08)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, dpi=110, bbox_inches="tight")
+
+
+def _draw_case(axes: Axes, case: dict[str, Any]) -> None:
+    points = case["points"]
+    truth = [point["true_shortage"] * 100 for point in points]
+    axes.plot(truth, [max(0, t) for t in truth], color=TRUTH, lw=1, ls="--", label="the truth")
+    behind = [point for point in points if point["true_shortage"] >= 0]
+    if len(behind) < len(points):
+        whole = [100 - point["limit_millicores"] / 10 for point in behind]
+        axes.plot(
+            [point["true_shortage"] * 100 for point in behind], whole, color=TRUTH, lw=1, ls=":",
+            label="the truth with a backlog: a whole thread",
+        )  # fmt: skip
+    for key, colour, label in (
+        ("mbcas", THEIRS, "MBCAS: clip((throttled/usage)/0.1)"),
+        ("ours", OURS, "fairlead: shortage"),
+    ):
+        middle = [median(point[key]) * 100 for point in points]
+        axes.plot(truth, middle, "o-", color=colour, ms=4, lw=1.4, label=label)
+        for at, point in zip(truth, points, strict=True):
+            spread = [min(point[key]) * 100, max(point[key]) * 100]
+            axes.plot([at, at], spread, color=colour, lw=0.8, alpha=0.6)
 
 
 if __name__ == "__main__":
