@@ -34,7 +34,7 @@ from fairlead.ports.ledger import Draft
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES = (1, 100, 1_000, 10_000)
 PROOFS = 2_000
-# The targets of the issue.
+# What has to be reached.
 APPENDS_PER_S, VERIFY_S, PROOF_MS, RECOVERY_S = 20_000, 30.0, 1.0, 2.0
 TIME_MS = 1_764_000_000_000
 
