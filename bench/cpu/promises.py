@@ -45,6 +45,10 @@ class Figures:
         runs = self._runs[scenario, arm]
         return [(run["pods"][pod] if pod else run)[name] for run in runs]
 
+    def work_rate(self, scenario: str, arm: str, pod: str) -> list[float]:
+        """Units of work that a pod got done per second, every repetition."""
+        return [run["work"][pod] / run["seconds"] for run in self._runs[scenario, arm]]
+
     def of(self, scenario: str, arm: str, name: str, pod: str | None = None) -> float:
         """The median."""
         return median(self.values(scenario, arm, name, pod))

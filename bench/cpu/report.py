@@ -111,15 +111,18 @@ def _table(figures: Figures, scenario: str, document: dict[str, Any]) -> list[st
     if needs:
         ratio = sum(needs.values()) / CAPACITY_MILLICORES
         lines += [f"Total need (Σ p95 of unlimited want): {ratio:.0%} of the capacity.", ""]
-    busy = [p.name for p in scenarios()[scenario].pods if p.name in ("batch", "honest")]
-    busy += [p.name for p in scenarios()[scenario].pods if p.name == "adversary"]
-    heads = [name for name, _, _ in COLUMNS] + [f"{name} work" for name in busy]
+    pods = [pod.name for pod in scenarios()[scenario].pods]
+    workers = [name for name in pods if name in ("batch", "honest")]
+    rivals = [name for name in pods if name in ("honest", "adversary")]
+    heads = [name for name, _, _ in COLUMNS]
+    heads += [f"{name}: units of work/s" for name in workers] + [f"{name} uses" for name in rivals]
     lines += ["| policy | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     for arm in arms:
         cells = [_cell(figures.values(scenario, arm, key), form) for _, key, form in COLUMNS]
-        for name in busy:
-            work = figures.values(scenario, arm, "mean_used_millicores", name)
-            cells.append(_cell(work, "{:.0f}m"))
+        cells += [_cell(figures.work_rate(scenario, arm, name), "{:.0f}") for name in workers]
+        for name in rivals:
+            used = figures.values(scenario, arm, "mean_used_millicores", name)
+            cells.append(_cell(used, "{:.0f}m"))
         lines.append(f"| {LABELS.get(arm, arm)} | " + " | ".join(cells) + " |")
     return lines
 
