@@ -47,7 +47,8 @@ def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> Non
 
     where.mkdir(exist_ok=True)
     document["wall_s"] = round(wall_s)
-    document["promises"] = judge(document["runs"])
+    arms = dict.fromkeys(run["arm"] for run in document["runs"])
+    document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
     text = markdown(document)
     (where / "cpu.json").write_text(json.dumps(rounded(document), separators=(",", ":")) + "\n")
     (where / "cpu.md").write_text(text)
