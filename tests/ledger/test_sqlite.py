@@ -246,10 +246,12 @@ def test_a_changed_checkpoint_is_found_at_the_opening(
     for change, word in (
         ("UPDATE checkpoints SET root = printf('%064d', 0)", "not that of the checkpoint"),
         ("UPDATE checkpoints SET time_ms = 1", "signature that does not hold"),
-        ("DELETE FROM nodes WHERE number = (SELECT max(number) FROM nodes)", "missing"),
+        ("UPDATE entries SET nodes = substr(nodes, 1, 32) WHERE seq = 16", "nodes .* are missing"),
+        ("DELETE FROM entries WHERE seq = 16", "entry 16 .* is missing"),
     ):
         with closing(sqlite3.connect(world.path)) as database:
-            database.execute("DROP TRIGGER nodes_stay")
+            database.execute("DROP TRIGGER entries_keep")
+            database.execute("DROP TRIGGER entries_stay")
             database.execute(change)
             database.commit()
         with pytest.raises(Damaged, match=word):

@@ -6,8 +6,8 @@ keys, so the two parts around it are plain byte strings.
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,8 +21,7 @@ _KIND = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A draft that waits for its number."""
 
     kind: str

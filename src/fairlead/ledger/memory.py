@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 
-from fairlead.core.audit import Frontier, SignedHead
+from fairlead.core.audit import Frontier, Node, SignedHead
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import MemoryKeys, Signers
@@ -22,7 +22,6 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.table: list[StoredRow] = []
-        self.tree: list[bytes] = []
         self.effects: dict[Effect, int] = {}
         self.heads: list[SignedHead] = []
         self.kept_blobs: dict[str, bytes] = {}
@@ -33,7 +32,6 @@ class MemoryStore:
     def take(self, done: Sequenced) -> None:
         """Store one step."""
         self.table += [StoredRow(*row) for row in done.rows]
-        self.tree += done.nodes
         for row in done.rows:
             if row.plan_id is not None and row.effect is not None:
                 self.effects[row.plan_id, row.effect] = row.seq
@@ -77,9 +75,9 @@ class MemoryStore:
         """A projection's state."""
         return self.snapshots.get(name)
 
-    def nodes(self, numbers: Sequence[int]) -> list[bytes]:
-        """Nodes of the tree, in the order asked."""
-        return [self.tree[number] for number in numbers]
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked."""
+        return [node.among(self.table[node.last_leaf].nodes) for node in nodes]
 
     @contextmanager
     def view(self) -> Iterator["MemoryView"]:
@@ -95,7 +93,7 @@ class MemoryView:
 
     def __init__(self, store: MemoryStore) -> None:
         self._kept = store.kept()
-        self._table, self._tree = list(store.table), list(store.tree)
+        self._table = list(store.table)
         self._heads, self._blobs = list(store.heads), list(store.kept_blobs.items())
 
     def kept(self) -> Kept:
@@ -109,10 +107,6 @@ class MemoryView:
     def rows(self, *, after: int) -> Iterator[StoredRow]:
         """Entries in order."""
         return iter(self._table[after:])
-
-    def nodes(self, *, first: int) -> Iterator[bytes]:
-        """Nodes in order."""
-        return iter(self._tree[first:])
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         """Every blob."""

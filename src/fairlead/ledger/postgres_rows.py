@@ -12,6 +12,7 @@ from fairlead.ledger.writing import passes_checkpoint
 
 _Fields = tuple[str, str | None, str | None, bytes, bytes]
 _unpack = msgspec.msgpack.Decoder(list[_Fields])
+_COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 _MARKS = ", ".join(["%s"] * len(HEAD_COLUMNS.split(",")))
 _EXCLUDED = ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(","))
 
@@ -44,18 +45,11 @@ def store_step(connection: Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     with (
         connection.cursor() as cursor,
-        cursor.copy("COPY entries (seq, kind, plan_id, effect, data) FROM STDIN BINARY") as copy,
+        cursor.copy(_COPY) as copy,
     ):
-        copy.set_types(["int8", "text", "text", "text", "bytea"])
+        copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
         for row in done.rows:
             copy.write_row(row)
-    with (
-        connection.cursor() as cursor,
-        cursor.copy("COPY nodes (number, hash) FROM STDIN BINARY") as copy,
-    ):
-        copy.set_types(["int8", "bytea"])
-        for node in enumerate(done.nodes, start=done.first_node):
-            copy.write_row(node)
     head = head_row(done.head)
     connection.execute(
         f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT (one) "

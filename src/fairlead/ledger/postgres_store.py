@@ -6,9 +6,9 @@ from typing import Any
 
 from psycopg import IsolationLevel, sql
 
-from fairlead.core.audit import SignedHead
+from fairlead.core.audit import Node, SignedHead
 from fairlead.ledger.postgres_db import Connection, Database, Session, faults
-from fairlead.ledger.store import HEAD_COLUMNS, Found, Kept, StoredRow, signed_head
+from fairlead.ledger.store import HEAD_COLUMNS, Found, Kept, StoredRow, pick, signed_head
 from fairlead.ports.ledger import Damaged, Snapshot
 
 DOING = "read the ledger"
@@ -21,15 +21,13 @@ def read_kept(connection: Connection) -> Kept | None:
     return None if row is None else Kept(signed_head(row[1:]), row[0])
 
 
-def read_nodes(connection: Connection, numbers: Sequence[int]) -> list[bytes]:
-    """Nodes of the tree, in the order asked."""
+def read_nodes(connection: Connection, nodes: Sequence[Node]) -> list[bytes]:
+    """Hashes of the tree's nodes, in the order asked."""
+    seqs = [node.last_leaf + 1 for node in nodes]
     rows = connection.execute(
-        "SELECT number, hash FROM nodes WHERE number = ANY(%s)", (list(numbers),)
+        "SELECT seq, nodes FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
     ).fetchall()
-    hashes: dict[int, bytes] = dict(rows)
-    if len(hashes) != len(set(numbers)):
-        raise Damaged("nodes of the tree are missing")
-    return [hashes[number] for number in numbers]
+    return pick(nodes, dict(rows))
 
 
 class PostgresStore:
@@ -72,9 +70,9 @@ class PostgresStore:
         rows = self._rows(sql.SQL(query), kind)
         return Found(*rows[0]) if rows else None
 
-    def nodes(self, numbers: Sequence[int]) -> list[bytes]:
-        """Nodes of the tree, in the order asked."""
-        return self._session.run(DOING, lambda each: read_nodes(each, numbers))
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked."""
+        return self._session.run(DOING, lambda each: read_nodes(each, nodes))
 
     def blob(self, digest: str) -> bytes | None:
         """A blob."""
@@ -120,17 +118,11 @@ class PostgresView:
 
     def rows(self, *, after: int) -> Iterator[StoredRow]:
         """Entries in order."""
-        query = "SELECT seq, kind, plan_id, effect, data FROM entries WHERE seq > %s ORDER BY seq"
-        return map(StoredRow._make, self._stream(sql.SQL(query), after))
-
-    def nodes(self, *, first: int) -> Iterator[bytes]:
-        """Nodes in order, without a gap."""
-        query = "SELECT number, hash FROM nodes WHERE number >= %s ORDER BY number"
-        rows = self._stream(sql.SQL(query), first)
-        for expected, (number, hash) in enumerate(rows, start=first):
-            if number != expected:
-                raise Damaged(f"node {expected} of the tree is missing")
-            yield hash
+        query = sql.SQL(
+            "SELECT seq, kind, plan_id, effect, nodes, data FROM entries "
+            "WHERE seq > %s ORDER BY seq"
+        )
+        return map(StoredRow._make, self._stream(query, after))
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         """Every blob."""

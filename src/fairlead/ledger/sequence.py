@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash, node_count
+from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash
 from fairlead.ledger.entries import Prepared, parse
 from fairlead.ledger.keys import Signers, sign_head
 from fairlead.ledger.statements import EPOCH, ROTATED
@@ -54,6 +54,7 @@ class Numbered(NamedTuple):
     kind: str
     plan_id: str | None
     effect: str | None
+    nodes: bytes
     data: bytes
 
 
@@ -63,9 +64,12 @@ class Sequenced:
 
     position: Position
     rows: list[Numbered]
-    first_node: int
-    nodes: list[bytes]
     head: SignedHead
+
+
+def nothing_recorded(_: Sequence[Effect]) -> Mapping[Effect, Found]:
+    """A lookup that knows of nothing."""
+    return {}
 
 
 def sort_out(drafts: Sequence[Prepared], lookup: Lookup) -> Sorted:
@@ -93,27 +97,29 @@ def sequence(
     position: Position, drafts: Sequence[Prepared], signers: Signers, *, time_ms: int
 ) -> Sequenced:
     """Put drafts behind what is there. `time_ms` is the newest one's."""
-    size = position.frontier.size
+    first = position.frontier.size + 1
+    data = [draft.data(seq) for seq, draft in enumerate(drafts, start=first)]
+    frontier, completed = position.frontier.extend(map(leaf_hash, data))
     rows = [
-        Numbered(seq, draft.kind, draft.plan_id, draft.effect, draft.data(seq))
-        for seq, draft in enumerate(drafts, start=size + 1)
+        Numbered(seq, draft.kind, draft.plan_id, draft.effect, nodes, text)
+        for seq, (draft, nodes, text) in enumerate(
+            zip(drafts, completed, data, strict=True), start=first
+        )
     ]
-    frontier, nodes = position.frontier.extend(leaf_hash(row.data) for row in rows)
     after = replace(position, frontier=frontier)
     for row in rows:
-        after = _follow(after, row)
+        if row.kind in (ROTATED, EPOCH):
+            after = _follow(after, row)
     head = Head(
         ledger=after.ledger, epoch=after.epoch, size=frontier.size, root=frontier.root().hex(),
         time_ms=time_ms, key_id=after.key_id,
     )  # fmt: skip
     signed = sign_head(head, signers.load(after.key_id))
-    return Sequenced(after, rows, node_count(size), nodes, signed)
+    return Sequenced(after, rows, signed)
 
 
 def _follow(position: Position, row: Numbered) -> Position:
     """The ledger's own entries change what later heads say."""
     if row.kind == ROTATED:
         return replace(position, key_id=str(parse(row.data).body["new_key_id"]))
-    if row.kind == EPOCH:
-        return replace(position, epoch=position.epoch + 1)
-    return position
+    return replace(position, epoch=position.epoch + 1)

@@ -25,8 +25,10 @@ from fairlead.ledger.opening import check_opening
 from fairlead.ledger.reading import Reading
 from fairlead.ledger.sequence import (
     Effect,
+    Lookup,
     Position,
     Sequenced,
+    nothing_recorded,
     sequence,
     sort_out,
 )
@@ -40,6 +42,10 @@ from fairlead.ports.ledger import HeadMoved
 
 _MARKS = ", ".join("?" * len(HEAD_COLUMNS.split(",")))
 _EXCLUDED = "(" + ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(",")) + ")"
+
+
+class _Repeated(Exception):  # noqa: N818 - a signal between two functions
+    """An effect is recorded already."""
 
 
 class SqliteReader(Reading):
@@ -89,18 +95,35 @@ class SqliteLedger(Writing):
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[Found]:
-        """Number and store under the writer's lock."""
+        """Number and store under the writer's lock.
+
+        Hardly any effect is a repeated one, and the index over them is written anyway: only when
+        it refuses are they looked up.
+        """
         with self._writer:
-            with transaction(self._connection, "append to the ledger"):
-                size = self._position.frontier.size
-                if expected_size is not None and expected_size != size:
-                    raise HeadMoved(expected=expected_size, size=size)
-                sorted_out = sort_out(drafts, self._lookup)
-                if not sorted_out.fresh:
-                    return sorted_out.found(())
-                done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
+            try:
+                return self._try(drafts, time_ms, expected_size, nothing_recorded)
+            except _Repeated:
+                return self._try(drafts, time_ms, expected_size, self._lookup)
+
+    def _try(
+        self, drafts: Sequence[Prepared], time_ms: int, expected_size: int | None, lookup: Lookup
+    ) -> list[Found]:
+        with transaction(self._connection, "append to the ledger"):
+            size = self._position.frontier.size
+            if expected_size is not None and expected_size != size:
+                raise HeadMoved(expected=expected_size, size=size)
+            sorted_out = sort_out(drafts, lookup)
+            if not sorted_out.fresh:
+                return sorted_out.found(())
+            done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
+            try:
                 _store(self._connection, done)
-            self._position = done.position  # only now: what is not durable never was
+            except sqlite3.IntegrityError as error:
+                if lookup is nothing_recorded:
+                    raise _Repeated from error
+                raise
+        self._position = done.position  # only now: what is not durable never was
         return sorted_out.found(done.rows)
 
     def _lookup(self, effects: Sequence[Effect]) -> dict[Effect, Found]:
@@ -152,10 +175,7 @@ def _begin(connection: sqlite3.Connection, signers: Signers, ledger: str, time_m
 
 def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
-    connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", done.rows)
-    connection.executemany(
-        "INSERT INTO nodes VALUES (?, ?)", enumerate(done.nodes, start=done.first_node)
-    )
+    connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
     head, size = head_row(done.head), done.rows[0].seq - 1
     connection.execute(
         f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT DO UPDATE SET "

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.audit import SignedHead
+from fairlead.core.audit import Node, SignedHead
 from fairlead.ledger.sqlite_file import faults, open_reader
-from fairlead.ledger.store import HEAD_COLUMNS, Found, Kept, StoredRow, signed_head
+from fairlead.ledger.store import HEAD_COLUMNS, Found, Kept, StoredRow, pick, signed_head
 from fairlead.ports.ledger import Damaged, Snapshot
 
 
@@ -74,17 +74,15 @@ class SqliteStore:
             ).fetchone()
         return None if row is None else Found(*row)
 
-    def nodes(self, numbers: Sequence[int]) -> list[bytes]:
-        """Nodes of the tree, in the order asked."""
-        marks = ",".join("?" * len(numbers))
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked."""
+        seqs = {node.last_leaf + 1 for node in nodes}
+        marks = ",".join("?" * len(seqs))
         with self._reading() as connection:
             rows = connection.execute(
-                f"SELECT number, hash FROM nodes WHERE number IN ({marks})", list(numbers)
+                f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})", list(seqs)
             ).fetchall()
-        hashes: dict[int, bytes] = dict(rows)
-        if len(hashes) != len(numbers):
-            raise Damaged(f"{self.path}: nodes of the tree are missing")
-        return [hashes[number] for number in numbers]
+        return pick(nodes, dict(rows))
 
     def blob(self, digest: str) -> bytes | None:
         """A blob."""
@@ -144,18 +142,8 @@ class SqliteView:
     def rows(self, *, after: int) -> Iterator[StoredRow]:
         """Entries in order."""
         # NOT INDEXED: the order of the table itself, whatever an index may claim.
-        sql = "SELECT seq, kind, plan_id, effect, data FROM entries NOT INDEXED WHERE seq > ?"
-        return map(StoredRow._make, self._stream(sql + " ORDER BY seq", after))
-
-    def nodes(self, *, first: int) -> Iterator[bytes]:
-        """Nodes in order; a gap in their numbers ends the stream, which a verifier notices."""
-        rows = self._stream(
-            "SELECT number, hash FROM nodes WHERE number >= ? ORDER BY number", first
-        )
-        for expected, (number, hash) in enumerate(rows, start=first):
-            if number != expected:
-                raise Damaged(f"{self._path}: node {expected} of the tree is missing")
-            yield hash
+        sql = "SELECT seq, kind, plan_id, effect, nodes, data FROM entries NOT INDEXED"
+        return map(StoredRow._make, self._stream(sql + " WHERE seq > ? ORDER BY seq", after))
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         """Every blob."""

@@ -3,13 +3,14 @@
 An adapter answers these few questions, and `reading.Reading` makes the port of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from fairlead.core.audit import Head, SignedHead
-from fairlead.ports.ledger import Snapshot
+from fairlead.core.audit import Head, Node, SignedHead
+from fairlead.core.audit.tree import HASH_BYTES
+from fairlead.ports.ledger import Damaged, Snapshot
 
 
 class StoredRow(NamedTuple):
@@ -19,6 +20,8 @@ class StoredRow(NamedTuple):
     kind: str
     plan_id: str | None
     effect: str | None
+    nodes: bytes
+    """The nodes of the tree that the entry completes: its leaf, then one per level above."""
     data: bytes | None
 
 
@@ -50,6 +53,17 @@ def signed_head(row: Sequence[Any]) -> SignedHead:
     return SignedHead(head, signature)
 
 
+def pick(nodes: Sequence[Node], completed: Mapping[int, bytes]) -> list[bytes]:
+    """The hashes of nodes, from what is kept with the entries that complete them, by number."""
+    try:
+        hashes = [node.among(completed[node.last_leaf + 1]) for node in nodes]
+    except KeyError as error:
+        raise Damaged(f"entry {error} of the tree is missing") from error
+    if any(len(each) != HASH_BYTES for each in hashes):
+        raise Damaged("nodes of the tree are missing")
+    return hashes
+
+
 def head_row(signed: SignedHead) -> tuple[Any, ...]:
     """The columns of a head."""
     head = signed.head
@@ -69,9 +83,6 @@ class View(Protocol):
 
     def rows(self, *, after: int) -> Iterator[StoredRow]:
         """Entries with a number above `after`, in order."""
-
-    def nodes(self, *, first: int) -> Iterator[bytes]:
-        """Nodes of the tree with at least this number, in order."""
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
         """Every blob with the digest it is kept under."""
@@ -97,8 +108,8 @@ class Store(Protocol):
     def newest(self, kind: str) -> Found | None:
         """The last entry of a kind."""
 
-    def nodes(self, numbers: Sequence[int]) -> list[bytes]:
-        """Nodes of the tree, in the order asked; `Damaged` if one is missing."""
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
 
     def blob(self, digest: str) -> bytes | None:
         """A blob."""

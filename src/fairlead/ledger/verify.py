@@ -1,17 +1,17 @@
 """Follows a whole ledger: every entry, every node of its tree, every signature on the way.
 
 What is streamed in order is compared in bulk: the tree is grown again from the entries in batches,
-and the nodes that this completes must be the stored ones, in the stored order. A batch ends where a
-head is to be compared, and around each of the ledger's own entries, which may change the key.
+and the nodes that this completes must be those that are stored with them. A batch ends where a head
+is to be compared, and around each of the ledger's own entries, which may change the key.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from itertools import islice
 
 import msgspec
 
-from fairlead.core.audit import Frontier, SignedHead, leaf_hash, node_count
+from fairlead.core.audit import Frontier, SignedHead, leaf_hash
+from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.entries import NotAnEntry, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, Standing
 from fairlead.ledger.store import StoredRow, View
@@ -72,9 +72,8 @@ class _Walk:
         heads[total] = kept.head
         cuts = heads.keys() | {head.head.size for head in self.held}
         self.roots = {start: self.frontier.root()}
-        nodes = self.view.nodes(first=node_count(start))
         for batch in _batches(self.view.rows(after=start), cuts):
-            self._batch(batch, nodes, kept.archived_to)
+            self._batch(batch, kept.archived_to)
             size = self.frontier.size
             if size in cuts:
                 self.roots[size] = self.frontier.root()
@@ -84,13 +83,9 @@ class _Walk:
                 self.progress(size, total)
         if self.frontier.size != total:
             raise Problem(f"ends after entry {self.frontier.size}, but the head covers {total}")
-        if next(nodes, None) is not None:
-            raise Problem("the tree has nodes beyond the entries")
 
-    def _batch(self, batch: list[StoredRow], nodes: Iterator[bytes], archived_to: int) -> None:
+    def _batch(self, batch: list[StoredRow], archived_to: int) -> None:
         size = self.frontier.size
-        base = node_count(size)
-        kept = list(islice(nodes, node_count(size + len(batch)) - base))
         leaves = []
         for seq, row in enumerate(batch, start=size + 1):
             if row.seq != seq:
@@ -98,15 +93,15 @@ class _Walk:
             if row.data is not None:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
-            elif seq <= archived_to and node_count(seq - 1) - base < len(kept):
-                leaves.append(kept[node_count(seq - 1) - base])
+            elif seq <= archived_to:
+                leaves.append(row.nodes[:HASH_BYTES])
             else:
                 raise Problem(f"the content of entry {seq} is missing", seq)
         if batch[0].kind in OWN_KINDS or size == 0:
             self._own(batch[0])
-        frontier, grown = self.frontier.extend(leaves)
-        if grown != kept:
-            raise _difference(size, grown, kept)
+        frontier, completed = self.frontier.extend(leaves)
+        if completed != [row.nodes for row in batch]:
+            raise _difference(completed, batch)
         self.frontier = frontier
 
     def _own(self, row: StoredRow) -> None:
@@ -186,15 +181,11 @@ def _check_index(row: StoredRow, data: bytes) -> None:
         raise Problem(f"entry {row.seq} is kept under other names than it says", row.seq)
 
 
-def _difference(size: int, grown: list[bytes], kept: list[bytes]) -> Problem:
+def _difference(completed: list[bytes], batch: list[StoredRow]) -> Problem:
     """Where the tree that was grown again first differs from the stored one."""
-    at = next(
-        (at for at, (new, old) in enumerate(zip(grown, kept, strict=False)) if new != old),
-        len(kept),
+    row, nodes = next(
+        (row, nodes) for row, nodes in zip(batch, completed, strict=True) if row.nodes != nodes
     )
-    seq = size + 1
-    while node_count(seq) - node_count(size) <= at:
-        seq += 1
-    if at == node_count(seq - 1) - node_count(size):
-        return Problem(f"entry {seq} is not the one that the tree was built from", seq)
-    return Problem(f"a node of the tree above entry {seq} was changed", seq)
+    if row.nodes[:HASH_BYTES] != nodes[:HASH_BYTES]:
+        return Problem(f"entry {row.seq} is not the one that the tree was built from", row.seq)
+    return Problem(f"a node of the tree above entry {row.seq} was changed", row.seq)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.audit import EMPTY_ROOT, Frontier, leaf_hash, node_count, node_hash, node_number
+from fairlead.core.audit import EMPTY_ROOT, Frontier, Node, leaf_hash, node_hash
 from fairlead.core.invariant import InvariantBroken
 from tests.core.audit import oracle
 
@@ -35,12 +35,12 @@ class Kept:
     """Stored nodes as a list, counting how many were asked for."""
 
     def __init__(self, data: Sequence[bytes]) -> None:
-        self.nodes = Frontier().extend(map(leaf_hash, data)).nodes
+        self.completed = Frontier().extend(map(leaf_hash, data)).completed
         self.asked = 0
 
-    def __call__(self, numbers: Sequence[int]) -> list[bytes]:
-        self.asked += len(numbers)
-        return [self.nodes[number] for number in numbers]
+    def __call__(self, nodes: Sequence[Node]) -> list[bytes]:
+        self.asked += len(nodes)
+        return [node.among(self.completed[node.last_leaf]) for node in nodes]
 
 
 def data_of(size: int) -> list[bytes]:
@@ -57,28 +57,29 @@ def test_the_published_roots() -> None:
 
 
 def test_every_size_to_70_has_the_root_of_the_definition() -> None:
-    """However the leaves are cut into batches, and the nodes come out numbered."""
+    """However the leaves are cut into batches."""
     for size in range(71):
         data = data_of(size)
         leaves = [leaf_hash(each) for each in data]
         whole = Frontier().extend(leaves)
         assert whole.frontier.root() == oracle.mth(data)
-        assert len(whole.nodes) == node_count(size)
+        assert len(whole.completed) == size
         for cut in range(0, size + 1, 3):
             first = Frontier().extend(leaves[:cut])
             second = first.frontier.extend(leaves[cut:])
             assert second.frontier == whole.frontier
-            assert first.nodes + second.nodes == whole.nodes
+            assert first.completed + second.completed == whole.completed
 
 
-def test_a_node_is_kept_under_its_number() -> None:
+def test_a_node_is_kept_with_its_last_leaf() -> None:
     """Every perfect subtree of 64 leaves, and the frontier of every size, from the stored nodes."""
     data = data_of(64)
     kept = Kept(data)
     for level in range(7):
         for position in range(64 >> level):
             under = data[position << level : (position + 1) << level]
-            assert kept.nodes[node_number(level, position)] == oracle.mth(under)
+            assert kept([Node(level, position)]) == [oracle.mth(under)]
+    assert sum(map(len, kept.completed)) == 127 * 32  # each node once, and no other
     for size in range(65):
         expected = Frontier().extend(map(leaf_hash, data[:size])).frontier
         assert Frontier.of(size, kept) == expected

@@ -12,11 +12,10 @@ from fairlead.core.audit.tree import (
     EMPTY_ROOT,
     Frontier,
     Growth,
+    Node,
     Stored,
     leaf_hash,
-    node_count,
     node_hash,
-    node_number,
 )
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "Frontier",
     "Growth",
     "Head",
+    "Node",
     "Proof",
     "SignedHead",
     "Stored",
@@ -33,8 +33,6 @@ __all__ = [
     "inclusion_proof",
     "key_id",
     "leaf_hash",
-    "node_count",
     "node_hash",
-    "node_number",
     "statement_to_sign",
 ]

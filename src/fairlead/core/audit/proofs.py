@@ -107,7 +107,7 @@ def _trailing_ones(value: int) -> int:
 def _hashes(spans: Sequence[Span], stored: Stored) -> Proof:
     """One hash per span; all nodes are asked for at once, because a store answers that faster."""
     parts = [span.subtrees() for span in spans]
-    found = list(stored([number for part in parts for number in part]))
+    found = list(stored([node for part in parts for node in part]))
     hashes, at = [], 0
     for part in parts:
         hashes.append(fold(found[at : at + len(part)]))

@@ -4,8 +4,9 @@ A leaf is SHA-256(0x00 ‖ data), a node SHA-256(0x01 ‖ left ‖ right), so th
 passed off as a node. A tree of any size is a row of perfect subtrees, largest first: the
 *frontier*. Their hashes are all that appending needs.
 
-Nodes are numbered in the order in which appending completes them (children before parents). A
-store that keeps them under these numbers only ever appends, and finds any of them by arithmetic.
+A node is complete with its last leaf, and that leaf completes one node on each level up to some
+height. A store that keeps with each leaf the nodes it completes only ever appends, and finds any
+node by arithmetic: the node of level l over a last leaf m is the l-th hash kept with m.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +18,27 @@ from fairlead.core.invariant import require
 
 EMPTY_ROOT = sha256(b"").digest()
 
-Stored = Callable[[Sequence[int]], Sequence[bytes]]
-"""Answers node numbers with the hashes kept under them, in the order asked."""
+HASH_BYTES = 32
+
+
+class Node(NamedTuple):
+    """The node over the leaves [position * 2^level, (position + 1) * 2^level)."""
+
+    level: int
+    position: int
+
+    @property
+    def last_leaf(self) -> int:
+        """The leaf that completes it, and with which it is kept."""
+        return ((self.position + 1) << self.level) - 1
+
+    def among(self, completed: bytes) -> bytes:
+        """Its hash, from all that its last leaf completed (`Growth.completed`)."""
+        return completed[self.level * HASH_BYTES : (self.level + 1) * HASH_BYTES]
+
+
+Stored = Callable[[Sequence[Node]], Sequence[bytes]]
+"""Answers nodes with their hashes, in the order asked."""
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -31,40 +51,25 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return sha256(b"\x01" + left + right).digest()
 
 
-def node_count(size: int) -> int:
-    """How many nodes `size` leaves complete: 2n - 1 for each perfect subtree of n leaves."""
-    return 2 * size - size.bit_count()
-
-
-def node_number(level: int, position: int) -> int:
-    """The number of the node over the leaves [position * 2^level, (position + 1) * 2^level).
-
-    It is completed `level` steps after its last leaf, which comes after all nodes of the tree
-    before that leaf.
-    """
-    last_leaf = ((position + 1) << level) - 1
-    return node_count(last_leaf) + level
-
-
 class Span(NamedTuple):
     """The leaves [start, end) under one hash of a proof."""
 
     start: int
     end: int
 
-    def subtrees(self) -> list[int]:
-        """The numbers of the perfect subtrees that make it up, largest (leftmost) first.
+    def subtrees(self) -> list[Node]:
+        """The perfect subtrees that make it up, largest (leftmost) first.
 
         Spans of RFC 9162 begin at a multiple of a power of two that is at least their length, so
         the binary digits of the length are the subtrees.
         """
-        numbers, start, length = [], self.start, self.end - self.start
+        nodes, start, length = list[Node](), self.start, self.end - self.start
         while length:
             level = length.bit_length() - 1
-            numbers.append(node_number(level, start >> level))
+            nodes.append(Node(level, start >> level))
             start += 1 << level
             length -= 1 << level
-        return numbers
+        return nodes
 
 
 def fold(peaks: Sequence[bytes]) -> bytes:
@@ -97,23 +102,23 @@ class Frontier:
     def extend(self, leaves: Iterable[bytes]) -> "Growth":
         """The tree with these leaf hashes behind the others, and the nodes that this completes."""
         size, peaks = self.size, list(self.peaks)
-        nodes: list[bytes] = []
+        completed: list[bytes] = []
         for leaf in leaves:
-            nodes.append(leaf)
-            carry, digits = leaf, size
+            carry, digits, hashes = leaf, size, [leaf]
             # As in binary addition: each trailing 1 is a subtree as large as the carry.
             while digits & 1:
                 carry = sha256(b"\x01" + peaks.pop() + carry).digest()
-                nodes.append(carry)
+                hashes.append(carry)
                 digits >>= 1
+            completed.append(b"".join(hashes) if size & 1 else leaf)
             peaks.append(carry)
             size += 1
-        return Growth(Frontier(size, tuple(peaks)), nodes)
+        return Growth(Frontier(size, tuple(peaks)), completed)
 
 
 class Growth(NamedTuple):
     """What an extension came to."""
 
     frontier: Frontier
-    nodes: list[bytes]
-    """Completed nodes; the first has the number `node_count` of the size before."""
+    completed: list[bytes]
+    """For each new leaf the hashes it completes, its own first, then one per level above."""

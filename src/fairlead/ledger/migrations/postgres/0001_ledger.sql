@@ -5,15 +5,11 @@ CREATE TABLE entries (
     kind text COLLATE "C" NOT NULL,
     plan_id text COLLATE "C",
     effect text COLLATE "C" CHECK (effect IS NULL OR plan_id IS NOT NULL),
+    nodes bytea NOT NULL CHECK (octet_length(nodes) >= 32),
     data bytea
 );
 CREATE INDEX entries_by_kind ON entries (kind, seq);
 CREATE UNIQUE INDEX entries_by_plan ON entries (plan_id, effect) WHERE plan_id IS NOT NULL;
-
-CREATE TABLE nodes (
-    number bigint PRIMARY KEY,
-    hash bytea NOT NULL CHECK (octet_length(hash) = 32)
-);
 
 CREATE TABLE kept (
     one smallint PRIMARY KEY CHECK (one = 1),
@@ -72,7 +68,6 @@ CREATE TRIGGER entries_stay BEFORE DELETE OR TRUNCATE ON entries
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 CREATE TRIGGER entries_keep BEFORE UPDATE ON entries FOR EACH ROW
     WHEN (NEW.data IS NOT NULL OR NEW.seq <> OLD.seq OR NEW.kind <> OLD.kind
-          OR NEW.plan_id IS DISTINCT FROM OLD.plan_id OR NEW.effect IS DISTINCT FROM OLD.effect)
+          OR NEW.plan_id IS DISTINCT FROM OLD.plan_id OR NEW.effect IS DISTINCT FROM OLD.effect
+          OR NEW.nodes <> OLD.nodes)
     EXECUTE FUNCTION refuse_change();
-CREATE TRIGGER nodes_stay BEFORE DELETE OR TRUNCATE OR UPDATE ON nodes
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();

@@ -1,23 +1,19 @@
--- Entries as their canonical bytes, beside what they are found by. A row whose content was moved to
--- an archive segment stays, with data NULL: plans and effects stay unique for ever.
+-- Entries as their canonical bytes, beside what they are found by and the nodes of the Merkle tree
+-- that each completes (its leaf, then one per level above). The nodes stand before the bytes, so
+-- that a proof reads no further. A row whose content was moved to an archive segment stays, with
+-- data NULL: plans and effects stay unique for ever, and the tree stays whole.
 CREATE TABLE entries (
     seq INTEGER PRIMARY KEY CHECK (seq > 0),
     kind TEXT NOT NULL,
     plan_id TEXT,
     effect TEXT CHECK (effect IS NULL OR plan_id IS NOT NULL),
+    nodes BLOB NOT NULL CHECK (length(nodes) >= 32),
     data BLOB
 ) STRICT;
 CREATE INDEX entries_by_kind ON entries (kind);
 -- One index for two questions: NULLs are distinct, so a plan may have any number of entries without
 -- an effect, and one for each effect.
 CREATE UNIQUE INDEX entries_by_plan ON entries (plan_id, effect) WHERE plan_id IS NOT NULL;
-
--- The Merkle tree, numbered in the order in which appending completes the nodes: only ever appended
--- to, and any node of a proof is found by its number.
-CREATE TABLE nodes (
-    number INTEGER PRIMARY KEY,
-    hash BLOB NOT NULL CHECK (length(hash) = 32)
-) STRICT;
 
 -- The head: the one row that changes.
 CREATE TABLE kept (
@@ -62,13 +58,7 @@ CREATE TRIGGER entries_stay BEFORE DELETE ON entries BEGIN
 END;
 CREATE TRIGGER entries_keep BEFORE UPDATE ON entries
 WHEN NEW.data IS NOT NULL OR NEW.seq != OLD.seq OR NEW.kind != OLD.kind
-    OR NEW.plan_id IS NOT OLD.plan_id OR NEW.effect IS NOT OLD.effect
+    OR NEW.plan_id IS NOT OLD.plan_id OR NEW.effect IS NOT OLD.effect OR NEW.nodes != OLD.nodes
 BEGIN
     SELECT RAISE(ABORT, 'entries are never changed, only archived');
-END;
-CREATE TRIGGER nodes_stay BEFORE DELETE ON nodes BEGIN
-    SELECT RAISE(ABORT, 'nodes are never deleted');
-END;
-CREATE TRIGGER nodes_keep BEFORE UPDATE ON nodes BEGIN
-    SELECT RAISE(ABORT, 'nodes are never changed');
 END;
