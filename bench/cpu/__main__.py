@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,17 @@ def main() -> None:
         for scenario in chosen:
             _add(tree, scenario)
         usage = {s.name: _profile(tree, s, options) for s in chosen}
-        runs, drawn = _repeat(tree, chosen, usage, options)
-    needs = {
-        name: {path: percentile(seen, 0.95) for path, seen in paths.items()}
-        for name, paths in usage.items()
-    }
-    document = {
-        "seed": options.seed, "quick": options.quick, "needs": needs, "runs": runs,
-        "series": drawn,
-    }  # fmt: skip
-    write_report(document, options.results, wall_s=time.monotonic() - begun)
+        needs = {
+            name: {path: percentile(seen, 0.95) for path, seen in paths.items()}
+            for name, paths in usage.items()
+        }
+        # After every repetition: whoever stops it early keeps what was measured.
+        for runs, drawn in _repeat(tree, chosen, usage, options):
+            document = {
+                "seed": options.seed, "quick": options.quick, "needs": needs, "runs": runs,
+                "series": drawn,
+            }  # fmt: skip
+            write_report(document, options.results, wall_s=time.monotonic() - begun)
 
 
 def _options() -> argparse.Namespace:
@@ -98,9 +100,11 @@ def _profile(
 
 def _repeat(
     tree: BenchTree, chosen: list[Scenario], usage: dict[str, Any], options: argparse.Namespace
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """All arms of a scenario one after the other in a drawn order, again and again."""
-    chance, runs, drawn = random.Random(options.seed), [], {}
+    chance = random.Random(options.seed)
+    runs: list[dict[str, Any]] = []
+    drawn: dict[str, Any] = {}
     for repetition in range(options.repetitions):
         for scenario in chosen:
             arms = [*scenario.arms, *(name for name in options.variants if name not in OURS)]
@@ -115,7 +119,7 @@ def _repeat(
                 runs.append(figures)
                 if repetition == 0:
                     drawn[f"{scenario.name}/{arm}"] = series(run)
-    return runs, drawn
+        yield runs, drawn
 
 
 def _try(

@@ -89,7 +89,7 @@ class Running:
         self.ok("PUT", f"/v1/users/{user}", {"owners": list(owners), "admin": admin})
         return str(self.ok("POST", "/v1/tokens", {"user": user})["token"])
 
-    def until(self, what: str, holds: Callable[[], Any], seconds: float = 20) -> Any:
+    def until(self, what: str, holds: Callable[[], Any], seconds: float = 60) -> Any:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if found := holds():
@@ -130,7 +130,7 @@ def serving(folder: Path) -> Iterator[Running]:
             yield Running(folder, server.port)
         finally:
             server.stop()
-            thread.join(timeout=20)
+            thread.join(timeout=60)
             assert not thread.is_alive(), "the server did not stop"
 
 

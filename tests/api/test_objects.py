@@ -166,7 +166,7 @@ def test_watchers_hear_of_everything_in_order(server: Running) -> None:
     server.apply(budget("watched"))
     server.apply(budget("watched", 5))
     for each in listeners:
-        each.join(timeout=20)
+        each.join(timeout=60)
         assert not each.is_alive()
     lines = [json.loads(line) for line in heard["lines"].splitlines()]
     assert [each["seq"] for each in lines] == [after + 1, after + 2]

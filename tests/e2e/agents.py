@@ -39,7 +39,7 @@ class AgentProcess:
     def pods(self) -> dict[str, dict[str, Any]]:
         return {pod["pod"]: pod for pod in self.status()["pods"]}
 
-    def until(self, what: str, holds: Callable[[], bool], seconds: float = 20) -> None:
+    def until(self, what: str, holds: Callable[[], bool], seconds: float = 60) -> None:
         """Wait for a condition on the world, not for a time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -63,7 +63,7 @@ class AgentProcess:
     def stop(self, how: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(how)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
 
 def fairlead(*arguments: str, state: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -22,6 +22,7 @@ class Plane:
         self.environment = {
             **os.environ, "FAIRLEAD_SERVER": str(self.socket), "NO_COLOR": "1",
             "FAIRLEAD_HEADS": str(folder / "heads.json"), "FAIRLEAD_STATE": str(folder / "data"),
+            "PYTHONFAULTHANDLER": "1",
         }  # fmt: skip
         self.flags = ("--data", str(folder / "data"), "--allow-root", "--grace", "1", *flags)
         self.process: subprocess.Popen[bytes] | None = None
@@ -40,7 +41,12 @@ class Plane:
         """End it."""
         assert self.process is not None
         self.process.send_signal(how)
-        return self.process.wait(timeout=20)
+        try:
+            return self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # where it hangs, thread by thread, to the log
+            self.process.wait(timeout=20)
+            raise AssertionError(f"it does not end: {self.log.read_text()[-6000:]}") from None
 
     def run(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         """One command, whatever comes of it."""
@@ -75,7 +81,7 @@ class Plane:
     def phase(self, run: str) -> str:
         return str(self.ask(f"/v1/objects/Run/{run}")["status"]["phase"])
 
-    def until(self, what: str, holds: Callable[[], Any], seconds: float = 30) -> Any:
+    def until(self, what: str, holds: Callable[[], Any], seconds: float = 60) -> Any:
         """Wait for a condition on the world, not for a time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -49,6 +49,13 @@ def test_contention(tree: RealTree, tmp_path: Path) -> None:
     """Two busy pods on one capacity: congested, Σ fits, both cut; one leaves: uncongested."""
     for name in ("a", "b"):
         tree.create(name)
+    # Alone, a pod without a limit of its own would want all of the capacity: congestion would stay.
+    files = tree.files()
+    for name in ("a", "b"):
+        unlimited = files.quota(name)
+        assert unlimited is not None
+        files.set_quota(name, unlimited._replace(quota_us=20_000, period_us=100_000))
+    files.close()
     tree.run("a")
     other = tree.run("b")
     # A capacity that two spinning threads pass even on a machine that others use as well.
@@ -174,7 +181,7 @@ def test_dry_run_explains_and_touches_nothing(tree: RealTree, tmp_path: Path) ->
     """No limit, no state directory; the explanation is the output."""
     tree.create("a")
     agent = AgentProcess(tree.root, tmp_path, "--dry-run", "--clears", "2")
-    out, _ = agent.process.communicate(timeout=20)
+    out, _ = agent.process.communicate(timeout=60)
     assert agent.process.returncode == 0
     events = [json.loads(line) for line in out.splitlines()]
     would = [event for event in events if event["event"] == "would limit"]
