@@ -17,10 +17,14 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.core.cpu import Policy
+from fairlead.executor.hierarchy import KINDS
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.e2e import kills, plane_kills
+from tests.executor import kills as executor_kill
+from tests.executor.worlds import open_folder
 from tests.ledger import kill as ledger_kill
+from tests.recorder import kill as recorder_kill
 
 REPORT = Path(__file__).resolve().parents[1] / "bench" / "results" / "soak.json"
 CASES = 100_000
@@ -76,12 +80,29 @@ def control_plane_kills() -> dict[str, object]:
         return plane_kills.run_kills(PLANE_KILLS, seed=1, folder=Path(folder))
 
 
+def recorder_kills() -> dict[str, object]:
+    """1 000 kill -9 of a writer of the flight recorder: what was acknowledged is read back."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {**recorder_kill.kill_writers(Path(folder), count=KILLS, seed=1)}
+
+
+def executor_kills() -> dict[str, object]:
+    """250 turns of killed executors and shims per way of confining: no job lost or run twice."""
+    counted: dict[str, object] = {}
+    for kind in KINDS:
+        with open_folder() as folder:
+            counted[kind] = executor_kill.run_kills(250, seed=1, folder=folder, kind=kind)
+    return counted
+
+
 SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "ledger kills": ledger_kill.soak_sqlite,
     "ledger kills, two replicas on PostgreSQL": ledger_kill.soak_postgres,
     "cpu.clear invariants": cpu_clear_invariants,
     "cpu.clear against the oracle": cpu_clear_oracle,
     "gpu.cover against the oracle": gpu_cover_oracle,
+    "recorder kills": recorder_kills,
+    "executor kills": executor_kills,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
 }
