@@ -75,6 +75,10 @@ class Admission:
     mode: Mode = Mode.NORMAL
     rate_per_s: float | None = None
     burst: float | None = None
+    stored_rate_per_s: float | None = None
+    """With `stored_burst` the budget that `hard` decays to in fallback. The two numbers above are a
+    drip then, which would be a closed door in all but name; without a stored budget they stay."""
+    stored_burst: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
