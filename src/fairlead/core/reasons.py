@@ -35,3 +35,72 @@ class CoverRefusal(StrEnum):
     """Too many GPUs at once."""
     NO_ENVELOPE = "NoEnvelope"
     """Nothing of the flavor is reachable in an open window."""
+
+
+class CutKind(StrEnum):
+    """How a lease is ended when GPUs are missing."""
+
+    DROP_SPARE = "DropSpare"
+    """It stood by and was not needed yet."""
+    SHRINK = "Shrink"
+    """Its malleable run goes on with fewer groups."""
+    RANDOM_PREEMPT = "RandomPreempt"
+    """Its run was drawn by lot."""
+
+
+class Exclusion(StrEnum):
+    """Why an open lease is no candidate for a cut."""
+
+    OTHER_FLAVOR = "OtherFlavor"
+    """Its devices are of another flavor."""
+    OUTSIDE_LOCATION = "OutsideLocation"
+    """A label of the scope's location differs or is missing."""
+    PAID_ELSEWHERE = "PaidElsewhere"
+    """No envelope under the cap that binds pays for it."""
+
+
+class TrafficReason(StrEnum):
+    """Why a tick decided as it did. The order of the members is their priority: a tick names the
+    first two that hold.
+    """
+
+    FAILSAFE = "failsafe"
+    """The agent found its own heartbeat stale. Said by the agent, never by a tick."""
+    NO_BACKENDS = "no_backends"
+    """The group is empty: everything is denied."""
+    ALL_ISOLATED = "all_isolated"
+    """Nobody may be routed to: a drip goes to the least bad."""
+    PSI_STALL = "psi_stall"
+    """A node has stood still for too many of its last samples."""
+    TTF = "ttf"
+    """Something exhaustible runs out soon."""
+    RETRY_STORM = "retry_storm"
+    """Clients repeat themselves: retries per success are above their limit."""
+    ERRORS = "errors"
+    """A routable backend carries the absolute error penalty."""
+    CONDUCTANCE = "conductance"
+    """The group lets too little flow through for the pressure it is under."""
+    SKEW = "skew"
+    """Requests went elsewhere than the weights wanted."""
+    SIGNAL_MISSING_LATENCY = "signal_missing.latency"
+    """Latency is unknown for somebody (the worst is assumed) or for everybody (left out)."""
+    SIGNAL_MISSING_ERRORS = "signal_missing.errors"
+    """The same for error rates."""
+    SIGNAL_MISSING_QUEUE = "signal_missing.queue"
+    """The same for queues."""
+    SIGNAL_MISSING_BOTH = "signal_missing.both"
+    """Neither latency nor errors of anybody are known: slots freeze, admission is careful."""
+    ISOLATION = "isolation"
+    """A backend is isolated."""
+    GUARD_HOLD = "guard_hold"
+    """The step would have made the skew worse and was not taken."""
+    PRESSURE_ERRORS = "pressure.errors"
+    """Slots moved, mostly because of errors."""
+    PRESSURE_LATENCY = "pressure.latency"
+    """Slots moved, mostly because of latency."""
+    PRESSURE_QUEUE = "pressure.queue"
+    """Slots moved, mostly because of queues."""
+    MONOPOLY = "monopoly"
+    """One backend: nothing to route, admission only."""
+    STEADY = "steady"
+    """Nothing moves and nothing is wrong."""
