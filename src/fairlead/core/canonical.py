@@ -17,8 +17,13 @@ class NotCanonical(ValueError):  # noqa: N818 - names the property that is missi
 
 def canonical(value: object) -> bytes:
     """The one UTF-8 byte string for `value`: sorted keys, no white space, shortest numbers."""
+    return encoded(text(value))
+
+
+def encoded(canonical_text: str) -> bytes:
+    """Canonical text as bytes, also where somebody joined it from pieces."""
     try:
-        return _text(value).encode()
+        return canonical_text.encode()
     except UnicodeEncodeError as error:
         raise NotCanonical(f"a string holds a lone surrogate: {error.object!r}") from error
 
@@ -28,7 +33,8 @@ def digest(value: object) -> str:
     return sha256(canonical(value)).hexdigest()
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """The canonical form before it is encoded."""
     kind = type(value)
     if kind is int:
         return _integer(value)  # type: ignore[arg-type]
@@ -39,7 +45,7 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(_members(value)) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_text, value)) + "]"
+        return "[" + ",".join(map(text, value)) + "]"
     if value is None or kind is bool:
         return "null" if value is None else "true" if value else "false"
     raise NotCanonical(f"no JSON form for {kind.__name__}")
@@ -57,23 +63,23 @@ def _members(value: dict[str, object]) -> list[str]:
     except TypeError:
         raise NotCanonical("object keys must be strings") from None
     keys = sorted(value) if plain else sorted(value, key=utf16)
-    return [f"{encode_basestring(key)}:{_text(value[key])}" for key in keys]
+    return [f"{encode_basestring(key)}:{text(value[key])}" for key in keys]
 
 
-def utf16(text: str) -> bytes:
+def utf16(key: str) -> bytes:
     """Sort key: RFC 8785 orders keys by UTF-16 code units, which differs past U+FFFF only."""
-    return text.encode("utf-16-be", "surrogatepass")
+    return key.encode("utf-16-be", "surrogatepass")
 
 
 def number(value: float) -> str:
     """A finite double as ECMAScript prints it: 1.0 as 1, 1e20 in full, 1e-7 as 1e-7."""
     if not isfinite(value):
         raise NotCanonical(f"no JSON form for {value!r}")
-    text = repr(value)
-    if "e" not in text:
-        text = text.removesuffix(".0")
-        return "0" if text == "-0" else text
-    mantissa, _, exponent_text = text.partition("e")
+    short = repr(value)
+    if "e" not in short:
+        short = short.removesuffix(".0")
+        return "0" if short == "-0" else short
+    mantissa, _, exponent_text = short.partition("e")
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     digits = whole + fraction

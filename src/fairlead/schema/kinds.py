@@ -11,6 +11,7 @@ from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
+from fairlead.schema import resolve as resolve_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -63,6 +64,11 @@ def _gpu_place(document: place_documents.PlaceDocument) -> Outcome:
     return Outcome(result, refused=not result["placed"])
 
 
+def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
+    result = resolve_documents.decide_resolve(document)
+    return Outcome(result, refused=not result["resolved"])
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -93,6 +99,13 @@ KINDS: Mapping[str, Kind] = {
             input_shape=place_documents.PlaceDocument,
             output_shape=place_documents.PlaceResult,
             decide=_gpu_place,
+        ),
+        Kind(
+            name="gpu.resolve",
+            summary="decide who gives way when GPUs are missing: spares, steps, then by lot",
+            input_shape=resolve_documents.ResolveDocument,
+            output_shape=resolve_documents.ResolveResult,
+            decide=_gpu_resolve,
         ),
     )
 }

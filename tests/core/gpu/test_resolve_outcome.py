@@ -1,0 +1,220 @@
+"""Before and after the draw: forecasts, what is committed to, and whether an outcome is right."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.canonical import canonical, digest
+from fairlead.core.gpu import (
+    Conflict,
+    CutTier,
+    check_outcome,
+    commitment_for,
+    conflict_bytes,
+    conflict_digest,
+    forecast,
+    resolve,
+)
+from fairlead.core.lottery import BeaconRound, Doubt, Label, OwnerWeighting, entropy_hash, reveal
+from tests.core.gpu.conflicts import ELSEWHERE, conflict_of, document, lease, random_doc, run
+
+conflicts = st.builds(
+    lambda seed: conflict_of(random_doc(random.Random(seed))), st.integers(0, 2**64)
+)
+seeds = st.binary(min_size=32, max_size=32)
+ENTROPY, NEXT = sha256(b"this").digest(), sha256(b"next").digest()
+
+
+def example() -> Conflict:
+    """A spare, a step, and three gangs of two owners, of which one will be drawn."""
+    runs = [run("m", "a", least=2), run("x", "a"), run("y", "b")]
+    leases = [
+        lease("s", "x", 1, spare=True), lease("m0", "m", 2), lease("m1", "m", 1, group=1),
+        lease("x0", "x", 4), lease("y0", "y", 4), lease("far", "y", 1, location=ELSEWHERE),
+        lease("other", "y", 1, flavor="A100"), lease("paid", "y", 1, envelope="east"),
+    ]  # fmt: skip
+    cap = {"budget": "b", "name": "all", "envelopes": ["west"]}
+    made: Conflict = conflict_of(document(4, runs, leases, cap=cap))
+    return made
+
+
+def test_a_forecast_names_who_is_cut_and_who_is_at_risk() -> None:
+    """Two owners: a has two tokens with a quarter each, b one with a half."""
+    seen = forecast(example())
+    assert [action.lease for action in seen.actions] == ["s", "m1"]
+    (risk,) = seen.risks
+    assert (risk.tier, risk.missing_gpus, risk.all_lost) == (CutTier.FUNDED, 2, False)
+    assert {each.token: each.chance for each in seen.first_odds} == {
+        "m": Fraction(1, 4), "x": Fraction(1, 4), "y": Fraction(1, 2),
+    }  # fmt: skip
+    weighted = forecast(example(), owner_weighting=OwnerWeighting.TOKENS)
+    assert {each.chance for each in weighted.first_odds} == {Fraction(1, 3)}
+
+
+def test_a_forecast_without_a_draw_is_the_outcome() -> None:
+    """Structural cuts are certain, and so is what comes back."""
+    leases = [lease("a", "r", 1, spare=True), lease("b", "r", 10, spare=True)]
+    made = conflict_of(document(10, [run("r")], leases))
+    seen, done = forecast(made), resolve(made, ENTROPY)
+    assert (seen.actions, seen.withdrawn) == (done.actions, done.withdrawn)
+    assert (seen.risks, seen.first_odds) == ((), ())
+
+
+def test_a_forecast_says_that_a_whole_tier_is_lost() -> None:
+    """Two unfunded gangs are not enough; the third is at no risk but certain too."""
+    runs = [run("u1"), run("u2"), run("f")]
+    leases = [lease("u1", "u1", funded=False), lease("u2", "u2", funded=False), lease("f", "f", 2)]
+    seen = forecast(conflict_of(document(3, runs, leases)))
+    assert [(risk.tier, risk.all_lost) for risk in seen.risks] == [
+        (CutTier.UNFUNDED, True), (CutTier.FUNDED, False),
+    ]  # fmt: skip
+    every = forecast(conflict_of(document(4, runs, leases)))
+    assert [risk.all_lost for risk in every.risks] == [True, True]
+    assert (every.actions, every.withdrawn) == ((), ())
+
+
+def test_a_forecast_of_what_cannot_be_resolved_is_the_shortfall() -> None:
+    """Nobody is at risk."""
+    seen = forecast(conflict_of(document(3, [run("r")], [lease("l", "r", 1)])))
+    assert (seen.resolvable, seen.shortfall_gpus, seen.actions, seen.risks) == (False, 2, (), ())
+
+
+@given(conflicts, seeds)
+def test_every_outcome_is_inside_its_forecast(made: Conflict, seed: bytes) -> None:
+    """The same structural cuts; draws only from the rounds that were forecast; odds that fit."""
+    seen, done = forecast(made), resolve(made, seed)
+    assert (seen.resolvable, seen.shortfall_gpus) == (done.resolved, done.shortfall_gpus)
+    structural = {x.lease for x in (*done.actions, *done.withdrawn) if x.draw is None}
+    assert {x.lease for x in (*seen.actions, *seen.withdrawn)} == structural
+    assert [risk.tier for risk in seen.risks] == [each.tier for each in done.rounds]
+    for risk, each in zip(seen.risks, done.rounds, strict=True):
+        assert sum(odds.chance for odds in risk.odds) == 1
+        names = {token for tokens in each.tokens.values() for token in tokens}
+        assert {odds.token for odds in risk.odds} == names
+        assert len(each.draws) == len(names) or not risk.all_lost
+    if all(risk.all_lost for risk in seen.risks):
+        assert seen.withdrawn == done.withdrawn
+        assert seen.actions == tuple(x for x in done.actions if x.draw is None)
+
+
+@given(conflicts, seeds)
+def test_weighting_by_tokens_changes_only_the_draws(made: Conflict, seed: bytes) -> None:
+    """Enough is freed either way, from the same tokens."""
+    done = resolve(made, seed, owner_weighting=OwnerWeighting.TOKENS)
+    plain = resolve(made, seed)
+    assert (done.resolved, done.shortfall_gpus) == (plain.resolved, plain.shortfall_gpus)
+    assert [each.tokens for each in done.rounds] == [each.tokens for each in plain.rounds]
+    assert not done.resolved or done.freed_gpus >= made.deficit_gpus
+
+
+@given(conflicts)
+def test_a_conflict_is_written_in_its_canonical_form(made: Conflict) -> None:
+    """The fast writing of leases is the slow one, byte for byte; its document is the contract's."""
+    assert conflict_bytes(made) == canonical(made.document())
+    assert conflict_digest(made) == digest(made.document())
+    again = conflict_of({**made.document(), "seed": "00" * 32})
+    assert conflict_bytes(again) == conflict_bytes(made)
+
+
+def test_a_commitment_holds_everything_that_is_known_before() -> None:
+    """Scope, deficit, candidates, exclusions with reasons, odds, digest, and whom to trust."""
+    made = example()
+    promised = commitment_for(
+        made, sequence=7, entropy_hash=entropy_hash(ENTROPY), nonces={"b": b"\x01\x02"}
+    )
+    assert promised.label is Label.VERIFIABLE
+    assert promised.document() == {
+        "sequence": 7,
+        "scope": {"flavor": "H100", "location": {"cluster": "a"},
+                  "cap": {"budget": "b", "name": "all", "envelopes": ["west"]}},
+        "deficit_gpus": 4,
+        "conflict_digest": conflict_digest(made),
+        "candidates": ["m0", "m1", "s", "x0", "y0"],
+        "exclusions": [
+            {"lease": "far", "reason": "OutsideLocation"},
+            {"lease": "other", "reason": "OtherFlavor"},
+            {"lease": "paid", "reason": "PaidElsewhere"},
+        ],
+        "tokens": [
+            {"owner": "a", "token": "m", "odds": [1, 4]},
+            {"owner": "a", "token": "x", "odds": [1, 4]},
+            {"owner": "b", "token": "y", "odds": [1, 2]},
+        ],
+        "entropy_hash": sha256(ENTROPY).hexdigest(),
+        "owner_weighting": "owners",
+        "nonces": [{"owner": "b", "nonce": "0102"}],
+        "beacon": None,
+        "label": "verifiable",
+    }  # fmt: skip
+    assert promised.digest() == digest(promised.document())
+
+
+@pytest.mark.parametrize("weighting", list(OwnerWeighting))
+def test_an_honest_outcome_leaves_no_doubt(weighting: OwnerWeighting) -> None:
+    """Committed, revealed, drawn: everything can be repeated."""
+    made = example()
+    promised = commitment_for(
+        made, sequence=0, entropy_hash=entropy_hash(ENTROPY), owner_weighting=weighting,
+        beacon=BeaconRound("quicknet", 12),
+    )  # fmt: skip
+    shown = reveal(promised, entropy=ENTROPY, next_entropy=NEXT, beacon=b"beacon")
+    done = resolve(made, shown.seed, owner_weighting=weighting)
+    assert check_outcome(made, promised, shown, done) == ()
+
+
+def spoiled() -> dict[str, tuple[Any, set[Doubt]]]:
+    """Ways to cheat, each with the doubts it must raise."""
+    made = example()
+    promised = commitment_for(made, sequence=3, entropy_hash=entropy_hash(ENTROPY))
+    shown = reveal(promised, entropy=ENTROPY, next_entropy=NEXT)
+    done = resolve(made, shown.seed)
+    other = resolve(made, next(s for s in map(_seed, range(99)) if resolve(made, s) != done))
+    fewer = replace(made, leases=made.leases[1:])
+    kinder = replace(promised, odds=promised.odds[:-1])
+    reroll = replace(shown, seed=_seed(5))
+    return {
+        "another victim": ((made, promised, shown, other), {Doubt.OUTCOME}),
+        "another seed": ((made, promised, reroll, resolve(made, _seed(5))), {Doubt.SEED}),
+        "a lease left out": (
+            (fewer, promised, shown, resolve(fewer, shown.seed)), {Doubt.CONFLICT},
+        ),
+        "odds that were not those": (
+            (made, kinder, reveal(kinder, entropy=ENTROPY, next_entropy=NEXT), done),
+            {Doubt.ODDS, Doubt.CONFLICT},
+        ),
+        "a gang given back": (
+            (made, promised, shown, replace(done, actions=done.actions[:-1])), {Doubt.OUTCOME},
+        ),
+    }  # fmt: skip
+
+
+def _seed(number: int) -> bytes:
+    return sha256(f"seed {number}".encode()).digest()
+
+
+@pytest.mark.parametrize("name", list(spoiled()))
+def test_a_bent_outcome_is_doubted(name: str) -> None:
+    """Each way of cheating, by name."""
+    told, doubts = spoiled()[name]
+    assert set(check_outcome(*told)) == doubts
+
+
+def test_grinding_would_show() -> None:
+    """Fifty tries for a friendlier outcome: only the one that was committed leaves no doubt."""
+    made = example()
+    promised = commitment_for(made, sequence=3, entropy_hash=entropy_hash(ENTROPY))
+    honest = reveal(promised, entropy=ENTROPY, next_entropy=NEXT)
+    met: Counter[bool] = Counter()
+    for number in range(50):
+        entropy = ENTROPY if number == 20 else _seed(number)
+        seed = promised.seed(entropy)
+        tried = replace(honest, entropy=entropy, seed=seed)
+        met[check_outcome(made, promised, tried, resolve(made, seed)) == ()] += 1
+    assert met == {True: 1, False: 49}

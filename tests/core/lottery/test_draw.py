@@ -1,0 +1,52 @@
+"""Draws: every number below n, none other, and nothing but the seed decides."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.core.invariant import InvariantBroken
+from fairlead.core.lottery import Stage, uniform_below
+from fairlead.core.lottery.urn import Urn
+from tests.core.lottery import definition
+
+seeds = st.binary(min_size=32, max_size=32)
+
+
+@given(seeds, st.sampled_from(Stage), st.integers(0, 2**64 - 1), st.integers(1, 2**64))
+def test_a_draw_is_the_definition(seed: bytes, stage: Stage, index: int, n: int) -> None:
+    """Any n up to 2^64, any index."""
+    found = uniform_below(n, seed=seed, stage=stage, index=index)
+    assert found == definition.pick(seed.hex(), stage.value, index, n)
+    assert 0 <= found < n
+
+
+def test_stages_indexes_and_seeds_are_independent() -> None:
+    """Another stage, index or seed is another draw."""
+    n = 2**60
+    draws = {
+        uniform_below(n, seed=bytes([first]) * 32, stage=stage, index=index)
+        for first in range(5) for stage in Stage for index in range(5)
+    }  # fmt: skip
+    assert len(draws) == 50
+
+
+@pytest.mark.parametrize(("seed", "n"), [(bytes(31), 2), (bytes(32), 0), (bytes(32), 2**64 + 1)])
+def test_what_cannot_be_drawn_is_a_bug(seed: bytes, n: int) -> None:
+    """Short seeds, nobody to draw, more than a hash can count."""
+    with pytest.raises(InvariantBroken):
+        uniform_below(n, seed=seed, stage=Stage.OWNER, index=0)
+
+
+@given(st.lists(st.integers(0, 4), max_size=40), st.data())
+def test_an_urn_is_a_list_that_things_are_taken_from(
+    counts: list[int], data: st.DataObject
+) -> None:
+    """The same thing at every position, after every taking."""
+    urn = Urn(counts)
+    left = [thing for thing, count in enumerate(counts) for _ in range(count)]
+    while left:
+        assert urn.total == len(left)
+        position = data.draw(st.integers(0, len(left) - 1))
+        assert urn.find(position) == left[position]
+        urn.take(left.pop(position))
+    assert urn.total == 0
