@@ -19,6 +19,7 @@ from pathlib import Path
 from fairlead.core.cpu import Policy
 from fairlead.executor.hierarchy import KINDS
 from tests.core.cpu import cases, test_oracle
+from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.e2e import kills, plane_kills
 from tests.executor import kills as executor_kill
@@ -31,6 +32,7 @@ CASES = 100_000
 CHUNK = 5_000
 COVERS = 20_000
 COVER_CHUNK = 1_000
+DRAW_SEEDS = 20_000
 KILLS = 1_000
 PLANE_KILLS = 500
 
@@ -68,6 +70,11 @@ def gpu_cover_oracle() -> dict[str, object]:
     return {"cases": COVERS, **met}
 
 
+def gpu_resolve_chance() -> dict[str, object]:
+    """Chi-square of owners and tokens over 20 000 seeds, first and second draw."""
+    return {**gpu_chance.judge(DRAW_SEEDS)}
+
+
 def node_kills() -> dict[str, object]:
     """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -103,6 +110,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "gpu.cover against the oracle": gpu_cover_oracle,
     "recorder kills": recorder_kills,
     "executor kills": executor_kills,
+    "gpu.resolve draws": gpu_resolve_chance,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
 }
