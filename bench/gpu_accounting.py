@@ -33,14 +33,16 @@ from fairlead.core.gpu import (
     Recurrence,
     Request,
     cover,
-    find_remedy,
+    cover_or_remedy,
 )
 from fairlead.core.gpu.accounts import Accounts
 
 ROOT = Path(__file__).resolve().parents[1]
 START_MS = 1_767_225_600_000
 ROUNDS = 15
-LIMITS_US = {"headroom": 50.0, "cover": 2_000.0, "cover_refused": 2_000.0}
+LIMITS_US = {
+    "headroom": 50.0, "cover": 2_000.0, "cover_refused": 2_000.0, "refused_with_remedy": 2_000.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,9 @@ class Books:
         self.now_ms += 1
         self.book.usage = self.accounts.at(self.now_ms)
         request = self.request(rng, 5_000)
-        plan = cover(self.book, request, self.now_ms)
+        plan, remedy = cover_or_remedy(self.book, request, self.now_ms)
         assert not plan.funded
-        return find_remedy(self.book, request, self.now_ms)
+        return remedy
 
 
 def percentiles(call: Callable[[random.Random], object], calls: int, seed: str) -> dict[str, float]:

@@ -86,8 +86,7 @@ def decide_fund(document: FundDocument) -> dict[str, Any]:
 
 def fund(book: gpu.Book, request: gpu.Request, now_ms: int) -> dict[str, Any]:
     """Cover and, when that is refused, the smallest remedy, as a result document."""
-    plan = gpu.cover(book, request, now_ms)
-    return from_plan(plan, None if plan.funded else gpu.find_remedy(book, request, now_ms))
+    return from_plan(*gpu.cover_or_remedy(book, request, now_ms))
 
 
 def _request(document: FundRequestDocument) -> gpu.Request:

@@ -307,8 +307,7 @@ def decide_cover(document: CoverDocument) -> dict[str, Any]:
     if sum(lease.gpus for lease in leases) + request.gpus > INTEGER_MAX:
         raise BadInput("leases", f"add up to more than {INTEGER_MAX} GPUs with the request")
     book = gpu.Book(budgets, gpu.tally(budgets, leases, now_ms))
-    plan = gpu.cover(book, request, now_ms)
-    remedy = None if plan.funded else gpu.find_remedy(book, request, now_ms)
+    plan, remedy = gpu.cover_or_remedy(book, request, now_ms)
     return from_plan(plan, remedy, written_hours(document.budgets))
 
 

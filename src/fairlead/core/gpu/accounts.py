@@ -126,11 +126,12 @@ class Account:
 
     def usage(self, now_ms: int) -> Usage:
         """What `tally` says, with holds cut at the period's end."""
-        self.advance(now_ms)
-        at_ms = _cut(now_ms, self.period)
+        if now_ms >= self.until_ms or (self._ends and self._ends[0][0] <= now_ms):
+            self.advance(now_ms)
+        at_ms, own, lent = _cut(now_ms, self.period), self.all, self.lent
         return Usage(
-            self.all.gpus, self.all.used_ms(at_ms), self.all.held_ms(now_ms),
-            self.lent.gpus, self.lent.used_ms(at_ms), self.lent.held_ms(now_ms),
+            own.gpus, own.used_ms(at_ms), own.held_ms(now_ms),
+            lent.gpus, lent.used_ms(at_ms), lent.held_ms(now_ms),
         )  # fmt: skip
 
     def overdraft_ms(self, now_ms: int, *, lent: bool = False) -> int:

@@ -4,30 +4,14 @@ One greedy walk in cover order, no backtracking. What an earlier line of the sam
 against every cap, so two envelopes of 8 under a cap of 10 give 8 + 2 and never 16.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from fairlead.core.gpu.family import Tier
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.route import Binding, Book, Route, find_start
+from fairlead.core.gpu.route import Book, find_route
+from fairlead.core.gpu.walk import Binding, Line, Route, Walk, take
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CoverRefusal
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One envelope's part of a plan."""
-
-    budget: str
-    envelope: str
-    owner: str
-    gpus: int
-    tier: Tier
-
-    @property
-    def borrowed(self) -> bool:
-        """Whether it is a loan from a sponsor."""
-        return self.tier.borrows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +37,6 @@ class Plan:
         return self.refusal is None
 
 
-@dataclass(slots=True)
-class Walk:
-    """A greedy walk: what was granted, and the gates that let nothing more through, in order."""
-
-    lines: list[Line] = field(default_factory=list)
-    binding: dict[int, None] = field(default_factory=dict)
-    gpus: int = 0
-
-
 # What a refusal can be about, in the order in which it is asked: would the request be covered
 # without these caps? Borrowing means both `allow_borrow` and its limit, hours all caps on hours.
 _Concerns = Callable[[Binding], bool]
@@ -74,8 +49,11 @@ RELAXATIONS: tuple[tuple[CoverRefusal, _Concerns], ...] = (
 
 def cover(book: Book, request: Request, now_ms: int) -> Plan:
     """Cover a request, or refuse it with the reason."""
-    route = find_start(book, request, now_ms)
-    walk = take(route, [gate.gpus for gate in route.gates], request.gpus)
+    return plan_on(*find_route(book, request, now_ms), request)
+
+
+def plan_on(route: Route, walk: Walk, request: Request) -> Plan:
+    """The plan of a walk that was made."""
     enough = request.enough_gpus
     if walk.gpus < enough:
         return Plan(0, (), _refusal(route, request, walk))
@@ -87,32 +65,13 @@ def cover(book: Book, request: Request, now_ms: int) -> Plan:
     return Plan(width, lines)
 
 
-def take(route: Route, rooms: Sequence[int], wanted: int) -> Walk:
-    """Walk the candidates, taking from each what all its gates let through; a room per gate."""
-    walk, left = Walk(), list(rooms)
-    for candidate in route.candidates:
-        if walk.gpus == wanted:
-            break
-        gpus = min(wanted - walk.gpus, *(left[gate] for gate in candidate.gates))
-        for gate in candidate.gates:
-            left[gate] -= gpus
-            if not left[gate]:
-                walk.binding[gate] = None
-        if gpus:
-            budget, envelope = candidate.budget, candidate.envelope
-            line = Line(budget.name, envelope.name, budget.owner, gpus, candidate.tier)
-            walk.lines.append(line)
-            walk.gpus += gpus
-    return walk
-
-
 def _narrowed(lines: Iterable[Line], width: int) -> tuple[Line, ...]:
     """The plan of the same walk for a smaller request: its first `width` GPUs."""
     kept, left = [], width
     for line in lines:
         gpus = min(line.gpus, left)
         if gpus:
-            kept.append(Line(line.budget, line.envelope, line.owner, gpus, line.tier))
+            kept.append(line._replace(gpus=gpus))
         left -= gpus
     return tuple(kept)
 

@@ -43,15 +43,22 @@ class Kin:
     """How an owner is related to a request's owner: its tier in location and elsewhere."""
 
     here: Tier
+    here_order: int
     elsewhere: Tier
+    elsewhere_order: int
 
 
-OWN = Kin(Tier.OWN, Tier.OWN_ELSEWHERE)
-SIBLING = Kin(Tier.SIBLING, Tier.SIBLING_ELSEWHERE)
-PARENT = Kin(Tier.PARENT, Tier.PARENT_ELSEWHERE)
-COUSIN = Kin(Tier.COUSIN, Tier.COUSIN_ELSEWHERE)
-SPONSOR = Kin(Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
-ORDER = {tier: rank for rank, tier in enumerate(Tier)}
+def _kin(here: Tier, elsewhere: Tier) -> Kin:
+    # The places in the cover order are looked up once: hashing an enum costs more than a tuple.
+    order = list(Tier)
+    return Kin(here, order.index(here), elsewhere, order.index(elsewhere))
+
+
+OWN = _kin(Tier.OWN, Tier.OWN_ELSEWHERE)
+SIBLING = _kin(Tier.SIBLING, Tier.SIBLING_ELSEWHERE)
+PARENT = _kin(Tier.PARENT, Tier.PARENT_ELSEWHERE)
+COUSIN = _kin(Tier.COUSIN, Tier.COUSIN_ELSEWHERE)
+SPONSOR = _kin(Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
 
 
 class Families:

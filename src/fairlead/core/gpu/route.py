@@ -6,9 +6,9 @@ sponsor's, the lending sub-caps, the ACL and what the run may borrow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from fairlead.core.gpu.family import ORDER, Families, Kin, Tier
+from fairlead.core.gpu.family import OWN, SPONSOR, Families, Tier
 from fairlead.core.gpu.model import (
     AggregateCap,
     Budget,
@@ -18,45 +18,15 @@ from fairlead.core.gpu.model import (
     Sharing,
 )
 from fairlead.core.gpu.usage import Key, Usage, aggregate
+from fairlead.core.gpu.walk import Binding, Candidate, Gate, Route, Walk
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A cap that limited the walk. Hour caps are in GPU-milliseconds; `used` is before the plan."""
+class Payer(NamedTuple):
+    """An envelope with the aggregate caps that it counts against."""
 
-    kind: str
-    budget: str | None
-    name: str
-    limit: int | None
-    used: int
-    hours: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A cap and the GPUs it lets through before any line of the plan has passed."""
-
-    cap: Binding
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An envelope that could pay, its place in the cover order, and the gates before it."""
-
-    tier: Tier
     budget: Budget
     envelope: Envelope
-    gates: tuple[int, ...]
-    """Indexes into the route's gates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Candidates in cover order, and every gate on the way to them once."""
-
-    candidates: tuple[Candidate, ...]
-    gates: tuple[Gate, ...]
+    caps: tuple[AggregateCap, ...]
 
 
 class Book:
@@ -67,8 +37,21 @@ class Book:
         self.usage = usage
         self.families = Families(self.budgets)
         self.by_owner: dict[str, list[Budget]] = {}
+        self._payers: dict[tuple[str, str], list[Payer]] = {}
         for budget in self.budgets:
             self.by_owner.setdefault(budget.owner, []).append(budget)
+            for envelope in budget.envelopes:
+                caps = tuple(
+                    cap
+                    for cap in budget.aggregate_caps
+                    if cap.flavor == envelope.flavor and envelope.name in cap.envelopes
+                )
+                payers = self._payers.setdefault((budget.owner, envelope.flavor), [])
+                payers.append(Payer(budget, envelope, caps))
+
+    def payers(self, owner: str, flavor: str) -> Iterable[Payer]:
+        """An owner's envelopes of a flavor."""
+        return self._payers.get((owner, flavor), ())
 
     def used(self, budget: str, envelope: str) -> Usage:
         """One envelope's usage."""
@@ -78,38 +61,24 @@ class Book:
 _NO_USAGE = Usage()
 
 
-def find_route(book: Book, request: Request, now_ms: int) -> Route:
-    """Every open envelope of the flavor that family or listed sponsors have, in cover order."""
-    return _route(book, request, now_ms, wanted=None)
+def find_route(book: Book, request: Request, now_ms: int) -> tuple[Route, Walk]:
+    """Every open envelope of the flavor that family or listed sponsors have, in cover order.
 
-
-def find_start(book: Book, request: Request, now_ms: int) -> Route:
-    """The route as far as the request is covered in full; all of it where it is not.
-
-    Most requests are covered by their own few envelopes: of a family's hundred, the usage and the
-    caps of the other ninety need not be worked out (measured: a third of the time).
+    Walked on the way, and no further than the request is covered in full: most are covered by
+    their own few envelopes, and of a family's hundred the usage and the caps of the other ninety
+    need not be worked out (measured: a third of the time). A walk that falls short saw them all.
     """
-    return _route(book, request, now_ms, wanted=request.gpus)
-
-
-def _route(book: Book, request: Request, now_ms: int, *, wanted: int | None) -> Route:
-    ranked = sorted(_reachable(book, request, now_ms), key=lambda each: each[0])
-    gates = _Gates(book, request)
+    gates, walk = _Gates(book, request), Walk(request.gpus)
     candidates: list[Candidate] = []
-    left: list[int] = []
-    for _, tier, budget, envelope in ranked:
-        before = gates.before(tier, budget, envelope)
-        candidates.append(Candidate(tier, budget, envelope, before))
-        if wanted is None:
-            continue
-        left += [gate.gpus for gate in gates.found[len(left) :]]
-        gpus = min(wanted, *(left[gate] for gate in before))
-        for gate in before:
-            left[gate] -= gpus
-        wanted -= gpus
-        if not wanted:
+    # Ranks differ, because a budget's envelopes have names of their own: nothing else is compared.
+    for _, tier, payer, lent in sorted(_reachable(book, request, now_ms), key=lambda each: each[0]):
+        candidate = Candidate(tier, payer.budget, payer.envelope, gates.before(payer, lent=lent))
+        candidates.append(candidate)
+        walk.left += [gate.gpus for gate in gates.found[len(walk.left) :]]
+        walk.visit(candidate)
+        if walk.gpus == request.gpus:
             break
-    return Route(tuple(candidates), tuple(gates.found))
+    return Route(tuple(candidates), tuple(gates.found)), walk
 
 
 _Rank = tuple[int, int, str, str, str]
@@ -117,26 +86,24 @@ _Rank = tuple[int, int, str, str, str]
 
 def _reachable(
     book: Book, request: Request, now_ms: int
-) -> Iterator[tuple[_Rank, Tier, Budget, Envelope]]:
+) -> Iterator[tuple[_Rank, Tier, Payer, bool]]:
+    """Rank, tier and payer; and whether it would be a loan."""
     turn = {owner: place for place, owner in reversed(list(enumerate(request.sponsors)))}
     for owner, kin in book.families.kin(request.owner, request.sponsors).items():
-        for budget in book.by_owner.get(owner, ()):
-            for envelope in budget.envelopes:
-                if envelope.flavor != request.flavor or not envelope.is_open(now_ms):
-                    continue
-                if _shut(kin, envelope):
-                    continue
-                tier = kin.here if envelope.serves(request.location) else kin.elsewhere
-                place = turn[owner] if tier.borrows else 0
-                rank = (ORDER[tier], place, owner, budget.name, envelope.name)
-                yield rank, tier, budget, envelope
-
-
-def _shut(kin: Kin, envelope: Envelope) -> bool:
-    """Family use of another's envelope needs `sharing: family`; sponsors have their ACLs."""
-    if kin.here in (Tier.OWN, Tier.SPONSOR):
-        return False
-    return envelope.sharing is not Sharing.FAMILY
+        lent = kin is SPONSOR
+        place = turn[owner] if lent else 0
+        # Family use of another's envelope needs `sharing: family`; sponsors have their ACLs.
+        free = lent or kin is OWN
+        for payer in book.payers(owner, request.flavor):
+            envelope = payer.envelope
+            if not (free or envelope.sharing is Sharing.FAMILY) or not envelope.is_open(now_ms):
+                continue
+            if envelope.serves(request.location):
+                tier, order = kin.here, kin.here_order
+            else:
+                tier, order = kin.elsewhere, kin.elsewhere_order
+            rank = (order, place, owner, payer.budget.name, envelope.name)
+            yield rank, tier, payer, lent
 
 
 class _Gates:
@@ -145,60 +112,59 @@ class _Gates:
     def __init__(self, book: Book, request: Request) -> None:
         self._book, self._request = book, request
         self.found: list[Gate] = []
-        self._known: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        self._known: dict[tuple[str, str], tuple[int, ...]] = {}
         self._borrowing: tuple[int, ...] | None = None
 
-    def before(self, tier: Tier, budget: Budget, envelope: Envelope) -> tuple[int, ...]:
+    def before(self, payer: Payer, *, lent: bool) -> tuple[int, ...]:
         """Indexes of the gates before an envelope."""
-        request, at = self._request, (budget.name, envelope.name)
-        used = self._book.used(*at)
-        own = (envelope.gpus, envelope.max_hours_ms)
-        indexes = self._add(_pair(request, ("envelope", *at), own, used))
-        for cap in budget.aggregate_caps:
-            if cap.flavor == request.flavor and envelope.name in cap.envelopes:
-                indexes += self._aggregate(budget.name, cap)
-        if tier.borrows:
-            indexes += self._lent(at, envelope.lending, used)
+        envelope = payer.envelope
+        budget, name = payer.budget.name, envelope.name
+        used = self._book.used(budget, name)
+        indexes = self._pair("envelope", budget, name, (envelope.gpus, envelope.max_hours_ms), used)
+        for cap in payer.caps:
+            indexes += self._aggregate(budget, cap)
+        if lent:
+            indexes += self._lent(budget, name, envelope.lending, used)
         return indexes
+
+    def _pair(
+        self, kind: str, budget: str, name: str, limits: tuple[int | None, int | None], used: Usage
+    ) -> tuple[int, ...]:
+        """The gates of one cap: on GPUs at once and on hours, where it has them."""
+        limit_gpus, limit_ms = limits
+        first, found = len(self.found), self.found
+        if limit_gpus is not None:
+            cap = Binding(kind, budget, name, limit_gpus, used.gpus)
+            found.append(Gate(cap, max(0, limit_gpus - used.gpus)))
+        if limit_ms is not None:
+            spent_ms = used.used_ms + used.held_ms
+            cap = Binding(kind, budget, name, limit_ms, spent_ms, hours=True)
+            found.append(Gate(cap, _paid(limit_ms - spent_ms, self._request)))
+        return tuple(range(first, len(found)))
+
+    def _aggregate(self, budget: str, cap: AggregateCap) -> tuple[int, ...]:
+        known = self._known.get((budget, cap.name))
+        if known is None:
+            used = aggregate(self._book.usage, budget, cap.envelopes)
+            limits = (cap.max_gpus, cap.max_hours_ms)
+            known = self._pair("aggregate", budget, cap.name, limits, used)
+            self._known[budget, cap.name] = known
+        return known
+
+    def _lent(self, budget: str, name: str, lending: Lending, used: Usage) -> tuple[int, ...]:
+        lent = Usage(used.lent_gpus, used.lent_used_ms, used.lent_held_ms)
+        limits = (lending.max_gpus, lending.max_hours_ms)
+        indexes = self._pair("lending", budget, name, limits, lent)
+        if not lending.admits(self._request.owner):
+            indexes += self._add([Gate(Binding("acl", budget, name, None, 0), 0)])
+        if self._borrowing is None:
+            self._borrowing = self._add(_borrowing(self._request))
+        return indexes + self._borrowing
 
     def _add(self, gates: Iterable[Gate]) -> tuple[int, ...]:
         first = len(self.found)
         self.found.extend(gates)
         return tuple(range(first, len(self.found)))
-
-    def _aggregate(self, budget: str, cap: AggregateCap) -> tuple[int, ...]:
-        at = ("aggregate", budget, cap.name)
-        known = self._known.get(at)
-        if known is None:
-            used = aggregate(self._book.usage, budget, cap.envelopes)
-            limits = (cap.max_gpus, cap.max_hours_ms)
-            known = self._known[at] = self._add(_pair(self._request, at, limits, used))
-        return known
-
-    def _lent(self, at: tuple[str, str], lending: Lending, used: Usage) -> tuple[int, ...]:
-        lent = Usage(used.lent_gpus, used.lent_used_ms, used.lent_held_ms)
-        limits = (lending.max_gpus, lending.max_hours_ms)
-        indexes = self._add(_pair(self._request, ("lending", *at), limits, lent))
-        if not lending.admits(self._request.owner):
-            indexes += self._add([Gate(Binding("acl", *at, None, 0), 0)])
-        if self._borrowing is None:
-            self._borrowing = self._add(_borrowing(self._request))
-        return indexes + self._borrowing
-
-
-def _pair(
-    request: Request, at: tuple[str, str, str], limits: tuple[int | None, int | None], used: Usage
-) -> list[Gate]:
-    """The gates of one cap: on GPUs at once and on hours, where it has them."""
-    limit_gpus, limit_ms = limits
-    gates = []
-    if limit_gpus is not None:
-        gates.append(Gate(Binding(*at, limit_gpus, used.gpus), max(0, limit_gpus - used.gpus)))
-    if limit_ms is not None:
-        spent_ms = used.used_ms + used.held_ms
-        passing = _paid(limit_ms - spent_ms, request)
-        gates.append(Gate(Binding(*at, limit_ms, spent_ms, hours=True), passing))
-    return gates
 
 
 def _paid(left_ms: int, request: Request) -> int:

@@ -5,8 +5,8 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from fairlead.core.gpu.model import Budget, Envelope, Lease, Recurrence, Window
 
@@ -18,9 +18,11 @@ Key = tuple[str, str]
 """(budget, envelope)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """One envelope: GPUs in use, hours used in the period, hours held; the lent part of each."""
+class Usage(NamedTuple):
+    """One envelope: GPUs in use, hours used in the period, hours held; the lent part of each.
+
+    A tuple with names: one is made for every envelope that a request could reach.
+    """
 
     gpus: int = 0
     used_ms: int = 0
@@ -91,9 +93,5 @@ def _window(start: datetime, end: datetime) -> Window:
 
 def aggregate(totals: Mapping[Key, Usage], budget: str, members: Iterable[str]) -> Usage:
     """The sum over several envelopes of one budget, each in its own period."""
-    parts = [totals.get((budget, name), Usage()) for name in members]
-    return Usage(
-        sum(u.gpus for u in parts), sum(u.used_ms for u in parts), sum(u.held_ms for u in parts),
-        sum(u.lent_gpus for u in parts), sum(u.lent_used_ms for u in parts),
-        sum(u.lent_held_ms for u in parts),
-    )  # fmt: skip
+    parts = [used for name in members if (used := totals.get((budget, name))) is not None]
+    return Usage(*map(sum, zip(*parts, strict=True)))
