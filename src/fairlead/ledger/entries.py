@@ -6,8 +6,10 @@ keys, so the two parts around it are plain byte strings.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,8 +17,11 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.ports.ledger import Draft, Entry
+from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
 RESERVED = ("ledger.", "key.")
+BLOBS = "blobs"
+"""In the body of an entry with blobs: their digests and sizes."""
 _KIND = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -29,6 +34,8 @@ class Prepared(NamedTuple):
     effect: str | None
     front: bytes
     back: bytes
+    blobs: tuple[tuple[str, bytes], ...] = ()
+    """Large documents under their digests, stored with the entry."""
 
     def data(self, seq: int) -> bytes:
         """The canonical bytes of entry `seq`."""
@@ -82,8 +89,10 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
     require("\0" not in names, "plans and effects have no NUL in their names")
     digest = draft.input_digest
     require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
+    blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
+    body = _naming(draft.body, blobs) if blobs else draft.body
     front = canonical({
-        "author": draft.author, "body": draft.body, "effect": draft.effect,
+        "author": draft.author, "body": body, "effect": draft.effect,
         "input_digest": digest, "kind": draft.kind, "plan_id": draft.plan_id,
         "reasons": draft.reasons,
     })  # fmt: skip
@@ -91,7 +100,24 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
         draft.kind, draft.plan_id, draft.effect,
         front=front[:-1] + b',"seq":',
         back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
+        blobs=blobs,
     )  # fmt: skip
+
+
+def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
+    """The body with the names of what is kept beside it, by which the tree covers that too."""
+    require(BLOBS not in body, "the ledger names an entry's blobs itself")
+    for _, data in blobs:
+        # Each becomes a line of an export, which must be read back.
+        require(len(data) < DOCUMENT_BYTES_MAX, f"a blob has less than {DOCUMENT_BYTES_MAX} bytes")
+        require(b"\n" not in data, "a blob is one line of canonical JSON")
+    return {**body, BLOBS: {digest: len(data) for digest, data in blobs}}
+
+
+def blobs_named(entry: Entry) -> Mapping[str, int]:
+    """The digests and sizes of what an entry keeps beside the log."""
+    named = entry.body.get(BLOBS)
+    return named if isinstance(named, dict) else {}
 
 
 @lru_cache(maxsize=1_024)

@@ -25,6 +25,8 @@ class MemoryStore:
         self.effects: dict[Effect, int] = {}
         self.heads: list[SignedHead] = []
         self.kept_blobs: dict[str, bytes] = {}
+        self.blob_entry: dict[str, int | None] = {}
+        """The last entry that has a blob; None: kept for its own sake."""
         self.snapshots: dict[str, Snapshot] = {}
         self.head: SignedHead | None = None
         self.archived_to = 0
@@ -35,6 +37,10 @@ class MemoryStore:
         for row in done.rows:
             if row.plan_id is not None and row.effect is not None:
                 self.effects[row.plan_id, row.effect] = row.seq
+        for blob in done.blobs:
+            self.kept_blobs[blob.digest] = blob.data
+            if self.blob_entry.get(blob.digest, 0) is not None:
+                self.blob_entry[blob.digest] = blob.seq
         if passes_checkpoint(done.rows[0].seq - 1, done.head.head.size):
             self.heads.append(done.head)
         self.head = done.head
@@ -160,12 +166,16 @@ class MemoryLedger(Writing):
         for at, row in enumerate(table[:last]):
             if row.kind not in OWN_KINDS:
                 table[at] = row._replace(data=None)
+        for digest, seq in list(self._memory.blob_entry.items()):
+            if seq is not None and seq <= last:
+                del self._memory.kept_blobs[digest], self._memory.blob_entry[digest]
         self._memory.archived_to = last
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob."""
         digest = sha256(data).hexdigest()
         self._memory.kept_blobs[digest] = data
+        self._memory.blob_entry[digest] = None
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:

@@ -170,6 +170,7 @@ class PostgresLedger(Writing):
                     "WHERE seq <= %s AND data IS NOT NULL AND kind <> ALL(%s)",
                     (last, list(OWN_KINDS)),
                 )
+                connection.execute("DELETE FROM blobs WHERE seq <= %s", (last,))
                 connection.execute("UPDATE kept SET archived_to = %s", (last,))
 
         self._session.run("archive entries", drop)
@@ -177,7 +178,10 @@ class PostgresLedger(Writing):
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
-        query = "INSERT INTO blobs VALUES (%s, %b) ON CONFLICT DO NOTHING"
+        query = (
+            "INSERT INTO blobs (digest, data) VALUES (%s, %b) ON CONFLICT (digest) "
+            "DO UPDATE SET seq = NULL"
+        )
         self._session.run("keep a blob", lambda each: each.execute(query, (digest, data)))
         return digest
 

@@ -10,7 +10,7 @@ from fairlead.ledger.sequence import Effect, Sequenced
 from fairlead.ledger.store import HEAD_COLUMNS, Found, head_row
 from fairlead.ledger.writing import passes_checkpoint
 
-_Fields = tuple[str, str | None, str | None, bytes, bytes]
+_Fields = tuple[str, str | None, str | None, bytes, bytes, tuple[tuple[str, bytes], ...]]
 _unpack = msgspec.msgpack.Decoder(list[_Fields])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 _MARKS = ", ".join(["%s"] * len(HEAD_COLUMNS.split(",")))
@@ -20,7 +20,10 @@ _EXCLUDED = ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(
 def pack(drafts: Sequence[Prepared]) -> bytes:
     """Drafts as one value: a batch is one row, so it is there whole or not at all."""
     return msgspec.msgpack.encode(
-        [(each.kind, each.plan_id, each.effect, each.front, each.back) for each in drafts]
+        [
+            (each.kind, each.plan_id, each.effect, each.front, each.back, each.blobs)
+            for each in drafts
+        ]
     )
 
 
@@ -50,6 +53,12 @@ def store_step(connection: Connection, done: Sequenced) -> None:
         copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
         for row in done.rows:
             copy.write_row(row)
+    for blob in done.blobs:
+        connection.execute(
+            "INSERT INTO blobs (digest, data, seq) VALUES (%s, %b, %s) ON CONFLICT (digest) "
+            "DO UPDATE SET seq = excluded.seq WHERE blobs.seq IS NOT NULL",
+            blob,
+        )
     head = head_row(done.head)
     connection.execute(
         f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT (one) "

@@ -44,6 +44,10 @@ class Reading:
         found = self._store.newest(kind)
         return None if found is None else entry_of(found)
 
+    def archived_to(self) -> int:
+        """The last entry whose content was moved to an archive; 0 when none was."""
+        return self._store.kept().archived_to
+
     def head(self) -> SignedHead:
         """The durable end of the log, signed."""
         return self._store.kept().head

@@ -1,22 +1,24 @@
 """Segments: a run of entries in a file that can be verified by itself, for archives and exports.
 
-One line of JSON about the run, then each entry's canonical bytes as a line of its own. The first
-line holds the frontier before the run, a signed head of the ledger, and the proof that the log up
-to the end of the run begins the log of that head.
+One line of JSON about the run, then each entry's canonical bytes as a line of its own, then the
+blobs that these entries name, each once, as a line of canonical JSON. The first line holds the
+frontier before the run, a signed head of the ledger, and the proof that the log up to the end of
+the run begins the log of that head.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
 from fairlead.core.audit import Frontier, SignedHead, check_consistency, leaf_hash
 from fairlead.core.canonical import canonical
-from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.entries import NotAnEntry, blobs_named, parse
 from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.store import Store
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Entry, LedgerReader, Progress, Verification
+from fairlead.ports.ledger import Damaged, Entry, LedgerReader, Progress, Verification
 from fairlead.schema.audit import SEGMENT_FORMAT, SegmentDocument, read_segment_header
 from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 
@@ -41,13 +43,21 @@ def write_segment(
         "keys": {name: key.hex() for name, key in reader.keys().items()},
     }
     out.write(canonical(header) + b"\n")
-    done = first - 1
+    done, named = first - 1, dict[str, int]()
     while done < last:
         page = reader.entries(done, min(_PAGE, last - done))
         out.writelines(entry.data + b"\n" for entry in page)
+        for entry in page:
+            for digest in blobs_named(entry):
+                named.setdefault(digest, entry.seq)
         done = page[-1].seq
         if progress:
             progress(done - first + 1, last - first + 1)
+    for digest, seq in named.items():
+        data = reader.blob_get(digest)
+        if data is None:
+            raise Damaged(f"a blob of entry {seq} is missing")
+        out.write(data + b"\n")
 
 
 class Segment:
@@ -62,8 +72,16 @@ class Segment:
 
     def entries(self) -> Iterator[Entry]:
         """The entries as the file has them, not compared with anything."""
-        while line := self._file.readline(DOCUMENT_BYTES_MAX):
+        for _ in range(self.header.first, self.header.last + 1):
+            line = self._file.readline(DOCUMENT_BYTES_MAX)
+            if not line:
+                return
             yield parse(line.removesuffix(b"\n"))
+
+    def blobs(self) -> Iterator[bytes]:
+        """After the entries: the blobs that they name."""
+        while line := self._file.readline(DOCUMENT_BYTES_MAX):
+            yield line.removesuffix(b"\n")
 
     def verify(
         self, held: tuple[SignedHead, ...] = (), *, keys: Mapping[str, bytes] | None = None,
@@ -73,25 +91,38 @@ class Segment:
         header, head = self.header, self.header.head.to_head()
         frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
         roots = {frontier.size: frontier.root()}
-        cuts = {each.head.size for each in held}
+        cuts, named = {each.head.size for each in held}, dict[str, int]()
 
         def answer(problem: str = "", seq: int | None = None) -> Verification:
             return Verification(frontier.size, frontier.root().hex(), problem, seq)
 
         try:
             for seq, entry in enumerate(self.entries(), start=header.first):
-                if entry.seq != seq or seq > header.last:
+                if entry.seq != seq:
                     return answer(f"entry {seq} is missing or out of place", seq)
                 frontier = frontier.extend([leaf_hash(entry.data)]).frontier
                 if seq in cuts:
                     roots[seq] = frontier.root()
+                for digest in blobs_named(entry):
+                    named.setdefault(digest, seq)
                 if progress and seq % _PAGE == 0:
                     progress(seq - header.first + 1, header.last - header.first + 1)
         except NotAnEntry as error:
             return answer(f"entry {frontier.size + 1} cannot be read: {error}", frontier.size + 1)
         if frontier.size != header.last:
             return answer(f"ends after entry {frontier.size}, not {header.last}")
-        return answer(self._problem(head, frontier, keys) or _held(held, head, roots))
+        if problem := self._problem(head, frontier, keys) or _held(held, head, roots):
+            return answer(problem)
+        return answer(*self._check_blobs(named))
+
+    def _check_blobs(self, named: dict[str, int]) -> tuple[str, int | None]:
+        """Every blob that an entry names is here, and nothing else is."""
+        for data in self.blobs():
+            if named.pop(sha256(data).hexdigest(), None) is None:
+                return "holds something that none of its entries names", None
+        for seq in named.values():
+            return f"a blob of entry {seq} is missing or was changed", seq
+        return "", None
 
     def _problem(
         self, head: SignedHead, frontier: Frontier, keys: Mapping[str, bytes] | None

@@ -58,6 +58,14 @@ class Numbered(NamedTuple):
     data: bytes
 
 
+class NumberedBlob(NamedTuple):
+    """A large document to be stored, and the entry that it belongs to."""
+
+    digest: str
+    data: bytes
+    seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class Sequenced:
     """What to store, and the position after it."""
@@ -65,6 +73,7 @@ class Sequenced:
     position: Position
     rows: list[Numbered]
     head: SignedHead
+    blobs: list[NumberedBlob]
 
 
 def nothing_recorded(_: Sequence[Effect]) -> Mapping[Effect, Found]:
@@ -115,7 +124,12 @@ def sequence(
         time_ms=time_ms, key_id=after.key_id,
     )  # fmt: skip
     signed = sign_head(head, signers.load(after.key_id))
-    return Sequenced(after, rows, signed)
+    blobs = [
+        NumberedBlob(digest, blob, seq)
+        for seq, draft in enumerate(drafts, start=first)
+        for digest, blob in draft.blobs
+    ]
+    return Sequenced(after, rows, signed, blobs)
 
 
 def _follow(position: Position, row: Numbered) -> Position:

@@ -142,13 +142,18 @@ class SqliteLedger(Writing):
                 f"AND kind NOT IN ({', '.join('?' * len(OWN_KINDS))})",
                 (last, *OWN_KINDS),
             )
+            self._connection.execute("DELETE FROM blobs WHERE seq <= ?", (last,))
             self._connection.execute("UPDATE kept SET archived_to = ?", (last,))
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
         with self._writer, transaction(self._connection, "keep a blob"):
-            self._connection.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, data))
+            self._connection.execute(
+                "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT DO UPDATE "
+                "SET seq = NULL",
+                (digest, data),
+            )
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
@@ -176,6 +181,12 @@ def _begin(connection: sqlite3.Connection, signers: Signers, ledger: str, time_m
 def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
+    if done.blobs:
+        connection.executemany(
+            "INSERT INTO blobs (digest, data, seq) VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
+            "SET seq = excluded.seq WHERE seq IS NOT NULL",
+            done.blobs,
+        )
     head, size = head_row(done.head), done.rows[0].seq - 1
     connection.execute(
         f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT DO UPDATE SET "

@@ -12,12 +12,14 @@ import msgspec
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
-from fairlead.ledger.entries import NotAnEntry, index_of, parse
+from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, Standing
 from fairlead.ledger.store import StoredRow, View
 from fairlead.ports.ledger import Damaged, Progress, Verification
 
 BATCH = 2_000
+_MARK = f'"{BLOBS}":'.encode()
+"""In the bytes of every entry that names blobs; looked for before anything is parsed."""
 
 
 class Problem(Exception):  # noqa: N818 - caught where it becomes a value
@@ -48,6 +50,8 @@ class _Walk:
     def __init__(self, view: View, held: Sequence[SignedHead], progress: Progress | None) -> None:
         self.view, self.held, self.progress = view, held, progress
         self.frontier, self.standing, self.whole = Frontier(), Standing(), True
+        self.named: dict[str, tuple[int, int]] = {}
+        """Blobs that entries name: the entry, and how many bytes it says."""
 
     def run(self) -> Verification:
         """The answer; only faults of the world are raised."""
@@ -93,6 +97,8 @@ class _Walk:
             if row.data is not None:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
+                if _MARK in row.data:
+                    self._names_blobs(row.seq, row.data)
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])
             else:
@@ -103,6 +109,13 @@ class _Walk:
         if completed != [row.nodes for row in batch]:
             raise _difference(completed, batch)
         self.frontier = frontier
+
+    def _names_blobs(self, seq: int, data: bytes) -> None:
+        try:
+            named = blobs_named(parse(data))
+        except NotAnEntry as error:
+            raise Problem(f"entry {seq} cannot be read: {error}", seq) from error
+        self.named |= {digest: (seq, size) for digest, size in named.items()}
 
     def _own(self, row: StoredRow) -> None:
         if row.data is None:
@@ -146,6 +159,11 @@ class _Walk:
         for digest, data in self.view.blobs():
             if sha256(data).hexdigest() != digest:
                 raise Problem(f"blob {digest} does not have the content of its name")
+            seq, size = self.named.pop(digest, (None, len(data)))
+            if size != len(data):
+                raise Problem(f"a blob of entry {seq} is not as long as it says", seq)
+        for seq, _ in self.named.values():
+            raise Problem(f"a blob of entry {seq} is missing", seq)
         if complaint := self.view.complaint():
             raise Problem(f"the database is damaged: {complaint}")
 

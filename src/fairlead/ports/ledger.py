@@ -36,6 +36,10 @@ class Draft:
     input_digest: str | None = None
     """SHA-256 of the canonical bytes of a decision's input, in hex. The input itself is in the body
     under `input`, or among the blobs under this digest."""
+    blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    """Documents that are too large for the body, or are to be handed out without it, each one line
+    of canonical JSON: kept among the blobs together with the entry, all or nothing. The entry's
+    body then lists them under `blobs`: the SHA-256 of each, and how many bytes it has."""
     version: int = 1
     """The version of the decision function."""
     reasons: tuple[str, ...] = ()
@@ -115,6 +119,12 @@ class LedgerReader(Protocol):
 
     def last(self, kind: str) -> Entry | None:
         """The newest entry of a kind."""
+
+    def archived_to(self) -> int:
+        """The last entry whose content was moved to an archive; 0 when none was.
+
+        The ledger's own entries before it are still here, every other one is `Archived`.
+        """
 
     def head(self) -> SignedHead:
         """The durable end of the log, signed."""

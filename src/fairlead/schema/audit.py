@@ -14,7 +14,8 @@ Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Signature = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
 KeyId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
-SEGMENT_FORMAT = 1
+SEGMENT_FORMAT = 2
+"""1: entries alone. 2: after them the blobs that they name, a line each."""
 
 
 class HeadDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -35,8 +35,10 @@ CREATE TABLE checkpoints (
 
 CREATE TABLE blobs (
     digest text COLLATE "C" PRIMARY KEY,
-    data bytea NOT NULL
+    data bytea NOT NULL,
+    seq bigint
 );
+CREATE INDEX blobs_by_entry ON blobs (seq) WHERE seq IS NOT NULL;
 
 CREATE TABLE snapshots (
     name text COLLATE "C" PRIMARY KEY,

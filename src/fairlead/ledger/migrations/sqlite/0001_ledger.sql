@@ -39,11 +39,14 @@ CREATE TABLE checkpoints (
     signature TEXT NOT NULL
 ) STRICT;
 
--- Large inputs, by their SHA-256.
+-- Large inputs, by their SHA-256, with the last entry that has it: they go to the archive together.
+-- Without an entry it was kept for its own sake, and stays.
 CREATE TABLE blobs (
     digest TEXT PRIMARY KEY,
-    data BLOB NOT NULL
+    data BLOB NOT NULL,
+    seq INTEGER
 ) STRICT;
+CREATE INDEX blobs_by_entry ON blobs (seq) WHERE seq IS NOT NULL;
 
 -- States of projections. Not part of the truth: each can be made again from the entries.
 CREATE TABLE snapshots (
