@@ -1,7 +1,7 @@
 """Manifests: what users write as YAML and the API takes as JSON, checked and turned into values.
 
     apiVersion: fairlead.dev/v1alpha1
-    kind: Run                       # Budget, Run, Node; Lease is written by the control plane only
+    kind: Run                       # Budget, Run, Node, Reservation; Lease is the server's own
     metadata: {name: train-1, labels: {team: vision}}
     spec: {owner: team-a, flavor: H100, totalGPUs: 8, duration: 2h}
 
@@ -11,145 +11,34 @@ that is given must still be the current one. Of a Run's spec only `funding` can 
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta, field
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.schema import gpu as documents
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.specs import (
+    BudgetSpec,
+    Metadata,
+    NodeSpec,
+    ReservationSpec,
+    RunSpec,
+    Spec,
+)
+from fairlead.schema.specs import Label as Label  # noqa: PLC0414 - part of the border
 from fairlead.schema.times import parse_time
 
 API_VERSION = "fairlead.dev/v1alpha1"
-GPUS_MAX = 100_000
-HOURS_MAX = 2_000_000_000  # in milliseconds still an integer that JSON keeps
 DURATION_MS_MAX = 366 * 86_400_000
 RUN_MUTABLE = frozenset({"funding"})
 
 Kind = Literal["Budget", "Run", "Node"]
-Name = Annotated[
-    str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
-]
-Label = Annotated[str, Meta(min_length=1, max_length=253)]
-Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
-GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
-Hours = Annotated[float, Meta(ge=0, le=HOURS_MAX)]
-Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
-Labels = dict[str, str]
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """Who it is. All but name and labels is the server's; a given resourceVersion must match."""
-
-    name: Name
-    labels: Labels = field(default_factory=dict)
-    resource_version: int | None = None
-    uid: str | None = None
-    generation: int | None = None
-    creation_timestamp: str | None = None
-
-
-class WindowSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """start <= t < end, RFC 3339 with a zone."""
-
-    start: documents.Time
-    end: documents.Time
-
-
-class LendingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """To whom an envelope may be lent: exact owners, prefixes like `org:*`, or `*`."""
-
-    allow: bool = False
-    to: list[Label] = field(default_factory=list)
-    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
-
-
-class EnvelopeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A right to use some GPUs of one flavor somewhere, during a window."""
-
-    name: Label
-    flavor: Label
-    concurrency: Gpus
-    location: Labels = field(default_factory=dict)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
-    window: WindowSpec | None = None
-    recurrence: gpu.Recurrence | None = None
-    sharing: gpu.Sharing = gpu.Sharing.FAMILY
-    lending: LendingSpec = LendingSpec()
-
-
-class AggregateCapSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A cap over several envelopes of the same budget."""
-
-    name: Label
-    flavor: Label
-    envelopes: list[Label]
-    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
-
-
-class BudgetSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """What an owner has; `parents` are owners."""
-
-    owner: Label
-    parents: list[Label] = field(default_factory=list)
-    envelopes: list[EnvelopeSpec] = field(default_factory=list)
-    aggregate_caps: list[AggregateCapSpec] = field(default_factory=list)
-
-
-class MalleableSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A run that takes any width from the minimum in steps."""
-
-    min_gpus: Gpus = field(name="minTotalGPUs")
-    step_gpus: Gpus = field(name="stepGPUs", default=1)
-
-
-class FundingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether a run may borrow, how much, and from whom, in order."""
-
-    allow_borrow: bool = field(name="allowBorrow", default=False)
-    max_borrow_gpus: GpusOrNone | None = field(name="maxBorrowGPUs", default=None)
-    sponsors: list[Label] = field(default_factory=list)
-
-
-class SecretFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A secret by reference: the file is read when the command starts, never before."""
-
-    file: Annotated[str, Meta(min_length=1)]
-
-
-class RunSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """GPUs for an owner, and what to run on them."""
-
-    owner: Label
-    flavor: Label
-    gpus: Gpus = field(name="totalGPUs")
-    group_gpus: Gpus | None = field(name="groupGPUs", default=None)
-    malleable: MalleableSpec | None = None
-    spares_per_group: GpusOrNone = field(name="sparesPerGroup", default=0)
-    location: Labels = field(default_factory=dict)
-    duration: Duration | None = None
-    funding: FundingSpec = FundingSpec()
-    command: list[str] = field(default_factory=list)
-    env: Labels = field(default_factory=dict)
-    secret_env: dict[str, SecretFile] = field(name="secretEnv", default_factory=dict)
-    working_directory: str | None = field(name="workingDirectory", default=None)
-
-
-class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine: its devices' flavor and count, and where it stands."""
-
-    flavor: Label
-    devices: Annotated[int, Meta(ge=0, le=1024)]
-    location: Labels = field(default_factory=dict)
-    cordoned: bool = False
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
@@ -189,11 +78,27 @@ class NodeManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rena
     status: Any = None
 
 
-Manifest = BudgetManifest | RunManifest | NodeManifest
-SHAPES: dict[str, type[BudgetManifest] | type[RunManifest] | type[NodeManifest]] = {
+class ReservationManifest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+    """A Reservation as written."""
+
+    api_version: Literal["fairlead.dev/v1alpha1"]
+    kind: Literal["Reservation"]
+    metadata: Metadata
+    spec: ReservationSpec
+    status: Any = None
+
+
+Manifest = BudgetManifest | RunManifest | NodeManifest | ReservationManifest
+SHAPES: dict[str, type[Manifest]] = {
     "Budget": BudgetManifest,
     "Run": RunManifest,
     "Node": NodeManifest,
+}
+SPECS: dict[str, type[Spec]] = {
+    "Budget": BudgetSpec,
+    "Run": RunSpec,
+    "Node": NodeSpec,
+    "Reservation": ReservationSpec,
 }
 
 
@@ -209,17 +114,17 @@ def read_manifest(value: Any) -> Manifest:
         to_budget(manifest.metadata.name, manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
+    elif isinstance(manifest, ReservationManifest):
+        parse_time(manifest.spec.earliest_start, "spec.earliestStart")
     return manifest
 
 
-def read_spec(kind: str, value: Any) -> BudgetSpec | RunSpec | NodeSpec:
+def read_spec(kind: str, value: Any) -> Spec:
     """A spec that was checked before, as the ledger keeps it."""
-    shapes: dict[str, type[BudgetSpec] | type[RunSpec] | type[NodeSpec]]
-    shapes = {"Budget": BudgetSpec, "Run": RunSpec, "Node": NodeSpec}
-    return msgspec.convert(value, shapes[kind])
+    return msgspec.convert(value, SPECS[kind])
 
 
-def spec_document(spec: BudgetSpec | RunSpec | NodeSpec) -> dict[str, Any]:
+def spec_document(spec: Spec) -> dict[str, Any]:
     """A spec as plain data with every default filled in: equal specs, equal documents."""
     plain = msgspec.to_builtins(spec)
     return dict(plain)
@@ -308,8 +213,15 @@ def _check_run(spec: RunSpec) -> None:
         for name, width in widths.items():
             if width % per_group:
                 raise BadInput(f"spec.{name}", f"must be whole groups of {per_group} with spares")
+    grace_ms(spec, 0)
     if any(not part for part in spec.command[:1]):
         raise BadInput("spec.command[0]", "must be a program")
+
+
+def grace_ms(spec: RunSpec, otherwise_ms: int) -> int:
+    """How long a run has to save its work when it is asked to end or to shrink."""
+    grace = spec.checkpoint_grace
+    return otherwise_ms if grace is None else parse_duration(grace, "spec.checkpointGrace")
 
 
 def to_request(spec: RunSpec) -> gpu.Request:

@@ -24,6 +24,8 @@ class StoreModel(RuleBasedStateMachine):
         self.versions: dict[tuple[str, str], int] = {}
         self.seen = 0
         self.settled: set[str] = set()
+        self.charged: dict[Any, list[int]] = {}
+        self.totals: dict[str, float] = {}
 
     def applied(self, manifest: dict[str, Any]) -> None:
         key = (manifest["kind"], manifest["metadata"]["name"])
@@ -62,6 +64,24 @@ class StoreModel(RuleBasedStateMachine):
     ) -> None:
         words = ["train"] if command else []
         self.applied(run(name, owner, gpus, duration=duration, command=words))
+
+    @rule(name=names, other=names, gpus=st.integers(1, 6), parent=st.booleans())
+    def apply_both(self, name: str, other: str, gpus: int, parent: bool) -> None:  # noqa: FBT001
+        """Two objects in one step: both, or neither."""
+        given = [
+            budget(name, name, envelope(concurrency=gpus), parents=[other] if parent else []),
+            node(other, gpus),
+        ]
+        before = len(self.world.log)
+        try:
+            done = self.world.plane.apply_all(given, author=ADMIN)
+        except (Denied, ValueError):
+            assert [e for e in self.world.log[before:] if e.kind == "object.applied"] == []
+            return
+        for each, result in zip(given, done, strict=True):
+            key = (each["kind"], each["metadata"]["name"])
+            self.model[key] = each["spec"]
+            self.versions[key] = result.object["metadata"]["resourceVersion"]
 
     @rule(kind=st.sampled_from(KINDS), name=names)
     def delete(self, kind: str, name: str) -> None:
@@ -146,6 +166,26 @@ class StoreModel(RuleBasedStateMachine):
                     assert sum(parts) == statement.granted_ms
         for state in projection.runs.values():
             assert not (state.phase.ended and state.leases)
+
+    @invariant()
+    def what_was_charged_stays_charged(self) -> None:
+        """Whatever is edited: no day of no payer ever costs less than it did."""
+        charges = self.world.plane._projection.charges
+        for key, (used_ms, overdraft_ms) in self.charged.items():
+            assert charges[key][0] >= used_ms
+            assert charges[key][1] >= overdraft_ms
+        self.charged = {key: list(sums) for key, sums in charges.items()}
+
+    @invariant()
+    def hour_counters_never_go_down(self) -> None:
+        """budget_gpu_hours_total, also over restarts."""
+        found = {
+            str(labels): value
+            for labels, value in self.world.plane.metrics()["budget_gpu_hours_total"]
+        }
+        for key, value in self.totals.items():
+            assert found[key] >= value
+        self.totals = found
 
     def teardown(self) -> None:
         """Rebuilt from the first entry on, the projection answers the same."""

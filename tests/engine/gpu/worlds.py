@@ -71,6 +71,9 @@ class FakeExecutor:
     def resume(self, run: str) -> None:
         self.calls.append(("resume", run))
 
+    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+        self.calls.append(("resize", run, devices))
+
     def end(self, run: str, time_ms: int, **how: Any) -> None:
         job = next(j for j in reversed(self.jobs.values()) if j.run == run)
         self.ended.add(job.id)
@@ -86,8 +89,8 @@ class FakeExecutor:
     def running(self) -> set[str]:
         return set(self.jobs) - self.ended
 
-    def log_path(self, run: str) -> Path | None:
-        return None
+    def log_parts(self, run: str) -> list[Path]:
+        return []
 
 
 class World:

@@ -9,26 +9,20 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core.canonical import digest
 from fairlead.core.gpu import Request, Tier, cover
 from fairlead.core.gpu.charges import split_hold
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import require
+from fairlead.engine.gpu.decided import decided
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Draft
 from fairlead.schema.fund import fund, fund_document
 from fairlead.schema.gpu import from_plan
-from fairlead.schema.objects import (
-    BudgetSpec,
-    RunSpec,
-    budget_document,
-    to_gang,
-    to_request,
-    without_spares,
-)
+from fairlead.schema.objects import budget_document, to_gang, to_request, without_spares
 from fairlead.schema.place import from_placement, slot_text
+from fairlead.schema.specs import BudgetSpec, RunSpec
 
 FUND_VERSION = 1
 PLACE_VERSION = 1
@@ -170,13 +164,12 @@ def _draft(
 def _cover_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, plan_id: str | None = None
 ) -> Draft:
-    document = fund_input(projection, verdict.request, now_ms)
     refusal = verdict.output["refusal"]
-    return Draft(
-        kind="gpu.fund", time_ms=now_ms, author=SYSTEM, plan_id=plan_id,
-        effect=None if plan_id is None else "cover", input_digest=digest(document),
-        version=FUND_VERSION, reasons=() if refusal is None else (refusal["code"],),
-        body={"run": name, "input": document, "output": verdict.output},
+    return decided(
+        "gpu.fund", FUND_VERSION, input=fund_input(projection, verdict.request, now_ms),
+        output=verdict.output, now_ms=now_ms, about={"run": name}, plan_id=plan_id,
+        effect=None if plan_id is None else "cover",
+        reasons=() if refusal is None else (refusal["code"],),
     )  # fmt: skip
 
 
@@ -185,14 +178,11 @@ def _place_draft(
 ) -> Draft:
     gang, placement = verdict.gang, verdict.placement
     require(gang is not None and placement is not None, "what starts was placed")
-    document = place_input(projection.nodes(), gang)  # type: ignore[arg-type]
-    return Draft(
-        kind="gpu.place", time_ms=now_ms, author=SYSTEM, plan_id=plan_id, effect="place",
-        input_digest=digest(document), version=PLACE_VERSION,
-        body={
-            "run": name, "input": document,
-            "output": from_placement(placement),  # type: ignore[arg-type]
-        },
+    return decided(
+        "gpu.place", PLACE_VERSION,
+        input=place_input(projection.nodes(), gang),  # type: ignore[arg-type]
+        output=from_placement(placement),  # type: ignore[arg-type]
+        now_ms=now_ms, about={"run": name}, plan_id=plan_id, effect="place",
     )  # fmt: skip
 
 

@@ -10,9 +10,11 @@ import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.resolver.state import ResolverState
 from fairlead.engine.gpu.state import Condition, LeaseFact, RunState, Stored
 from fairlead.ports.ledger import Ledger
-from fairlead.schema.objects import BudgetSpec, read_spec, to_budget
+from fairlead.schema.objects import read_spec, to_budget
+from fairlead.schema.specs import BudgetSpec, ReservationSpec
 
 NAME = "gpu.control"
 VERSION = 1
@@ -43,6 +45,7 @@ class _State(msgspec.Struct, frozen=True):
     plans: dict[str, int]
     denied: list[tuple[tuple[str, str], int]]
     posted: list[tuple[tuple[str, str], int]]
+    resolver: ResolverState = msgspec.field(default_factory=ResolverState)
 
 
 def export(projection: Projection) -> bytes:
@@ -66,6 +69,7 @@ def export(projection: Projection) -> bytes:
         plans=dict(sorted(projection.plans.items())),
         denied=sorted(projection.denied.items()),
         posted=sorted(projection.posted.items()),
+        resolver=projection.resolver,
     )  # fmt: skip
     return msgspec.json.encode(state)
 
@@ -85,6 +89,8 @@ def restore(data: bytes) -> Projection:
         )  # fmt: skip
         if isinstance(spec, BudgetSpec):
             projection.budgets[each.name] = to_budget(each.name, spec)
+        elif isinstance(spec, ReservationSpec):
+            projection.reserved[spec.run] = each.name
     projection.runs.update(state.runs)
     for run in state.runs.values():
         for lease in run.leases.values():
@@ -96,6 +102,7 @@ def restore(data: bytes) -> Projection:
     projection.plans.update(state.plans)
     projection.denied.update(state.denied)
     projection.posted.update(state.posted)
+    projection.resolver = state.resolver
     return projection
 
 

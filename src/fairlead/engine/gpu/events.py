@@ -3,12 +3,13 @@
 from typing import Any
 
 from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 
 _ABOUT = (("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
 # Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
-_LEFT_OUT = frozenset({"input", "spec", "parts"})
+_LEFT_OUT = frozenset({"input", "blobs", "spec", "parts"})
 
 
 def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
@@ -32,6 +33,21 @@ def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
         "message": body.get("message", ""),
         "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
+    }
+
+
+def gap_document(*, after: int, last: int, time_ms: int) -> dict[str, Any]:
+    """Stands for events that were moved to an archive: a watcher goes on behind it."""
+    return {
+        "seq": last,
+        "time": format_time(time_ms),
+        "kind": "events.archived",
+        "author": SYSTEM,
+        "object": None,
+        "owner": None,
+        "reason": "Archived",
+        "message": f"what happened up to {last} was moved to an archive",
+        "body": {"first": after + 1, "last": last},
     }
 
 

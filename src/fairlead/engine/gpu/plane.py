@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead.engine.gpu.admit import admission
+from fairlead.engine.gpu.applying import may_touch
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.settle import end_run, refunding
 from fairlead.engine.gpu.state import Phase, RunState, Stored
 from fairlead.engine.gpu.status import conditions
 from fairlead.engine.gpu.swap import swap
-from fairlead.engine.gpu.values import SYSTEM, Author, Refused
+from fairlead.engine.gpu.values import SYSTEM, Applied, Author, Refused
 from fairlead.ports.executor import Exit
 from fairlead.ports.ledger import Draft
 
@@ -20,10 +21,14 @@ class ControlPlane(Effects, Reports):
 
     # -- verbs ----------------------------------------------------------------------------------
 
-    def act(
-        self, kind: str, name: str, verb: str, *, author: Author, **parameters: Any
-    ) -> dict[str, Any]:
+    def act(self, kind: str, name: str, verb: str, *, author: Author) -> dict[str, Any]:
         """Run: cancel, pause, resume. Node: cordon, uncordon, drain, fail. Returns the object."""
+        return self.carry_out(kind, name, verb, author=author).object
+
+    def carry_out(
+        self, kind: str, name: str, verb: str, *, author: Author, dry_run: bool = False
+    ) -> Applied:
+        """The same, with whether it changed anything; a dry run says which runs it would touch."""
         verbs: dict[tuple[str, str], Callable[[Stored, Author], list[Draft]]] = {
             ("Run", "cancel"): self._cancel,
             ("Run", "pause"): lambda stored, by: self._pause(stored, by, paused=True),
@@ -39,13 +44,18 @@ class ControlPlane(Effects, Reports):
 
         def decide() -> list[Draft]:
             stored = self._stored(kind, name)
-            self._may_touch(author, stored)
+            may_touch(author, stored)
             return found(stored, author)
 
         with self._lock:
-            self._commit(decide)
+            if dry_run:
+                self._catch_up()
+                drafts = decide()
+                change = "configured" if drafts else "unchanged"
+                return Applied(self._document(kind, name), change, _touched(drafts))  # type: ignore[arg-type]
+            change = "configured" if self._commit(decide) else "unchanged"
             self._touch_world()
-            return self._document(kind, name)
+            return Applied(self._document(kind, name), change)  # type: ignore[arg-type]
 
     def _cancel(self, stored: Stored, author: Author) -> list[Draft]:
         state, now_ms = self._projection.runs[stored.name], self._now()
@@ -165,11 +175,14 @@ class ControlPlane(Effects, Reports):
             if found is not None and found.job != state.job:
                 return []  # an earlier start of the same run, settled when it was displaced
             phase, reason, message = _verdict(state, found)
+            if found is not None and found.reason is not None:
+                message = f"{message}: {found.reason}"
             return end_run(
                 self._projection, name, end_ms=end_ms, now_ms=now_ms, phase=phase, reason=reason,
                 message=message, lease_reason="Cancelled" if state.stopping else "Completed",
                 code=None if found is None else found.code,
                 signal=None if found is None else found.signal,
+                exit_reason=None if found is None else found.reason,
             )  # fmt: skip
 
         self._commit(decide)
@@ -201,6 +214,16 @@ class ControlPlane(Effects, Reports):
                     Draft(kind="budget.condition", time_ms=now_ms, author=SYSTEM, body=body)
                 )
         return drafts
+
+
+def _touched(drafts: Iterable[Draft]) -> dict[str, Any]:
+    """The runs that would be in another phase, paused or stopped."""
+    keys = ("run", "phase", "reason", "message")
+    return {
+        "runs": [
+            {key: draft.body[key] for key in keys} for draft in drafts if draft.kind == "run.phase"
+        ]
+    }
 
 
 def _verdict(state: RunState, found: Exit | None) -> tuple[Phase, str, str]:

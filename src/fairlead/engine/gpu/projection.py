@@ -13,9 +13,12 @@ from fairlead.core.gpu import Book, Budget
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.place import Node
 from fairlead.core.invariant import require
+from fairlead.engine.gpu.resolver import fold as resolving
+from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
 from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
 from fairlead.ports.ledger import Entry
-from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, read_spec, to_budget, to_node
+from fairlead.schema.objects import read_spec, to_budget, to_node
+from fairlead.schema.specs import BudgetSpec, NodeSpec, ReservationSpec, RunSpec
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
 DayKey = tuple[int, str, str, str, bool]
@@ -44,6 +47,9 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
+        self.resolver = ResolverState()
+        self.reserved: dict[str, str] = {}
+        """Runs that have a reservation, and which."""
         self._book: Book | None = None
         self._nodes: list[Node] | None = None
 
@@ -93,9 +99,14 @@ class Projection:
         waiting = [
             (state.submitted_seq, name)
             for name, state in self.runs.items()
-            if state.phase is Phase.PENDING and not state.stopping
+            if state.phase is Phase.PENDING and not state.stopping and not self.waits_for_time(name)
         ]
         return [name for _, name in sorted(waiting)]
+
+    def waits_for_time(self, run: str) -> bool:
+        """Whether a run is to be started by its reservation, and not as soon as it fits."""
+        name = self.reserved.get(run)
+        return name is not None and self.resolver.reservations[name].waits
 
     def run_spec(self, name: str) -> RunSpec:
         """The spec of a run that exists."""
@@ -140,6 +151,10 @@ class Projection:
             self._book = None
         elif isinstance(spec, RunSpec) and before is None:
             self.runs[name] = RunState(submitted_seq=entry.seq, since_ms=entry.time_ms)
+        elif isinstance(spec, ReservationSpec) and before is None:
+            self.reserved[spec.run] = name
+            self.resolver.reservations[name] = Reservation(since_ms=entry.time_ms)
+        self.resolver.world_seq = entry.seq
 
     def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
         kind, name = body["kind"], body["name"]
@@ -152,6 +167,10 @@ class Projection:
             self._book = None
             for key in [key for key in self.conditions if key[0] == name]:
                 del self.conditions[key]
+        elif kind == "Reservation":
+            del self.resolver.reservations[name]
+            self.reserved = {run: by for run, by in self.reserved.items() if by != name}
+        self.resolver.world_seq = entry.seq
 
     def _run_phase(self, entry: Entry, body: Mapping[str, Any]) -> None:
         state = self.runs[body["run"]]
@@ -166,12 +185,13 @@ class Projection:
         if phase is Phase.RUNNING and body.get("job") is not None:
             state.job, state.started_ms = body["job"], entry.time_ms
             state.attempt += 1
-            state.refusal = None
+            state.refusal, state.shrunk = None, False
         if phase is not Phase.RUNNING:
-            state.job = None
+            state.job, state.shrunk = None, False
         if phase.ended:
             state.ended_ms = body["ended_ms"]
             state.exit_code, state.exit_signal = body.get("code"), body.get("signal")
+            state.exit_reason = body.get("exit_reason")
 
     def _gpu_cover(self, entry: Entry, body: Mapping[str, Any]) -> None:
         state, output = self.runs[body["run"]], body["output"]
@@ -194,6 +214,7 @@ class Projection:
             body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
         )  # fmt: skip
         self.runs[fact.run].leases[fact.id] = fact
+        self.resolver.world_seq = entry.seq
         self.adopt(fact)
         self.accounts.hold(fact.to_lease())
 
@@ -212,6 +233,8 @@ class Projection:
                 used_ms=charge.used_ms, overdraft_ms=charge.overdraft_ms,
             )
         )  # fmt: skip
+        self.runs[fact.run].shrunk |= body["reason"] == "Shrink"
+        resolving.lease_closed(self, entry, body)
         payer = (fact.budget, fact.envelope)
         self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
         for part in charge.parts:
@@ -229,9 +252,11 @@ class Projection:
         )
 
     def _lease_unfunded(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.resolver.world_seq = entry.seq
         self.accounts.of_lease(body["lease"]).demote(body["lease"], body["at_ms"])
 
     def _lease_funded(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.resolver.world_seq = entry.seq
         self.accounts.of_lease(body["lease"]).restore(body["lease"], body["at_ms"])
 
     def _budget_condition(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -256,6 +281,7 @@ _FOLDS: dict[str, Callable[[Projection, Entry, Mapping[str, Any]], None]] = {
     "lease.unfunded": Projection._lease_unfunded,
     "lease.funded": Projection._lease_funded,
     "budget.condition": Projection._budget_condition,
+    **resolving.FOLDS,
 }
 
 

@@ -1,17 +1,25 @@
 """Tables for people and for chargeback, worked out from the projection."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from fairlead.core.gpu import Usage
-from fairlead.core.gpu.charges import DAY_MS
-from fairlead.engine.gpu.control import Rows, Store
-from fairlead.engine.gpu.projection import DayKey, node_spec
+from fairlead.core.gpu.charges import Part
+from fairlead.engine.gpu.projection import DayKey
+from fairlead.engine.gpu.state import LeaseFact
 from fairlead.engine.gpu.status import lease_document
+from fairlead.engine.gpu.store import Rows, Store
+from fairlead.ports.ledger import Archived
 from fairlead.schema.times import format_time, hours
 
 
 class Reports(Store):
     """Read-only questions over all objects."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._scraped: dict[tuple[str, str], int] = {}
+        """The highest value that each hour counter was shown with."""
 
     def budgets(self) -> Rows:
         """One row per envelope: what it grants, what is used, held and left."""
@@ -114,36 +122,34 @@ class Reports(Store):
                 for (borrower, lender), (gpus, used_ms) in sorted(sums.items())
             ]
 
-    def report(self, start_ms: int, end_ms: int) -> Rows:
-        """GPU-hours by UTC day, owner and envelope for the days touched; then idle devices now."""
+    def charges(self) -> Rows:
+        """Charges in GPU-milliseconds by UTC day, owner and envelope; open leases up to now."""
         with self._lock:
             self._catch_up()
-            rows: Rows = []
-            for key, (used_ms, overdraft_ms) in sorted(self._charges().items()):
-                day, owner, budget, envelope, borrowed = key
-                if not ((day + 1) * DAY_MS > start_ms and day * DAY_MS < end_ms):
-                    continue
-                rows.append(
-                    {
-                        "kind": "usage", "day": format_time(day * DAY_MS)[:10], "owner": owner,
-                        "payer": self._owner_of(budget), "budget": budget, "envelope": envelope,
-                        "borrowed": borrowed, "gpu_hours": hours(used_ms),
-                        "overdraft_gpu_hours": hours(overdraft_ms), "node": None, "idle_gpus": 0,
-                    }
-                )  # fmt: skip
-            today = format_time(self._now())[:10]
-            for stored in self._projection.of_kind("Node"):
-                idle = node_spec(stored).devices - len(self._projection.taken.get(stored.name, {}))
-                if idle:
-                    rows.append(
-                        {
-                            "kind": "idle", "day": today, "owner": None, "payer": None,
-                            "budget": None, "envelope": None, "borrowed": False,
-                            "gpu_hours": 0.0, "overdraft_gpu_hours": 0.0, "node": stored.name,
-                            "idle_gpus": idle,
-                        }
-                    )  # fmt: skip
-            return rows
+            return [
+                {
+                    "day": day, "owner": owner, "payer": self._owner_of(budget), "budget": budget,
+                    "envelope": envelope, "borrowed": borrowed, "used_ms": used_ms,
+                    "overdraft_ms": overdraft_ms,
+                }
+                for (day, owner, budget, envelope, borrowed), (used_ms, overdraft_ms) in sorted(
+                    self._charges().items()
+                )
+            ]  # fmt: skip
+
+    def accruals(self) -> Rows:
+        """What each open lease comes to so far, by UTC day; in GPU-milliseconds."""
+        with self._lock:
+            self._catch_up()
+            return [
+                {
+                    "lease": lease.id, "run": lease.run, "day": part.day, "owner": lease.owner,
+                    "payer": self._owner_of(lease.budget), "budget": lease.budget,
+                    "envelope": lease.envelope, "borrowed": lease.borrowed,
+                    "used_ms": part.used_ms, "overdraft_ms": part.overdraft_ms,
+                }
+                for lease, part in self._accrued()
+            ]  # fmt: skip
 
     def explain(self, kind: str, name: str) -> dict[str, Any]:
         """Why an object is as it is: its status, and the recorded decisions behind it."""
@@ -170,11 +176,7 @@ class Reports(Store):
         with self._lock:
             self._catch_up()
             projection, now_ms = self._projection, self._now()
-            totals = dict(projection.posted)
-            for lease in projection.leases.values():
-                key = (lease.budget, lease.envelope)
-                elapsed = lease.gpus * max(0, now_ms - lease.start_ms)
-                totals[key] = totals.get(key, 0) + elapsed
+            totals = self._totals(now_ms)
             found: dict[str, list[tuple[dict[str, str], float]]] = {
                 "cover_plans_total": [
                     ({"result": result}, count)
@@ -193,8 +195,23 @@ class Reports(Store):
             ]
         return found
 
+    def _totals(self, now_ms: int) -> dict[tuple[str, str], int]:
+        """All GPU-milliseconds by payer. Heard of an end too late, a lease costs less than was
+        shown already: a counter must not go down, so it waits until the truth is above it."""
+        totals = dict(self._projection.posted)
+        for lease in self._projection.leases.values():
+            key = (lease.budget, lease.envelope)
+            elapsed = lease.gpus * max(0, now_ms - lease.start_ms)
+            totals[key] = totals.get(key, 0) + elapsed
+        for key, total in totals.items():
+            self._scraped[key] = max(total, self._scraped.get(key, 0))
+        return dict(self._scraped)
+
     def _decision(self, seq: int | None) -> dict[str, Any] | None:
-        entry = None if seq is None else self._ledger.entry(seq)
+        try:
+            entry = None if seq is None else self._ledger.entry(seq)
+        except Archived:
+            entry = None
         if entry is None:
             return None
         return {"seq": entry.seq, "kind": entry.kind, "time": format_time(entry.time_ms),
@@ -202,15 +219,20 @@ class Reports(Store):
 
     def _charges(self) -> dict[DayKey, list[int]]:
         """Posted charges and the accrual of open leases up to now."""
-        now_ms, found = self._now(), {key: list(v) for key, v in self._projection.charges.items()}
+        found = {key: list(sums) for key, sums in self._projection.charges.items()}
+        for lease, part in self._accrued():
+            key = (part.day, lease.owner, lease.budget, lease.envelope, lease.borrowed)
+            sums = found.setdefault(key, [0, 0])
+            sums[0] += part.used_ms
+            sums[1] += part.overdraft_ms
+        return found
+
+    def _accrued(self) -> Iterator[tuple[LeaseFact, Part]]:
+        now_ms = self._now()
         for lease in self._projection.leases.values():
             account = self._projection.accounts.of_lease(lease.id)
             for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
-                key = (part.day, lease.owner, lease.budget, lease.envelope, lease.borrowed)
-                sums = found.setdefault(key, [0, 0])
-                sums[0] += part.used_ms
-                sums[1] += part.overdraft_ms
-        return found
+                yield lease, part
 
     def _owner_of(self, budget: str) -> str:
         """The owner of a budget, or the budget's name when it is gone."""

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.core.gpu import Lease
-from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec
+from fairlead.schema.specs import Spec
 
 
 class Phase(StrEnum):
@@ -33,7 +33,7 @@ class Stored:
     version: int
     created_ms: int
     labels: dict[str, str]
-    spec: BudgetSpec | RunSpec | NodeSpec
+    spec: Spec
     document: dict[str, Any]
     """The spec as plain data, defaults filled in."""
     user: str
@@ -81,6 +81,28 @@ class LeaseFact:
 
 
 @dataclass(slots=True)
+class Cut:
+    """What a run is to give up: some of its leases, or all of them (`preempts`).
+
+    A process is told first, and has its grace; without one the leases close at once.
+    """
+
+    outcome: int | None
+    """The resolve that decided it; None when its owner asked for it."""
+    leases: dict[str, str]
+    """Those that are still open, with the reason that they will end with."""
+    preempts: bool
+    draw: int | None
+    since_ms: int
+    grace_ms: int
+
+    @property
+    def due_ms(self) -> int:
+        """When the grace is over."""
+        return self.since_ms + self.grace_ms
+
+
+@dataclass(slots=True)
 class RunState:
     """What happened to a run so far."""
 
@@ -104,6 +126,15 @@ class RunState:
     ended_ms: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    exit_reason: str | None = None
+    """What the executor said of the end, where a code alone does not say it."""
+    cut: Cut | None = None
+    nominated: bool = False
+    """Its owner offers it to give way before the owner's others."""
+    last_outcome: int | None = None
+    """The last resolve that cut it."""
+    shrunk: bool = False
+    """Whether it has given up groups since it started."""
 
     @property
     def width(self) -> int:

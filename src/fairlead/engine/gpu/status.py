@@ -241,6 +241,7 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
         "completionTime": _time(state.ended_ms),
         "exitCode": state.exit_code,
         "exitSignal": state.exit_signal,
+        "exitReason": state.exit_reason,
         "coverSeq": state.cover_seq,
         "placeSeq": state.place_seq,
         "job": state.job,

@@ -35,6 +35,8 @@ class Denied(Exception):  # noqa: N818 - an expected no, said as it is
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message = reason, message
+        self.path: str | None = None
+        """Which manifest of a batch it is about."""
 
 
 class Forbidden(Denied):

@@ -1,0 +1,1 @@
+"""Somebody has to give way: reservations, conflicts, the protocol of a fair chance, cuts."""

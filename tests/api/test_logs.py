@@ -1,0 +1,71 @@
+"""Structured logs: what operators act on, one line each, with the numbers."""
+
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from fairlead.api.turns import tell
+from tests.engine.gpu.worlds import World, budget, envelope, node, run
+
+
+def logged(world: World) -> list[dict[str, Any]]:
+    with capture_logs() as lines:
+        for event in world.plane.events(0, 1_000):
+            tell(event)
+    return [dict(line) for line in lines]
+
+
+def test_a_cover_failure_is_logged_with_its_remedy() -> None:
+    """Once, as a warning; a run that is covered says nothing."""
+    world = World()
+    world.apply(budget("a", "a", envelope(concurrency=2)), budget("b"), node())
+    world.apply(run("big", gpus=3), run("ok", owner="b"))
+    for _ in range(3):
+        world.turn(0.1)
+    (line,) = [each for each in logged(world) if each["event"] == "cover failed"]
+    assert line["log_level"] == "warning"
+    assert (line["run"], line["owner"], line["code"]) == ("big", "a", "ConcurrencyCapExceeded")
+    assert line["shortfall_gpus"] == 1
+    assert line["remedy"]["change"] == "envelope-concurrency"
+    assert line["seq"] > 0
+
+
+def test_a_lending_denial_is_logged_for_each_lender() -> None:
+    """An ACL that shuts somebody out, and a sub-cap that is reached."""
+    world = World()
+    shut = {"allow": True, "to": ["b"]}
+    small = {"allow": True, "to": ["*"], "maxConcurrency": 1}
+    world.apply(
+        budget("a", "a", envelope(concurrency=1)), budget("s", "s", envelope(lending=shut)),
+        budget("t", "t", envelope(lending=small)), node(devices=20),
+        run("acl", gpus=4, funding={"allowBorrow": True, "sponsors": ["s"]}),
+        run("cap", gpus=4, funding={"allowBorrow": True, "sponsors": ["t"]}),
+    )  # fmt: skip
+    world.turn()
+    denied = {each["run"]: each for each in logged(world) if each["event"] == "lending denied"}
+    assert (denied["acl"]["budget"], denied["acl"]["envelope"]) == ("s", "west")
+    assert (denied["cap"]["budget"], denied["cap"]["limit"], denied["cap"]["used"]) == ("t", 1, 0)
+
+
+def test_a_breached_cap_is_logged_with_who_lost_its_funding() -> None:
+    """Hours that run out, and a cap that is lowered: the lease and the budget's condition."""
+    world = World()
+    world.apply(budget("a", "a", envelope(maxGPUHours=2)), node(), run("r", gpus=2))
+    world.turn()
+    world.turn(3)
+    lines = [each for each in logged(world) if each["event"] == "cap breached"]
+    (lost,) = [each for each in lines if "lease" in each]
+    assert (lost["run"], lost["cap"], lost["budget"], lost["name"], lost["hours"]) == (
+        "r", "envelope", "a", "west", True,
+    )  # fmt: skip
+    assert {each["condition"] for each in lines if "condition" in each} == {
+        "Exhausted", "Overcommitted",
+    }  # fmt: skip
+    world.apply(budget("b"), run("s", owner="b", gpus=2))
+    world.turn()
+    world.apply(budget("b", "b", envelope(concurrency=1)))
+    (lowered,) = [
+        each for each in logged(world)
+        if each["event"] == "cap breached" and each.get("hours") is False
+    ]  # fmt: skip
+    assert (lowered["run"], lowered["budget"]) == ("s", "b")

@@ -1,0 +1,68 @@
+"""A full disk under the control plane: writes fault, reads go on, nothing acknowledged is lost."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from fairlead.ledger import MemoryKeys, SqliteLedger
+from fairlead.ports.faults import TemporaryFault
+from tests.engine.gpu.worlds import ADMIN, START, World, budget, node, run, state_of
+
+
+def room(ledger: SqliteLedger, pages: int) -> None:
+    """Let the file grow by so many pages and no further: SQLite itself says that it is full."""
+    (now,) = ledger._connection.execute("PRAGMA page_count").fetchone()
+    ledger._connection.execute(f"PRAGMA max_page_count = {now + pages}")
+
+
+def fill(world: World, first: int) -> list[str]:
+    """Write until there is no room even for little; which runs were acknowledged."""
+    done: list[str] = []
+    with contextlib.suppress(TemporaryFault):
+        while len(done) < 10_000:
+            name = f"r{first + len(done)}"
+            world.plane.apply(run(name, env={"FILLER": "x" * 900}), author=ADMIN)
+            done.append(name)
+    with contextlib.suppress(TemporaryFault):
+        for i in range(10_000):
+            world.plane.act("Run", "busy", ("pause", "resume")[i % 2], author=ADMIN)
+    return done
+
+
+def test_a_full_disk_is_survived(tmp_path: Path) -> None:
+    """Twice in a row; the runs' processes are told nothing that was not recorded."""
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    world = World(ledger)
+    world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
+    world.turn()
+    acknowledged = ["busy"]
+    for _ in range(2):
+        room(ledger, 20)
+        acknowledged += fill(world, len(acknowledged))
+        before, used = state_of(world), world.plane.budgets()[0]["used_gpus"]
+        for attempt in (
+            lambda: world.plane.act("Run", "busy", "cancel", author=ADMIN),
+            lambda: world.plane.apply_all([budget("b"), node("n2")], author=ADMIN),
+            lambda: world.turn(1),
+            world.plane.checkpoint,
+        ):
+            with pytest.raises(TemporaryFault):
+                attempt()
+        assert world.status("Run", "busy")["phase"] == "Running"
+        assert len(world.plane.list("Run")) == len(acknowledged)
+        assert world.plane.budgets()[0]["used_gpus"] == used
+        assert {call[0] for call in world.executor.calls} <= {"start", "pause", "resume"}
+        world.now_ms -= 3_600_000
+        assert state_of(world) == before
+        assert ledger.verify().ok
+        # The same after a restart in the middle of it.
+        world.plane = world.open()
+        assert {each["metadata"]["name"] for each in world.plane.list("Run")} == set(acknowledged)
+        room(ledger, 100_000)
+        world.turn()
+    world.plane.act("Run", "busy", "cancel", author=ADMIN)
+    assert world.executor.calls[-1][:2] == ("stop", "busy")
+    assert {each["metadata"]["name"] for each in world.plane.list("Run")} == set(acknowledged)
+    assert ledger.verify().ok
+    ledger.close()
