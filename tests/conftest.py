@@ -24,6 +24,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
     "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
     "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
+    "node": lambda: _node(),  # noqa: PLW0108 - defined below
     "schemathesis": lambda: _module("schemathesis", "make dev"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
 }
@@ -45,6 +46,12 @@ def _postgres() -> str | None:
     from tests.ledger.postgres_server import missing_postgres  # noqa: PLC0415 - only where asked
 
     return _module("psycopg", "pip install 'fairlead[postgres]'") or missing_postgres()
+
+
+def _node() -> str | None:
+    from tests.verify.node import missing_node  # noqa: PLC0415 - only where asked
+
+    return missing_node()
 
 
 def _program(name: str, cure: str) -> str | None:

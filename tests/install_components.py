@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable
 
 from tests.ledger.postgres_server import missing_postgres
+from tests.verify.node import missing_node
 
 # Component, what is missing of it (None: nothing), the packages that bring it.
 COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
+    "node": (missing_node, ("nodejs",)),
     "postgres": (missing_postgres, ("postgresql", "postgresql-client")),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]

@@ -1,0 +1,418 @@
+"""Outcomes made from nothing but the reference page and a ledger in memory, honest ones and lies.
+
+The hashing, the seed and the pseudonyms are written out here once more, and the decision is the
+oracle's, so that a verifier that agrees does not agree with itself. A lie is told the way an
+operator would tell it: with the signing key, so that every hash and every signature holds.
+"""
+
+import copy
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fairlead.core.canonical import canonical, digest
+from fairlead.ledger.keys import SecretKey
+from fairlead.ledger.memory import MemoryLedger
+from fairlead.ports.ledger import Draft, Entry
+from tests.core.gpu import resolve_oracle as oracle
+
+Document = dict[str, Any]
+Lies = dict[str, Callable[[Any], Any]]
+"""By what is lied about (conflict, notice, commit, draw, close): from the truth to what is told."""
+
+TIME_MS = 1_767_225_600_000
+
+
+def lp(part: bytes | str) -> bytes:
+    data = part.encode() if isinstance(part, str) else part
+    return len(data).to_bytes(8, "big") + data
+
+
+def sha(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+def bytes_of(name: str) -> bytes:
+    """32 bytes that look random and are the same every time."""
+    return sha(b"vector/", name.encode())
+
+
+def encode(export: Document) -> bytes:
+    """The file."""
+    return canonical(export) + b"\n"
+
+
+class FixedKeys:
+    """Signing keys that are the same every time."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, SecretKey] = {}
+
+    def create(self) -> SecretKey:
+        secret = Ed25519PrivateKey.from_private_bytes(bytes_of(f"key {len(self._keys)}"))
+        key = SecretKey(secret)
+        self._keys[key.key_id] = key
+        return key
+
+    def load(self, key_id: str) -> SecretKey:
+        return self._keys[key_id]
+
+
+@dataclass
+class Names:
+    """The pseudonyms of one outcome, and what they stand for."""
+
+    chain: bytes
+    k: int
+    payers: dict[str, str]
+    """Whose budget a budget is."""
+    openings: dict[str, list[Document]] = field(default_factory=dict)
+
+    def hide(self, owner: str, kind: str, *parts: str) -> str:
+        key = mac(
+            bytes_of(f"secret {owner}"),
+            lp("fairlead/pseudonym/v1"), lp(self.chain), lp(self.k.to_bytes(8, "big")),
+        )  # fmt: skip
+        opened = {"kind": kind, "parts": list(parts)}
+        mine = self.openings.setdefault(owner, [])
+        if kind != "owner" and opened not in mine:
+            mine.append(opened)
+        return f"{kind[0]}-{mac(key, lp(kind), *map(lp, parts)).hex()[:32]}"
+
+    def scope(self, scope: Document) -> Document:
+        cap = scope["cap"]
+        if cap is not None:
+            owner, budget = self.payers[cap["budget"]], cap["budget"]
+            cap = {
+                "budget": self.hide(owner, "budget", budget),
+                "name": self.hide(owner, "cap", budget, cap["name"]),
+                "envelopes": sorted(
+                    self.hide(owner, "envelope", budget, each) for each in cap["envelopes"]
+                ),
+            }
+        return {**scope, "cap": cap}
+
+    def conflict(self, clear: Document) -> Document:
+        """The clear document under pseudonyms, as it is frozen."""
+        owners = {run["id"]: run["owner"] for run in clear["runs"]}
+        runs = [
+            {**run, "id": self.hide(run["owner"], "run", run["id"]),
+             "owner": self.hide(run["owner"], "owner", run["owner"])}
+            for run in clear["runs"]
+        ]  # fmt: skip
+        leases = [
+            {**lease, "id": self.hide(owners[lease["run"]], "lease", lease["id"]),
+             "run": self.hide(owners[lease["run"]], "run", lease["run"]),
+             "budget": self.hide(self.payers[lease["budget"]], "budget", lease["budget"]),
+             "envelope": self.hide(
+                 self.payers[lease["budget"]], "envelope", lease["budget"], lease["envelope"])}
+            for lease in clear["leases"]
+        ]  # fmt: skip
+        return {
+            "scope": self.scope(clear["scope"]),
+            "deficit_gpus": clear["deficit_gpus"],
+            "runs": sorted(runs, key=lambda run: str(run["id"])),
+            "leases": sorted(leases, key=lambda lease: str(lease["id"])),
+        }
+
+
+def chain_of(clear_scope: Document, payers: dict[str, str]) -> bytes:
+    """The name of a scope's sequence."""
+    salt, cap = b"", clear_scope["cap"]
+    if cap is not None:
+        salt = mac(bytes_of(f"secret {payers[cap['budget']]}"), lp("fairlead/chain-salt/v1"))
+        clear_scope = {**clear_scope, "cap": {**cap, "envelopes": sorted(cap["envelopes"])}}
+    return sha(lp("fairlead/chain/v1"), lp(salt), lp(canonical(clear_scope)))
+
+
+def seed_of(
+    conflict_digest: str, k: int, entropy: bytes, beacon: bytes, nonces: Sequence[Document]
+) -> bytes:  # fmt: skip
+    """The seed, from the page."""
+    rest = [lp(each["owner"]) + lp(bytes.fromhex(each["nonce"])) for each in nonces]
+    return sha(
+        lp("fairlead/seed/v1"), lp(bytes.fromhex(conflict_digest)), lp(k.to_bytes(8, "big")),
+        lp(entropy), lp(beacon), *rest,
+    )  # fmt: skip
+
+
+def notice_of(conflict: Document, left_out: Sequence[Document]) -> Document:
+    """Candidates, exclusions, odds of the first draw."""
+    scope, rows = conflict["scope"], list(left_out)
+    for lease in conflict["leases"]:
+        uncapped = {**scope, "cap": None}
+        if lease["flavor"] != scope["flavor"]:
+            rows.append({"lease": lease["id"], "reason": "flavor"})
+        elif not oracle.in_scope(lease, uncapped):
+            rows.append({"lease": lease["id"], "reason": "location"})
+        elif not oracle.in_scope(lease, scope):
+            rows.append({"lease": lease["id"], "reason": "payer"})
+    return {
+        "candidates": [each["id"] for each in conflict["leases"] if oracle.in_scope(each, scope)],
+        "exclusions": sorted(rows, key=lambda row: str(row["lease"])),
+        "tokens": first_tokens(conflict),
+    }
+
+
+def first_tokens(conflict: Document) -> list[Document]:
+    """The tokens of the first draw with their odds; empty where no draw is needed."""
+    world = oracle.World({**conflict, "seed": "00" * 32})
+    if sum(lease["gpus"] for lease in world.candidates()) < world.deficit:
+        return []
+    for tier in oracle.TIERS:
+        runs = [run for run in world.runs if world.tier(run) == tier]
+        oracle.drop_spares(world, runs)
+        oracle.shrink(world, runs)
+        if world.met():
+            return []
+        tokens = [
+            run for run in runs if any(world.inside(lease) for lease in world.open_leases(run))
+        ]
+        owners = [world.runs[run]["owner"] for run in tokens]
+        if tokens:
+            return sorted(
+                ({"token": run, "owner": owner, "one_in": len(set(owners)) * owners.count(owner)}
+                 for run, owner in zip(tokens, owners, strict=True)),
+                key=lambda row: str(row["token"]),
+            )  # fmt: skip
+    return []
+
+
+@dataclass
+class Case:
+    """What happened, in clear."""
+
+    clear: Document
+    """The input of `gpu.resolve` without the seed, every default filled in."""
+    payers: dict[str, str]
+    tenants: Sequence[str] = ()
+    """For whom the export is made; nobody: for the public."""
+    k: int = 0
+    nonces: dict[str, str] = field(default_factory=dict)
+    beacon: Document | None = None
+    beacon_value: str | None = None
+    ending: str = "draw"
+    """draw, void or open."""
+    left_out: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Leases that were not candidates although in scope: (owner, reason)."""
+    filler: int = 3
+    """Other entries between those that matter."""
+    rotate: bool = False
+    closed: bool = True
+    kept_sizes: Sequence[int] = ()
+    late: Sequence[str] = ()
+    """What is done too late: fixing the secrets (`owner`), or committing (`commit`)."""
+    lies: Lies = field(default_factory=dict)
+
+
+class Teller:
+    """Records one case in a ledger of its own and exports it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.ledger = MemoryLedger(FixedKeys(), ledger_id="ledger-of-vectors", time_ms=TIME_MS)
+        self.time_ms = TIME_MS
+        self.chain = chain_of(case.clear["scope"], case.payers)
+        self.names = Names(self.chain, case.k, case.payers)
+        self.plan = f"resolve.{self.chain.hex()[:16]}"
+
+    def lie(self, about: str, truth: Any) -> Any:
+        return self.case.lies.get(about, lambda same: same)(copy.deepcopy(truth))
+
+    def append(self, kind: str, body: Document, **more: Any) -> Entry:
+        self.time_ms += 1_000
+        draft = Draft(kind=kind, time_ms=self.time_ms, author="control-plane", body=body, **more)
+        (entry,) = self.ledger.append([draft])
+        return entry
+
+    def fill(self) -> None:
+        for number in range(self.case.filler):
+            self.append("object.applied", {"number": number})
+
+    def fix_owners(self) -> dict[str, Entry]:
+        owners = {run["owner"] for run in self.case.clear["runs"]} | set(self.case.payers.values())
+        return {
+            owner: self.append(
+                "owner.pseudonym",
+                {"owner": owner,
+                 "commitment": sha(lp("fairlead/owner/v1"), lp(bytes_of(f"secret {owner}"))).hex()},
+                plan_id=f"owner.{owner}", effect="pseudonym",
+            )
+            for owner in sorted(owners)
+        }  # fmt: skip
+
+    def open_sequence(self) -> Entry:
+        """The entry that publishes the hash of the entropy: the scope's, or the outcome before."""
+        k, scope = self.case.k, self.case.clear["scope"]
+        said = {"chain": self.chain.hex(), "next_commitment": sha(bytes_of(f"entropy {k}")).hex()}
+        if k == 0:
+            body = {**said, "flavor": scope["flavor"], "location": scope["location"]}
+            body["capped"] = scope["cap"] is not None
+            return self.append("gpu.resolve.scope", body, plan_id=self.plan, effect="scope")
+        body = {
+            **said, "k": k - 1, "commit_seq": 1, "commit_head": self.ledger.head().as_document(),
+            "entropy": bytes_of(f"entropy {k - 1}").hex(), "beacon_value": None, "seed": "00" * 32,
+            "result_digest": "00" * 32, "label": "operator-trusted",
+        }  # fmt: skip
+        before = f"{self.plan}.{k - 1}"
+        return self.append("gpu.resolve.draw", body, plan_id=before, effect="outcome")
+
+    def tell(self) -> Document:
+        """The export."""
+        case = self.case
+        fixed = {} if "owner" in case.late else self.fix_owners()
+        self.fill()
+        previous = self.open_sequence()
+        self.fill()
+        conflict = self.lie("conflict", self.names.conflict(case.clear))
+        left_out = [
+            {"lease": self.names.hide(owner, "lease", lease), "reason": reason}
+            for lease, (owner, reason) in case.left_out.items()
+        ]
+        notice = self.lie("notice", notice_of(conflict, left_out))
+        nonces = sorted(
+            ({"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
+             for owner, nonce in case.nonces.items()), key=lambda each: each["owner"],
+        )  # fmt: skip
+        body = {
+            "chain": self.chain.hex(), "k": case.k, "previous_seq": previous.seq,
+            "scope": conflict["scope"], "deficit_gpus": conflict["deficit_gpus"],
+            "conflict_digest": digest(conflict), "notice_digest": digest(notice),
+            "nonces": nonces, "beacon": case.beacon,
+        }  # fmt: skip
+        self.early = self.ledger.head()
+        commit = self.append(
+            "gpu.resolve.commit", self.lie("commit", body), plan_id=f"{self.plan}.{case.k}",
+            effect="commit", input_digest=digest(conflict),
+        )  # fmt: skip
+        fixed = fixed or self.fix_owners()
+        self.fill()
+        result, answer = None, None
+        if case.ending != "open":
+            result, answer = self.answer(commit, conflict, nonces)
+        closures = self.close(commit, result) if result and case.ending == "draw" else []
+        self.fill()
+        return self.export(
+            previous=previous, commit=commit, answer=answer, closures=closures, fixed=fixed,
+            conflict=conflict, notice=notice, result=result,
+        )  # fmt: skip
+
+    def answer(
+        self, commit: Entry, conflict: Document, nonces: list[Document]
+    ) -> tuple[Document | None, Entry]:  # fmt: skip
+        """The result, and the draw or the void."""
+        case, result, seed = self.case, None, None
+        entropy, value = bytes_of(f"entropy {case.k}"), case.beacon_value
+        if case.beacon is None or value is not None:
+            beacon = bytes.fromhex(value or "")
+            seed = seed_of(digest(conflict), case.k, entropy, beacon, nonces).hex()
+            result = oracle.decide({**self.names.conflict(case.clear), "seed": seed})
+            result["conflict_digest"] = digest(conflict)
+            result = self.lie("result", result)
+        head = self.early if "commit" in case.late else self.ledger.head()
+        if case.rotate:
+            self.time_ms += 1_000
+            self.ledger.rotate_key(time_ms=self.time_ms, author="operator")
+        body: Document = {
+            "chain": self.chain.hex(), "k": case.k, "commit_seq": commit.seq,
+            "commit_head": head.as_document(), "entropy": entropy.hex(), "beacon_value": value,
+            "seed": seed, "result_digest": digest(result) if result else None,
+            "label": "verifiable" if nonces or case.beacon else "operator-trusted",
+            "next_commitment": sha(bytes_of(f"entropy {case.k + 1}")).hex(),
+        }  # fmt: skip
+        if case.ending == "void":
+            body["reason"] = "the winner's devices failed"
+        entry = self.append(
+            f"gpu.resolve.{case.ending}", self.lie("draw", body), plan_id=f"{self.plan}.{case.k}",
+            effect="outcome",
+        )  # fmt: skip
+        return result, entry
+
+    def close(self, commit: Entry, result: Document) -> list[Entry]:
+        """Every cut lease ends; the entries of the tenants are what the export shows."""
+        owner_of = {run["id"]: run["owner"] for run in self.case.clear["runs"]}
+        clear = {
+            self.names.hide(owner_of[lease["run"]], "lease", lease["id"]): lease
+            for lease in self.case.clear["leases"]
+        }
+        shown = []
+        for action in result["actions"] if self.case.closed else ():
+            lease = clear[action["lease"]]
+            body = {
+                "lease": lease["id"], "run": lease["run"], "reason": action["kind"],
+                "end_ms": self.time_ms, "outcome": commit.seq,
+            }  # fmt: skip
+            entry = self.append(
+                "lease.close", self.lie("close", body), plan_id=lease["id"], effect="close"
+            )
+            if owner_of[lease["run"]] in self.case.tenants:
+                shown.append(entry)
+        return shown
+
+    def export(
+        self, *, previous: Entry, commit: Entry, answer: Entry | None, closures: list[Entry],
+        fixed: dict[str, Entry], conflict: Document, notice: Document, result: Document | None,
+    ) -> Document:  # fmt: skip
+        case, head = self.case, self.ledger.head()
+        heads = [head.as_document()]
+        sizes = list(case.kept_sizes)
+        if answer is not None:
+            heads.append(answer.body["commit_head"])
+            sizes.insert(0, heads[1]["size"])
+        openings = [
+            {"owner": owner, "secret": bytes_of(f"secret {owner}").hex(),
+             "entry": self.proved(fixed[owner]),
+             "names": sorted(self.names.openings.get(owner, []),
+                             key=lambda name: (name["kind"], name["parts"]))}
+            for owner in sorted(case.tenants)
+        ]  # fmt: skip
+        return {
+            "format": "fairlead-outcome/1", "chain": self.chain.hex(), "k": case.k,
+            "scope": conflict["scope"], "previous": self.proved(previous),
+            "commit": self.proved(commit),
+            "draw": self.proved(answer) if answer and case.ending == "draw" else None,
+            "void": self.proved(answer) if answer and case.ending == "void" else None,
+            "conflict": conflict, "notice": notice, "result": result,
+            "closures": [self.proved(entry) for entry in closures], "openings": openings,
+            "head": heads[0],
+            "keys": {each["key_id"]: self.ledger.keys()[each["key_id"]].hex() for each in heads},
+            "consistency": [self.link(size) for size in sizes],
+        }  # fmt: skip
+
+    def proved(self, entry: Entry) -> Document:
+        proof = self.ledger.inclusion(entry.seq, self.ledger.head().head.size)
+        return {"entry": json.loads(entry.data), "proof": [each.hex() for each in proof]}
+
+    def link(self, size: int) -> Document:
+        head = self.ledger.head().head
+        return {
+            "old_size": size, "old_root": self.root(size), "new_size": head.size,
+            "new_root": head.root,
+            "proof": [each.hex() for each in self.ledger.consistency(size, head.size)],
+        }  # fmt: skip
+
+    def root(self, size: int) -> str:
+        """The root over the first entries, from their bytes (RFC 9162, 2.1.1)."""
+        leaves = [sha(b"\0", entry.data) for entry in self.ledger.entries(0, size)]
+
+        def over(part: list[bytes]) -> bytes:
+            if len(part) == 1:
+                return part[0]
+            middle = 1 << ((len(part) - 1).bit_length() - 1)
+            return sha(b"\1", over(part[:middle]), over(part[middle:]))
+
+        return over(leaves).hex()
+
+
+def tell(case: Case) -> Document:
+    """The export of a case."""
+    return Teller(case).tell()
