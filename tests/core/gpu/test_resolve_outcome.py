@@ -94,6 +94,9 @@ def test_every_outcome_is_inside_its_forecast(made: Conflict, seed: bytes) -> No
     structural = {x.lease for x in (*done.actions, *done.withdrawn) if x.draw is None}
     assert {x.lease for x in (*seen.actions, *seen.withdrawn)} == structural
     assert [risk.tier for risk in seen.risks] == [each.tier for each in done.rounds]
+    draws = list(done.draws())
+    assert [draw.index for _, draw in draws] == list(range(len(draws)))
+    assert {tier for tier, _ in draws} == {risk.tier for risk in seen.risks}
     for risk, each in zip(seen.risks, done.rounds, strict=True):
         assert sum(odds.chance for odds in risk.odds) == 1
         names = {token for tokens in each.tokens.values() for token in tokens}
