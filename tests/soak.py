@@ -21,6 +21,7 @@ from fairlead.executor.hierarchy import KINDS
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle
+from tests.core.gpu import test_resolve_oracle
 from tests.e2e import kills, plane_kills
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
@@ -32,6 +33,8 @@ CASES = 100_000
 CHUNK = 5_000
 COVERS = 20_000
 COVER_CHUNK = 1_000
+RESOLVES = 20_000
+RESOLVE_CHUNK = 1_000
 DRAW_SEEDS = 20_000
 KILLS = 1_000
 PLANE_KILLS = 500
@@ -75,6 +78,16 @@ def gpu_resolve_chance() -> dict[str, object]:
     return {**gpu_chance.judge(DRAW_SEEDS)}
 
 
+def gpu_resolve_oracle() -> dict[str, object]:
+    """`gpu.resolve` against the independent implementation: 20 000 documents, each spoiled too."""
+    met: Counter[str] = Counter()
+    with ProcessPoolExecutor() as pool:
+        chunks = range(1_000, 1_000 + RESOLVES // RESOLVE_CHUNK)
+        for each in pool.map(partial(test_resolve_oracle.compare, RESOLVE_CHUNK), chunks):
+            met.update(each)
+    return {"cases": RESOLVES, **met}
+
+
 def node_kills() -> dict[str, object]:
     """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -108,6 +121,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "cpu.clear invariants": cpu_clear_invariants,
     "cpu.clear against the oracle": cpu_clear_oracle,
     "gpu.cover against the oracle": gpu_cover_oracle,
+    "gpu.resolve against the oracle": gpu_resolve_oracle,
     "recorder kills": recorder_kills,
     "executor kills": executor_kills,
     "gpu.resolve draws": gpu_resolve_chance,

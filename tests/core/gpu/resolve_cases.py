@@ -63,12 +63,14 @@ def _scope(rng: random.Random) -> Document:
 
 def _run(rng: random.Random, name: str, style: str) -> Document:
     run: Document = {"id": name, "owner": rng.choice(OWNERS[: rng.choice((1, 3, 6))])}
-    malleable = {"steps": 0.95, "giveback": 0.8, "ties": 0.7, "fixed": 0}.get(style, 0.5)
+    malleable = {"steps": 0.95, "giveback": 0.6, "ties": 0.7, "fixed": 0}.get(style, 0.5)
     if rng.random() < malleable:
         run["malleable"] = {
             "min_gpus": 4 if style == "ties" else rng.choice((1, 1, 2, 4, 5, 8, 12, 40)),
             "step_gpus": 4 if style == "ties" else rng.choice((1, 2, 2, 3, 4, 4, 6, 8, 7)),
         }
+        if style == "giveback":
+            run["malleable"] = {"min_gpus": rng.choice((1, 2, 4)), "step_gpus": rng.choice((1, 2))}
     elif rng.random() < 0.5:
         run["malleable"] = None
     if rng.random() < 0.4:
@@ -80,6 +82,10 @@ def _leases(rng: random.Random, run: Document, scope: Document, style: str) -> l
     """A run's groups: numbered with gaps, some only spares, some half elsewhere."""
     here = {"spares": 0.9, "holes": 0.5, "ties": 1}.get(style, 0.8)
     unfunded = rng.choice((0, 0, 0, 0.2, 1))
+    # A large gang that is drawn after others gave what they could makes their cuts superfluous.
+    sizes = (1, 2, 2, 4, 4, 8, 3)
+    if style == "giveback":
+        sizes = (1, 2, 2, 4) if run.get("malleable") else (8, 16)
     leases = []
     for group in rng.sample(range(13), rng.choice((0, 1, 2, 3, 3, 4, 5))):
         near = rng.random() < here
@@ -93,7 +99,7 @@ def _leases(rng: random.Random, run: Document, scope: Document, style: str) -> l
                 "run": run["id"],
                 "role": role,
                 "group": group,
-                "gpus": 4 if style == "ties" else rng.choice((1, 2, 2, 4, 4, 8, 3)),
+                "gpus": 4 if style == "ties" else rng.choice(sizes),
                 **_place(rng, scope, inside=inside),
                 "funded": rng.random() >= unfunded,
             })  # fmt: skip

@@ -306,7 +306,13 @@ def fields(value, path, required, optional=""):
 
 
 def text(value, path):
-    need(isinstance(value, str) and value != "", path)
+    need(isinstance(value, str), path)
+
+
+def name(value, path):
+    """An owner or an id: of these the contract says that they are not empty."""
+    text(value, path)
+    need(value != "", path)
 
 
 def whole(value, path, least):
@@ -334,9 +340,9 @@ def check(doc):
         check_run(run, path)
     for path, lease in listed(doc["leases"], "leases"):
         check_lease(lease, path)
-    for name in ("runs", "leases"):
+    for which in ("runs", "leases"):
         seen = set()
-        for path, item in listed(doc[name], name):
+        for path, item in listed(doc[which], which):
             need(item["id"] not in seen, f"{path}.id")
             seen.add(item["id"])
     known = {run["id"] for run in doc["runs"]}
@@ -359,8 +365,8 @@ def check_scope(scope):
 
 def check_run(run, path):
     fields(run, path, "id owner", "malleable nominated")
-    text(run["id"], f"{path}.id")
-    text(run["owner"], f"{path}.owner")
+    name(run["id"], f"{path}.id")
+    name(run["owner"], f"{path}.owner")
     malleable = run.get("malleable")
     if malleable is not None:
         fields(malleable, f"{path}.malleable", "min_gpus step_gpus")
@@ -371,7 +377,9 @@ def check_run(run, path):
 
 def check_lease(lease, path):
     fields(lease, path, "id run role group gpus flavor location funded budget envelope")
-    for key in ("id", "run", "flavor", "budget", "envelope"):
+    for key in ("id", "run"):
+        name(lease[key], f"{path}.{key}")
+    for key in ("flavor", "budget", "envelope"):
         text(lease[key], f"{path}.{key}")
     need(isinstance(lease["role"], str) and lease["role"] in ("active", "spare"), f"{path}.role")
     whole(lease["group"], f"{path}.group", 0)
