@@ -13,7 +13,7 @@ from typing import Any
 FAST = {
     "capacity_millicores": 1500, "reserve": 0, "sample_ms": 50, "clear_ms": 150,
     "guardrails": {"cooldown_ms": 0, "grace_ms": 0, "dead_band": 0.02, "step_ratio": 4},
-    "smoothing": {"up": 0.6, "down": 0.4},
+    "smoothing": {"up": 0.6, "down": 0.4, "hold_ms": 300},
 }  # fmt: skip
 
 

@@ -185,13 +185,13 @@ def test_the_state_survives_a_restart_through_json() -> None:
     assert one == other
 
 
-GOOD_STATE = {"version": 1, "mode": None, "reserved_millicores": 0, "pods": []}
+GOOD_STATE = {"version": 2, "mode": None, "reserved_millicores": 0, "pods": []}
 
 
 @pytest.mark.parametrize(
     "stored",
     [
-        {}, {"version": 2}, {**GOOD_STATE, "mode": "calm"}, {**GOOD_STATE, "pods": None},
+        {}, {"version": 1}, {**GOOD_STATE, "mode": "calm"}, {**GOOD_STATE, "pods": None},
         {**GOOD_STATE, "pods": [{}]}, {**GOOD_STATE, "pods": [[]]}, {**GOOD_STATE, "pods": [7]},
         {**GOOD_STATE, "reserved_millicores": None},
     ],
@@ -201,6 +201,28 @@ def test_a_state_that_is_not_ours_is_refused_whole(stored: dict[str, Any]) -> No
     with pytest.raises(BadState):
         CpuGovernor.restore(CONFIG, stored)
     assert CpuGovernor.restore(CONFIG, GOOD_STATE).export() == GOOD_STATE
+
+
+@pytest.mark.parametrize(
+    "demand", [[0.5], [None, [["1", 0.5]]], [None, [[1, "0.5"]]], ["x", []], [0.5, [[1.5, 0.5]]]]
+)
+def test_a_held_peak_that_is_not_ours_is_refused(demand: list[Any]) -> None:
+    """A time that is no integer, a value that is no number."""
+    governor = CpuGovernor(CONFIG)
+    observe(governor, Meter("a"), used=500)
+    stored = governor.export()
+    assert CpuGovernor.restore(CONFIG, stored).export() == stored
+    stored["pods"][0]["demand"] = demand
+    with pytest.raises(BadState):
+        CpuGovernor.restore(CONFIG, stored)
+
+
+def test_a_clock_set_back_does_not_hold_a_peak_until_then() -> None:
+    """Times after now count as now."""
+    governor, a = CpuGovernor(CONFIG), Meter("a")
+    observe(governor, a, used=500)
+    restored = CpuGovernor.restore(CONFIG, governor.export(), now_ms=7)
+    assert [at_ms for at_ms, _ in restored.pods["a"].demand.peaks] == [7]
 
 
 def test_mode_and_policy_are_passed_on() -> None:

@@ -112,9 +112,9 @@ def test_decreases_come_before_increases() -> None:
     world = World(a=100, b=390)
     loop = settled(world)
     world.wants.update(a=390, b=100)
-    for second in range(30, 60):
+    for second in range(30, 95):  # longer than a peak is held
         loop.sample(second * 1000)
-    loop.clear(60_000)
+    loop.clear(95_000)
     written = [what for verb, what in world.diary if verb == "write"]
     assert [uid for uid, _ in written] == ["b", "a"]
 
@@ -126,9 +126,9 @@ def test_a_failed_decrease_keeps_increases_waiting() -> None:
     before = dict(world.limits)
     world.wants.update(a=390, b=100)
     world.faults["b"] = TemporaryFault("busy", retry_after_ms=1)
-    for second in range(30, 60):
+    for second in range(30, 95):
         loop.sample(second * 1000)
-    turn = loop.clear(60_000)
+    turn = loop.clear(95_000)
     assert [failure.change.uid for failure in turn.failures] == ["b"]
     assert world.limits == before
 

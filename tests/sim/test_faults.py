@@ -86,9 +86,10 @@ def test_a_plan_that_was_recorded_and_not_applied_is_void() -> None:
     for seed in range(40):
         played = play(document, seed=seed)
         assert played.broken is None
-        texts = [line.text for line in played.runs[0].story]
-        if any("between the record and the apply" in text for text in texts):
-            assert any(" is void: agent restarted" in text for text in texts)
+        story = played.runs[0].story
+        crashes = [line for line in story if "between the record and the apply" in line.text]
+        if any(line.time_ms + 10_000 < 60_000 for line in crashes):  # it came back in time
+            assert any(" is void: agent restarted" in line.text for line in story)
             return
     pytest.fail("no seed of 40 crashed between record and apply")
 

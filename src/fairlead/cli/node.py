@@ -64,7 +64,7 @@ _output = click.option(
     "--policy",
     type=click.Choice(["demand-capped", "nash", "market"]),
     envvar="FAIRLEAD_NODE_POLICY",
-    help="How a congested node is shared [default: demand-capped].",
+    help="How a congested node is shared [default: nash].",
 )
 @click.option(
     "--capacity",

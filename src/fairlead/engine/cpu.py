@@ -37,7 +37,7 @@ from fairlead.engine.cpu_state import (
 )  # fmt: skip
 from fairlead.ports.cpu import ContainerSighting, Sighting
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 # Moving a few millicores between the containers of one pod is not worth two writes.
 SPLIT_BAND = 0.10
 
@@ -72,13 +72,13 @@ class CpuGovernor:
             state = self._pods.get(sighting.uid)
             if state is None or state.identity != sighting.identity:
                 state = PodState.at_first_sight(sighting, self.config, now_ms)
-            self._read(state, sighting)
+            self._read(state, sighting, now_ms)
             state.current_millicores = sighting.limit_millicores
             seen[sighting.uid] = state
         self._pods, self._reserved_millicores = seen, reserved
 
-    def _read(self, state: PodState, sighting: Sighting) -> None:
-        """Fold one sample into the smoothed demand; a missing one leaves the last value."""
+    def _read(self, state: PodState, sighting: Sighting, now_ms: int) -> None:
+        """Fold one sample into the demand; a missing one leaves the last value."""
         known, state.containers = state.containers, {}
         readings = []
         for seen in sighting.containers:
@@ -87,26 +87,26 @@ class CpuGovernor:
             )
             container.current_millicores = seen.limit_millicores
             state.containers[seen.name] = container
-            readings.append(self._read_container(container, seen))
+            readings.append(self._read_container(container, seen, now_ms))
         whole = [reading for reading in readings if reading is not None]
         if not whole or len(whole) < len(readings):
             return  # a pod with a blind container would look smaller than it is
         reading = pod_reading(whole)
         demand = reading.demand(state.min_millicores, state.max_millicores)
         smoothing = self.config.smoothing
-        state.demand = smooth(state.demand, demand, smoothing)
+        state.demand.add(now_ms, demand, smoothing)
         state.throttling = smooth(state.throttling, reading.throttled_ratio, smoothing)
         state.window_usage.append(reading.usage_millicores)
 
-    def _read_container(self, container: ContainerState, seen: ContainerSighting) -> Reading | None:
+    def _read_container(
+        self, container: ContainerState, seen: ContainerSighting, now_ms: int
+    ) -> Reading | None:
         reading = read_signal(container.counters, seen.counters)
         # After a reset the new counters are the base of the next difference; after a failed
         # reading the old ones are, so that one lost sample costs one sample.
         container.counters = seen.counters or container.counters
         if reading is not None:
-            container.want_millicores = smooth(
-                container.want_millicores, reading.want_millicores, self.config.smoothing
-            )
+            container.want.add(now_ms, reading.want_millicores, self.config.smoothing)
         return reading
 
     def decide(self, now_ms: int) -> Guarded:
@@ -177,7 +177,7 @@ class CpuGovernor:
     def _split(self, state: PodState, grant: int) -> dict[str, int]:
         """The grant by container. A pod whose grant stays keeps its split unless it is far off."""
         containers = state.containers
-        needs = {name: int(c.want_millicores or 0) for name, c in containers.items()}
+        needs = {name: int(c.want.value) for name, c in containers.items()}
         caps = {name: c.original_limit_millicores for name, c in containers.items()}
         parts = split_grant(grant, needs, caps)
         now = {name: c.current_millicores for name, c in containers.items()}
@@ -263,7 +263,7 @@ def _pod(state: PodState) -> Pod:
         uid=state.uid,
         min_millicores=state.min_millicores,
         max_millicores=state.max_millicores,
-        demand=state.demand or 0.0,
+        demand=state.demand.value,
         weight=state.weight,
         usage_millicores=sum(usage) // len(usage) if usage else None,
         current_millicores=state.current_millicores,

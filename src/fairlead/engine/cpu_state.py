@@ -14,10 +14,13 @@ from fairlead.core.cpu import (
     Counters,
     Guardrails,
     Headroom,
+    Peaks,
     Policy,
     Smoothing,
+    hold_peak,
     pod_bounds,
     pod_weight,
+    smooth,
 )  # fmt: skip
 from fairlead.core.units import OutOfRange
 from fairlead.ports.cpu import Sighting
@@ -80,12 +83,52 @@ class Changes(NamedTuple):
 
 
 @dataclass(slots=True)
+class Held:
+    """A smoothed signal and its highest value of the last while."""
+
+    mean: float | None = None
+    """None until the first good reading."""
+    peaks: Peaks = ()
+
+    @property
+    def value(self) -> float:
+        """What counts; 0 before the first reading."""
+        return self.peaks[0][1] if self.peaks else 0.0
+
+    def add(self, now_ms: int, reading: float, smoothing: Smoothing) -> None:
+        """Fold a reading in."""
+        self.mean = smooth(self.mean, reading, smoothing)
+        self.peaks = hold_peak(self.peaks, now_ms, self.mean, smoothing.hold_ms)
+
+    def not_after(self, now_ms: int) -> None:
+        """Pull times out of the future, or a peak would be held until they come."""
+        self.peaks = tuple((min(at_ms, now_ms), value) for at_ms, value in self.peaks)
+
+    def export(self) -> list[Any]:
+        """Ready for JSON."""
+        return [self.mean, [list(peak) for peak in self.peaks]]
+
+    @classmethod
+    def restore(cls, stored: Any) -> Self:
+        """The inverse of `export`."""
+        mean, peaks = stored
+        numbers = [mean] if mean is not None else []
+        for at_ms, value in peaks:
+            if type(at_ms) is not int:
+                raise BadState(f"the time of a peak cannot be {at_ms!r}")
+            numbers.append(value)
+        if not all(type(number) in (int, float) for number in numbers):
+            raise BadState("a peak must be a number")
+        return cls(mean, tuple((at_ms, value) for at_ms, value in peaks))
+
+
+@dataclass(slots=True)
 class ContainerState:
-    """One container: its user's limit for good, the one in force, and its smoothed want."""
+    """One container: its user's limit for good, the one in force, and its want in millicores."""
 
     original_limit_millicores: int | None
     current_millicores: int | None
-    want_millicores: float | None = None
+    want: Held = field(default_factory=Held)
     # Not kept across restarts: counters may have been reset meanwhile.
     counters: Counters | None = None
 
@@ -106,8 +149,7 @@ class PodState:
     touched: bool = False
     """A limit of it was written: from here on it counts against the capacity."""
     changed_ms: int | None = None
-    demand: float | None = None
-    """Smoothed; None until the first good reading."""
+    demand: Held = field(default_factory=Held)
     throttling: float | None = None
     """The smoothed share of throttled periods."""
     misses: int = 0
@@ -141,12 +183,15 @@ class PodState:
         self.started_ms = min(self.started_ms, now_ms)
         self.changed_ms = None if self.changed_ms is None else min(self.changed_ms, now_ms)
         self.missed_ms = None if self.missed_ms is None else min(self.missed_ms, now_ms)
+        for held in (self.demand, *(each.want for each in self.containers.values())):
+            held.not_after(now_ms)
 
     def export(self) -> dict[str, Any]:
         """The lasting part, ready for JSON."""
         lasting = {name: getattr(self, name) for name in _LASTING}
+        lasting["demand"] = self.demand.export()
         lasting["containers"] = {
-            name: [c.original_limit_millicores, c.current_millicores, c.want_millicores]
+            name: [c.original_limit_millicores, c.current_millicores, c.want.export()]
             for name, c in sorted(self.containers.items())
         }
         return lasting
@@ -159,8 +204,12 @@ class PodState:
         for name, kinds in _LASTING.items():
             if type(stored[name]) not in kinds:
                 raise BadState(f"{name} of a pod's state cannot be {stored[name]!r}")
-        containers = {name: ContainerState(*kept) for name, kept in stored["containers"].items()}
-        return cls(**{**stored, "containers": containers})
+        containers = {
+            name: ContainerState(original, current, Held.restore(want))
+            for name, (original, current, want) in stored["containers"].items()
+        }
+        demand = Held.restore(stored["demand"])
+        return cls(**{**stored, "demand": demand, "containers": containers})
 
 
 _INTEGER, _INTEGER_OR_NONE, _NUMBER_OR_NONE = (int,), (int, type(None)), (float, int, type(None))
@@ -175,7 +224,7 @@ _LASTING: Mapping[str, tuple[type, ...]] = {
     "adopted": (bool,),
     "touched": (bool,),
     "changed_ms": _INTEGER_OR_NONE,
-    "demand": _NUMBER_OR_NONE,
+    "demand": (list,),
     "throttling": _NUMBER_OR_NONE,
     "misses": _INTEGER,
     "missed_ms": _INTEGER_OR_NONE,

@@ -192,7 +192,7 @@ def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
         clear_ms=document.clear_ms,
         hysteresis_band=document.hysteresis_band,
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        smoothing=Smoothing(ewma.up, ewma.down),
+        smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
         guardrails=Guardrails(
             rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
             rails.grace_ms,

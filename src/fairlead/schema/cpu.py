@@ -37,10 +37,11 @@ class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True
 
 
 class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """EWMA factors of the demand, per sample."""
+    """EWMA factors of the demand, per sample, and for how long its highest value counts."""
 
     up: Ratio = 1.0
-    down: Ratio = 0.03
+    down: Ratio = 0.1
+    hold_ms: Pause = 60_000
 
 
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -36,7 +36,7 @@ class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     root: str | None = None
     pattern: Annotated[str, Meta(min_length=1)] = "*"
     capacity_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
-    policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
+    policy: cpu.Policy = cpu.Policy.NASH
     reserve: Ratio = 0.10
     sample_ms: Milliseconds = 1_000
     clear_ms: Milliseconds = 5_000

@@ -31,7 +31,7 @@ FRAME_MS = 1_000
 def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
     """The governor's configuration for a scenario under one policy."""
     given = scenario.governor
-    room, rails = given.headroom, given.guardrails
+    room, rails, ewma = given.headroom, given.guardrails, given.smoothing
     return CpuConfig(
         node_millicores=scenario.node.millicores,
         policy=policy,
@@ -40,7 +40,7 @@ def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
         clear_ms=given.clear_ms,
         hysteresis_band=given.hysteresis_band,
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        smoothing=Smoothing(given.smoothing.up, given.smoothing.down),
+        smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
         guardrails=Guardrails(
             rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
             rails.grace_ms,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.core.cpu import Counters, Reading, Smoothing, read_signal, smooth
+from fairlead.core.cpu import Counters, Reading, Smoothing, hold_peak, read_signal, smooth
 
 START = Counters(time_us=0, usage_us=0, periods=0, throttled_periods=0, throttled_us=0)
 
@@ -94,7 +94,19 @@ def test_smoothing_rises_fast_and_falls_slowly() -> None:
     assert smooth(0.0, 1.0, gentle) == 0.3
     assert smooth(1.0, 0.0, gentle) == 0.9
     assert smooth(0.2, 1.0) == 1.0
-    assert smooth(1.0, 0.0) == 0.97
+    assert smooth(1.0, 0.0) == 0.9
+
+
+def test_a_peak_counts_for_its_time_and_no_longer() -> None:
+    """The highest of the last while; lower ones wait behind it for their turn."""
+    peaks = hold_peak((), 0, 0.9, 100)
+    assert peaks == ((0, 0.9),)
+    peaks = hold_peak(peaks, 40, 0.4, 100)
+    peaks = hold_peak(peaks, 60, 0.6, 100)
+    assert peaks == ((0, 0.9), (60, 0.6)), "0.4 can never be the highest again"
+    assert hold_peak(peaks, 99, 0.1, 100)[0] == (0, 0.9)
+    assert hold_peak(peaks, 100, 0.1, 100) == ((60, 0.6), (100, 0.1))
+    assert hold_peak(peaks, 61, 0.6, 100) == ((0, 0.9), (61, 0.6)), "an equal one is the newer"
 
 
 def test_an_idle_pod_reads_idle_in_the_end() -> None:

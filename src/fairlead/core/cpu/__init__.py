@@ -13,7 +13,15 @@ from fairlead.core.cpu.guardrails import Guarded, Guardrails, PodHistory, clear_
 from fairlead.core.cpu.market import clear
 from fairlead.core.cpu.model import Headroom, Mode, Plan, Pod, Policy, Snapshot
 from fairlead.core.cpu.need import Need, count_misses, estimate_need, pod_bounds, pod_weight
-from fairlead.core.cpu.signal import Counters, Reading, Smoothing, read_signal, smooth
+from fairlead.core.cpu.signal import (
+    Counters,
+    Peaks,
+    Reading,
+    Smoothing,
+    hold_peak,
+    read_signal,
+    smooth,
+)  # fmt: skip
 
 __all__ = [
     "Counters",
@@ -22,6 +30,7 @@ __all__ = [
     "Headroom",
     "Mode",
     "Need",
+    "Peaks",
     "Plan",
     "Pod",
     "PodHistory",
@@ -33,6 +42,7 @@ __all__ = [
     "clear_guarded",
     "count_misses",
     "estimate_need",
+    "hold_peak",
     "pod_bounds",
     "pod_reading",
     "pod_weight",
