@@ -18,7 +18,7 @@ Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 _SEED = "[0-9a-fA-F]{64}"
 
 
-class CapDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class CapDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """An aggregate cap that binds: only what its envelopes pay is a candidate."""
 
     budget: str
@@ -26,7 +26,7 @@ class CapDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     envelopes: list[str]
 
 
-class ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """Where GPUs are missing: every key of `location` must be equal; no wildcards."""
 
     flavor: str
@@ -34,14 +34,14 @@ class ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     cap: CapDocument | None = None
 
 
-class MalleableDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class MalleableDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """How far and by which steps a run can shrink."""
 
     min_gpus: Positive
     step_gpus: Positive
 
 
-class ConflictRunDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class ConflictRunDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A run; `malleable` null means fixed."""
 
     id: Id
@@ -50,7 +50,7 @@ class ConflictRunDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     nominated: bool = False
 
 
-class ConflictLeaseDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class ConflictLeaseDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """An open lease of a run."""
 
     id: Id
@@ -124,10 +124,11 @@ def to_conflict(document: ResolveDocument) -> gpu.Conflict:
     for i, lease in enumerate(document.leases):
         if lease.id in leases:
             raise BadInput(f"leases[{i}].id", f"repeats another lease's id, {lease.id!r}")
-        if lease.run not in runs:
+        holder = runs.get(lease.run)
+        if holder is None:
             raise BadInput(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
         leases[lease.id] = gpu.ConflictLease(
-            lease.id, lease.run, lease.role, lease.group, lease.gpus, lease.flavor, lease.location,
+            lease.id, holder.id, lease.role, lease.group, lease.gpus, lease.flavor, lease.location,
             lease.funded, lease.budget, lease.envelope,
         )  # fmt: skip
     if sum(lease.gpus for lease in document.leases) > INTEGER_MAX:

@@ -40,6 +40,7 @@ class Cutting:
         self.deficit_gpus = conflict.deficit_gpus
         self.freed_gpus = 0
         self._cuts: list[Cut] = []
+        self._gone: set[str] = set()
         self._tiers: dict[CutTier, list[Standing]] = {tier: [] for tier in CutTier}
         standings = survey(conflict)
         for standing in standings:
@@ -57,7 +58,7 @@ class Cutting:
     def drop_spares(self, tier: CutTier) -> None:
         """Spares in scope one by one: by run id, highest group first, lease id."""
         for standing in self._tiers[tier]:
-            for spare in standing.spares():
+            for spare in sorted(standing.spares, key=lambda lease: (-lease.group, lease.id)):
                 if self.met:
                     return
                 self._cut(Cut(standing, CutKind.DROP_SPARE, spare.gpus, [(spare, True)]))
@@ -68,10 +69,7 @@ class Cutting:
         for standing in self._tiers[tier] if not self.met else ():
             steps = standing.run.malleable
             if steps is not None:
-                ladder = Ladder(
-                    min_gpus=steps.min_gpus, step_gpus=steps.step_gpus, inside=standing.inside,
-                    outside=standing.outside,
-                )  # fmt: skip
+                ladder = Ladder(steps, standing.active, standing.outside)
                 queue.append((-ladder.surplus_gpus, standing.run.id, standing, ladder))
         heapify(queue)
         while queue and not self.met:
@@ -91,10 +89,10 @@ class Cutting:
         """A gang goes whole, in scope or not."""
         standing.drawn = True
         kind = CutKind.RANDOM_PREEMPT
-        self._cut(Cut(standing, kind, standing.open_gpus, standing.rest(), draw))
+        self._cut(Cut(standing, kind, standing.open_gpus, standing.rest(self._gone), draw))
 
     def _cut(self, cut: Cut) -> None:
-        cut.standing.gone.update(lease.id for lease, _ in cut.leases)
+        self._gone.update([lease.id for lease, _ in cut.leases])
         cut.standing.open_gpus -= cut.gpus
         self.freed_gpus += cut.gpus
         self._cuts.append(cut)

@@ -1,12 +1,19 @@
 """Runs during a resolve: what each holds in scope and out of it, and what is left of that.
 
-Mutable, and private to one call of `resolve` or `forecast`. Everything is indexed once, so that a
+Mutable, and private to one call of `resolve` or `forecast`. Each lease is looked at once, so that a
 cut costs what it cuts and not a walk over what is left.
 """
 
 from collections.abc import Iterable, Sequence
 
-from fairlead.core.gpu.conflict import Conflict, ConflictLease, ConflictRun, Role, candidacy
+from fairlead.core.gpu.conflict import (
+    Conflict,
+    ConflictLease,
+    ConflictRun,
+    Malleable,
+    Role,
+    candidacy,
+)
 from fairlead.core.gpu.resolution import CutTier
 
 Held = tuple[ConflictLease, bool]
@@ -21,30 +28,30 @@ def in_order(held: Iterable[Held]) -> list[Held]:
 class Standing:
     """One run with candidates."""
 
-    __slots__ = ("drawn", "gone", "inside", "open_gpus", "outside", "run", "tier")
+    __slots__ = ("active", "drawn", "open_gpus", "outside", "run", "spares", "unfunded")
 
-    def __init__(
-        self, run: ConflictRun, inside: list[ConflictLease], outside: list[ConflictLease]
-    ) -> None:
-        self.run, self.inside, self.outside = run, inside, outside
-        self.open_gpus = sum(lease.gpus for lease in inside)
+    def __init__(self, run: ConflictRun) -> None:
+        self.run = run
+        self.active: list[ConflictLease] = []
+        self.spares: list[ConflictLease] = []
+        self.outside: Sequence[ConflictLease] = ()
+        """What it holds out of scope; the other two are in scope."""
+        self.open_gpus = 0
         """GPUs in scope that are not cut."""
-        self.gone: set[str] = set()
-        self.drawn = False
-        if not all(lease.funded for lease in inside):
-            self.tier = CutTier.UNFUNDED
-        else:
-            self.tier = CutTier.NOMINATED if run.nominated else CutTier.FUNDED
+        self.unfunded = self.drawn = False
 
-    def spares(self) -> list[ConflictLease]:
-        """The spares in scope, highest group first."""
-        spares = [lease for lease in self.inside if lease.role is Role.SPARE]
-        return sorted(spares, key=lambda lease: (-lease.group, lease.id))
+    @property
+    def tier(self) -> CutTier:
+        """Fixed from the input, for the whole run."""
+        if self.unfunded:
+            return CutTier.UNFUNDED
+        return CutTier.NOMINATED if self.run.nominated else CutTier.FUNDED
 
-    def rest(self) -> list[Held]:
-        """What it still holds, in scope or not."""
-        held = [(lease, True) for lease in self.inside if lease.id not in self.gone]
-        held += [(lease, False) for lease in self.outside if lease.id not in self.gone]
+    def rest(self, gone: set[str]) -> list[Held]:
+        """What it holds besides the leases that are gone, in scope or not."""
+        held = [(lease, True) for lease in self.active if lease.id not in gone]
+        held += [(lease, True) for lease in self.spares if lease.id not in gone]
+        held += [(lease, False) for lease in self.outside if lease.id not in gone]
         return in_order(held)
 
 
@@ -55,30 +62,27 @@ class Ladder:
     scope are gone before anybody shrinks; those out of scope go with their group.
     """
 
-    __slots__ = ("_leases", "_rungs", "_step_gpus", "surplus_gpus")
+    __slots__ = ("_groups", "_reserve", "_rungs", "_step_gpus", "surplus_gpus")
 
     def __init__(
-        self, *, min_gpus: int, step_gpus: int, inside: Sequence[ConflictLease],
-        outside: Sequence[ConflictLease],
-    ) -> None:  # fmt: skip
-        stuck = {lease.group for lease in outside if lease.role is Role.ACTIVE}
+        self, steps: Malleable, active: Sequence[ConflictLease], outside: Sequence[ConflictLease]
+    ) -> None:
         width = 0
-        sums: dict[int, int] = {}
-        self._leases: dict[int, list[Held]] = {}
-        for lease in inside:
-            if lease.role is Role.ACTIVE:
-                width += lease.gpus
-                if lease.group not in stuck:
-                    sums[lease.group] = sums.get(lease.group, 0) + lease.gpus
-                    self._leases.setdefault(lease.group, []).append((lease, True))
+        groups: dict[int, list[ConflictLease]] = {}
+        for lease in active:
+            width += lease.gpus
+            groups.setdefault(lease.group, []).append(lease)
+        self._reserve: dict[int, list[ConflictLease]] = {}
         for lease in outside:
             if lease.role is Role.ACTIVE:
                 width += lease.gpus
-            elif lease.group in sums:
-                self._leases[lease.group].append((lease, False))
-        self.surplus_gpus = width - min_gpus
-        self._step_gpus = step_gpus
-        self._rungs = sorted(sums.items())
+                groups.pop(lease.group, None)
+            else:
+                self._reserve.setdefault(lease.group, []).append(lease)
+        self.surplus_gpus = width - steps.min_gpus
+        self._step_gpus = steps.step_gpus
+        self._groups = groups
+        self._rungs = sorted(groups)
 
     def step(self) -> tuple[int, list[Held]] | None:
         """Take the next step off: GPUs in scope and leases; None when there is no such step.
@@ -87,8 +91,8 @@ class Ladder:
         fails once fails for ever, because only the run's own steps change its ladder.
         """
         gpus = 0
-        for depth, (_, size) in enumerate(reversed(self._rungs), start=1):
-            gpus += size
+        for depth, group in enumerate(reversed(self._rungs), start=1):
+            gpus += sum([lease.gpus for lease in self._groups[group]])
             if gpus > self.surplus_gpus:
                 return None
             if gpus % self._step_gpus == 0:
@@ -96,22 +100,32 @@ class Ladder:
         return None
 
     def _take(self, depth: int, gpus: int) -> list[Held]:
-        taken = self._rungs[-depth:]
+        taken: list[Held] = []
+        for group in self._rungs[-depth:]:
+            taken += [(lease, True) for lease in self._groups[group]]
+            taken += [(lease, False) for lease in self._reserve.get(group, ())]
         del self._rungs[-depth:]
         self.surplus_gpus -= gpus
-        return in_order(held for group, _ in taken for held in self._leases[group])
+        return in_order(taken)
 
 
 def survey(conflict: Conflict) -> list[Standing]:
     """Every run that has a candidate, by id."""
     is_candidate = candidacy(conflict.scope)
-    inside: dict[str, list[ConflictLease]] = {}
+    runs = {run.id: run for run in conflict.runs}
+    standings: dict[str, Standing] = {}
     outside: dict[str, list[ConflictLease]] = {}
     for lease in conflict.leases:
-        side = inside if is_candidate(lease) else outside
-        side.setdefault(lease.run, []).append(lease)
-    return [
-        Standing(run, inside[run.id], outside.get(run.id, []))
-        for run in sorted(conflict.runs, key=lambda run: run.id)
-        if run.id in inside
-    ]
+        if not is_candidate(lease):
+            outside.setdefault(lease.run, []).append(lease)
+            continue
+        standing = standings.get(lease.run)
+        if standing is None:
+            standing = standings[lease.run] = Standing(runs[lease.run])
+        (standing.active if lease.role is Role.ACTIVE else standing.spares).append(lease)
+        standing.open_gpus += lease.gpus
+        if not lease.funded:
+            standing.unfunded = True
+    for name, standing in standings.items():
+        standing.outside = outside.get(name, ())
+    return [standings[name] for name in sorted(standings)]
