@@ -507,6 +507,7 @@ def check_export(x):
         rises(runs)
         and rises(lease.id for lease in x.conflict.leases)
         and {lease.run for lease in x.conflict.leases} <= set(runs)
+        and rises(x.scope.cap.envelopes if x.scope.cap else ())
         and rises(each.owner for each in x.commit.entry.body.nonces)
         and rises(each.entry.seq for each in x.closures)
         and rises(each.owner for each in x.openings)
@@ -618,6 +619,9 @@ class Checks:
         if not self.answer:
             return
         said, beacon, nonces = self.said, self.commit.body.beacon, self.commit.body.nonces
+        owners = {run.owner for run in self.x.conflict.runs}
+        good = all(each.owner in owners for each in nonces)
+        need(good, "there is a nonce of somebody without a run in the conflict: a free salt")
         label = "verifiable" if beacon or nonces else "operator-trusted"
         need(said.label == label, f"the outcome is called {said.label}, and is {label}")
         if beacon and said.beacon_value is None:
@@ -635,10 +639,13 @@ class Checks:
 
     def decision(self):
         """Everything decided again."""
-        x, known = self.x, {lease.id for lease in self.x.conflict.leases}
+        x, known = self.x, {lease.id: lease.run for lease in self.x.conflict.leases}
         left_out = [row for row in x.notice.exclusions if row.lease not in known]
         good = x.notice == notice_of(x.conflict, left_out)
         need(good, "candidates, exclusions or odds were not announced as they were")
+        at_stake = {known[lease] for lease in x.notice.candidates}
+        good = at_stake == {run.id for run in x.conflict.runs}
+        need(good, "there is a run without a candidate in the conflict: a free salt")
         for row in left_out:
             self.say(f"Lease {row.lease} was left out: {row.reason}.")
         if x.result is None:
@@ -654,7 +661,7 @@ class Checks:
         """Your pseudonyms follow from a secret that was fixed before the conflict."""
         x, cap = self.x, self.x.scope.cap
         owner_of = {run.id: run.owner for run in x.conflict.runs}
-        owners = {*owner_of.values(), *(each.owner for each in self.commit.body.nonces)}
+        owners, nonces = set(owner_of.values()), self.commit.body.nonces
         owner_of.update({lease.id: owner_of[lease.run] for lease in x.conflict.leases})
         there = {*owner_of, *(row.lease for row in x.notice.exclusions)}
         there.update(name for lease in x.conflict.leases for name in (lease.budget, lease.envelope))
@@ -674,6 +681,8 @@ class Checks:
                 self.opened[name.kind, hidden] = (name.parts, secret)
             self.say(f"{owner} is {me} here; its pseudonyms are fixed since {when(entry)} (entry "
                      f"{entry.seq}), which should be before its first run.")  # fmt: skip
+            nonce = [each.nonce for each in nonces if each.owner == me]
+            self.say(f"The nonce of {owner} in the seed: {nonce[0] if nonce else 'none'}.")
 
     def scope(self):
         """The sequence is named after its scope, so that a scope cannot have two."""

@@ -408,6 +408,7 @@ function checkForm(x) {
     && rises(x.conflict.runs.map((run) => run.id))
     && rises(x.conflict.leases.map((lease) => lease.id))
     && x.conflict.leases.every((lease) => runs.has(lease.run))
+    && rises(x.scope.cap?.envelopes ?? [])
     && rises(x.commit.entry.body.nonces.map((each) => each.owner))
     && rises(x.closures.map((each) => each.entry.seq))
     && rises(x.openings.map((each) => each.owner))
@@ -494,6 +495,8 @@ const CHECKS = {
     if (!answered) return undefined;
     const { body } = answered;
     const { beacon, nonces } = commit.body;
+    const owners = new Set(x.conflict.runs.map((run) => run.owner));
+    need(nonces.every((each) => owners.has(each.owner)), "there is a nonce of somebody without a run in the conflict: a free salt");
     const label = beacon || nonces.length > 0 ? "verifiable" : "operator-trusted";
     need(body.label === label, `the outcome is called ${body.label}, and is ${label}`);
     if (beacon && body.beacon_value === null) {
@@ -513,6 +516,8 @@ const CHECKS = {
     const known = new Set(x.conflict.leases.map((lease) => lease.id));
     const leftOut = x.notice.exclusions.filter((row) => !known.has(row.lease));
     need(same(x.notice, noticeOf(x.conflict, leftOut)), "candidates, exclusions or odds were not announced as they were");
+    const atStake = new Set(x.conflict.leases.filter((lease) => !difference(lease, x.scope)).map((lease) => lease.run));
+    need(x.conflict.runs.every((run) => atStake.has(run.id)), "there is a run without a candidate in the conflict: a free salt");
     for (const row of leftOut) say(`Lease ${row.lease} was left out: ${row.reason}.`);
     if (x.result === null) return;
     const { result } = resolve(x.conflict, hex(answered.body.seed));
@@ -524,7 +529,7 @@ const CHECKS = {
 
   openings({ x, say, commit, opened }) {
     const ownerOf = new Map(x.conflict.runs.map((run) => [run.id, run.owner]));
-    const owners = new Set([...ownerOf.values(), ...commit.body.nonces.map((each) => each.owner)]);
+    const owners = new Set(ownerOf.values());
     for (const lease of x.conflict.leases) ownerOf.set(lease.id, ownerOf.get(lease.run));
     const cap = x.scope.cap;
     const there = new Set([
@@ -547,6 +552,7 @@ const CHECKS = {
       }
       say(`${owner} is ${me} here; its pseudonyms are fixed since ${at(fixing)} (entry ${fixing.seq}), `
         + "which should be before its first run.");
+      say(`The nonce of ${owner} in the seed: ${commit.body.nonces.find((each) => each.owner === me)?.nonce ?? "none"}.`);
     }
   },
 

@@ -57,12 +57,13 @@ WIDE = {
 }  # fmt: skip
 CAPPED = {
     **WIDE,
+    "leases": [*WIDE["leases"], lease("e2", "vision/eval", group=2, gpus=1)],
     "scope": {**SCOPE, "location": {},
               "cap": {"budget": "shared", "name": "all", "envelopes": ["west", "east"]}},
 }  # fmt: skip
 BEACON = {"source": "drand/quicknet", "round": 12_345}
 VALUE = bytes_of("beacon").hex()
-NONCES = {"vision": bytes_of("nonce")[:16].hex(), "robots": "00", "org": "ff" * 40}
+NONCES = {"vision": bytes_of("nonce")[:16].hex(), "robots": "00", "speech": "ff" * 40}
 
 TINY = Case(
     {"scope": {**SCOPE, "location": {}}, "deficit_gpus": 1, "runs": [run("r", "o")],
@@ -167,6 +168,12 @@ LIES: dict[str, tuple[Case, str]] = {
     "a repeated lease": (
         replace(BASE, lies={"conflict": lambda x: put("leases", value=x["leases"][:1] * 2)(x)}),
         "form"),
+    "a run of nobody, with nothing": (
+        replace(BASE, clear={**SMALL, "runs": [*SMALL["runs"], run("salt", "speech")]}),
+        "decision"),
+    "envelopes in an order of its own": (
+        replace(BASE, clear=CAPPED,
+                lies={"conflict": put("scope", "cap", "envelopes", value=reverse)}), "form"),
     "another conflict than was decided": (
         replace(BASE, lies={"conflict": put("leases", 0, "funded", value=False)}), "decision"),
     "another entropy than promised": (
@@ -176,6 +183,8 @@ LIES: dict[str, tuple[Case, str]] = {
         replace(BASE, lies={"draw": put("label", value="verifiable")}), "seed"),
     "a beacon after the fact": (
         replace(BASE, lies={"draw": put("beacon_value", value="ab")}), "seed"),
+    "a nonce of somebody without a run": (
+        replace(BASE, nonces={"vision": "00", "org": "01"}), "seed"),
     "no beacon after all": (replace(BASE, beacon=BEACON), "seed"),
     "another victim": (
         replace(BASE, lies={"result": victim_instead}), "decision"),
