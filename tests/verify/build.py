@@ -211,6 +211,10 @@ class Case:
     kept_sizes: Sequence[int] = ()
     late: Sequence[str] = ()
     """What is done too late: fixing the secrets (`owner`), or committing (`commit`)."""
+    entropy: str = ""
+    """Another than was promised, and everything that follows from it."""
+    sequence: str = ""
+    """A second sequence for the same scope."""
     lies: Lies = field(default_factory=dict)
 
 
@@ -222,6 +226,8 @@ class Teller:
         self.ledger = MemoryLedger(FixedKeys(), ledger_id="ledger-of-vectors", time_ms=TIME_MS)
         self.time_ms = TIME_MS
         self.chain = chain_of(case.clear["scope"], case.payers)
+        if case.sequence:
+            self.chain = bytes_of(case.sequence)
         self.names = Names(self.chain, case.k, case.payers)
         self.plan = f"resolve.{self.chain.hex()[:16]}"
 
@@ -311,7 +317,7 @@ class Teller:
     ) -> tuple[Document | None, Entry]:  # fmt: skip
         """The result, and the draw or the void."""
         case, result, seed = self.case, None, None
-        entropy, value = bytes_of(f"entropy {case.k}"), case.beacon_value
+        entropy, value = bytes_of(case.entropy or f"entropy {case.k}"), case.beacon_value
         if case.beacon is None or value is not None:
             beacon = bytes.fromhex(value or "")
             seed = seed_of(digest(conflict), case.k, entropy, beacon, nonces).hex()

@@ -176,8 +176,10 @@ LIES: dict[str, tuple[Case, str]] = {
                 lies={"conflict": put("scope", "cap", "envelopes", value=reverse)}), "form"),
     "another conflict than was decided": (
         replace(BASE, lies={"conflict": put("leases", 0, "funded", value=False)}), "decision"),
-    "another entropy than promised": (
-        replace(BASE, lies={"draw": put("entropy", value="ab" * 32)}), "commitment"),
+    "another entropy than promised": (replace(BASE, entropy="drawn again"), "commitment"),
+    "a second sequence for the scope": (replace(BASE, sequence="second"), "scope"),
+    "a second sequence for the cap": (
+        replace(BASE, clear=CAPPED, tenants=("org",), sequence="second"), "scope"),
     "a seed of its own": (replace(BASE, lies={"draw": put("seed", value="ab" * 32)}), "seed"),
     "called verifiable": (
         replace(BASE, lies={"draw": put("label", value="verifiable")}), "seed"),
