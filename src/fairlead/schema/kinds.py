@@ -12,6 +12,7 @@ from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
 from fairlead.schema import resolve as resolve_documents
+from fairlead.schema import traffic as traffic_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -69,6 +70,10 @@ def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
     return Outcome(result, refused=not result["resolved"])
 
 
+def _traffic_tick(document: traffic_documents.TickDocument) -> Outcome:
+    return Outcome(traffic_documents.decide_tick(document))
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -106,6 +111,13 @@ KINDS: Mapping[str, Kind] = {
             input_shape=resolve_documents.ResolveDocument,
             output_shape=resolve_documents.ResolveResult,
             decide=_gpu_resolve,
+        ),
+        Kind(
+            name="traffic.tick",
+            summary="move a group's slots between its backends and set its door, with reasons",
+            input_shape=traffic_documents.TickDocument,
+            output_shape=traffic_documents.TickResult,
+            decide=_traffic_tick,
         ),
     )
 }

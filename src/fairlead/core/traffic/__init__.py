@@ -1,0 +1,62 @@
+"""The traffic governor's decisions: who serves how much of a group's flow, and who is let in.
+
+    from fairlead.core.traffic import Backend, Snapshot, tick
+
+    plan = tick(Snapshot(now_ms=0, group="web", backends=(
+        Backend("a", queue=3, p95_ms=40, error_rate=0, requests=200),
+        Backend("b", queue=3, p95_ms=400, error_rate=0, requests=200))))
+    plan.slots, plan.admission.mode    # ({'a': 231, 'b': 25}, <Mode.NORMAL: 'normal'>)
+
+See README.md beside this file for the terms and the flow.
+"""
+
+from fairlead.core.traffic.bucket import Bucket, admit
+from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
+from fairlead.core.traffic.failsafe import Standing, judge, mode_without_agent, rendezvous
+from fairlead.core.traffic.health import Cause, Health, HealthRules, Sighting, Tracked, track
+from fairlead.core.traffic.model import (
+    Admission,
+    Backend,
+    Node,
+    Pressure,
+    Psi,
+    Resource,
+    Snapshot,
+    TickPlan,
+)
+from fairlead.core.traffic.modes import Mode, Regime
+from fairlead.core.traffic.stall import StallTotals, observe_totals
+from fairlead.core.traffic.state import State
+from fairlead.core.traffic.tick import tick
+
+__all__ = [
+    "DEFAULT_CONFIG",
+    "Admission",
+    "Backend",
+    "Bucket",
+    "Cause",
+    "Config",
+    "Health",
+    "HealthRules",
+    "Mode",
+    "Node",
+    "Pressure",
+    "Psi",
+    "Regime",
+    "Resource",
+    "Sighting",
+    "Snapshot",
+    "StallTotals",
+    "Standing",
+    "State",
+    "Theta",
+    "TickPlan",
+    "Tracked",
+    "admit",
+    "judge",
+    "mode_without_agent",
+    "observe_totals",
+    "rendezvous",
+    "tick",
+    "track",
+]

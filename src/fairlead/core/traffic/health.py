@@ -1,0 +1,194 @@
+"""The health tracker: who is isolated, who is probed, who is warming up.
+
+Four causes isolate a backend: the operator, a failing health check, 5 connect failures in a row, or
+being an outlier: P above 4 times the group's median for 3 s, though never more than half the group.
+w ~ 1/P alone would leave a backend that is 10 times slower 3 % of the flow, and p99 *is* that
+backend.
+
+The way back is the same for all: a drip of probes, 5 successes in a row with P below twice the
+median, then warm-up (its age starts anew). `traffic.tick` only obeys the flags that this sets.
+The traffic agent calls `track` once per tick.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a backend is isolated."""
+
+    OPERATOR = "operator"
+    CHECK = "health-check"
+    CONNECT = "connect-failures"
+    OUTLIER = "outlier"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """The numbers of isolation and re-entry."""
+
+    outlier_ratio: float = 4.0
+    outlier_ms: int = 3_000
+    connect_failures: int = 5
+    return_successes: int = 5
+    return_ratio: float = 2.0
+    probe_every_ms: int = 500
+    """Five successes take 2 s at this pace: a drip, not a load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was seen of a backend since the last tick."""
+
+    id: str
+    pressure: float | None = None
+    """P of the last tick; None: unknown."""
+    successes: int = 0
+    """While it is isolated: of probes. What was still under way proves nothing."""
+    failures: int = 0
+    connect_failures_in_a_row: int = 0
+    check_ok: bool | None = None
+    """None: it has no health check."""
+    operator_isolated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is remembered of a backend."""
+
+    id: str
+    cause: Cause | None = None
+    high_since_ms: int | None = None
+    """Since when P is an outlier's."""
+    streak: int = 0
+    """Successes in a row while isolated."""
+    probed_ms: int | None = None
+    born_ms: int | None = None
+    """When it joined or came back; None: it was there when we started, and counts as warm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The verdict: flags and ages for the next snapshot, and who is due for a probe."""
+
+    healths: tuple[Health, ...]
+    isolated: Mapping[str, Cause]
+    probes: tuple[str, ...]
+    age_ms: Mapping[str, int | None]
+
+
+DEFAULT_RULES = HealthRules()
+
+
+def track(
+    before: Sequence[Health] | None, sightings: Sequence[Sighting], *, now_ms: int,
+    rules: HealthRules = DEFAULT_RULES,
+) -> Tracked:  # fmt: skip
+    """One tick of the tracker. `before` is None at the very first, when nobody is a newborn."""
+    known = {health.id: health for health in before or ()}
+    born_ms = None if before is None else now_ms
+    seen = sorted(sightings, key=lambda sighting: sighting.id)
+    # The median is of those in service: what an isolated backend measures is not the group's norm.
+    serving = [s for s in seen if known.get(s.id, _NEW).cause is None]
+    norm = median([s.pressure for s in serving if s.pressure is not None])
+    healths = [
+        _judge(known.get(s.id) or Health(s.id, born_ms=born_ms), s, norm, now_ms, rules)
+        for s in seen
+    ]
+    healths = _isolate_outliers(healths, seen, now_ms, rules)
+    probes = [_due(h, s, now_ms, rules) for h, s in zip(healths, seen, strict=True)]
+    return Tracked(
+        healths=tuple(
+            replace(health, probed_ms=now_ms) if due else health
+            for health, due in zip(healths, probes, strict=True)
+        ),
+        isolated={health.id: health.cause for health in healths if health.cause is not None},
+        probes=tuple(health.id for health, due in zip(healths, probes, strict=True) if due),
+        age_ms={
+            health.id: None if health.born_ms is None else max(0, now_ms - health.born_ms)
+            for health in healths
+        },
+    )
+
+
+_NEW = Health("")
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The middle value, or the mean of the two in the middle; None of nothing."""
+    if not values:
+        return None
+    ordered, half = sorted(values), len(values) // 2
+    if len(values) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2
+
+
+def _judge(
+    health: Health, sighting: Sighting, norm: float | None, now_ms: int, rules: HealthRules
+) -> Health:
+    """Everything but outliers, which the group decides together."""
+    cause = _cause(sighting, rules)
+    if cause is not None:
+        # The cause that is seen now replaces an older one: it is the one to look into.
+        return replace(health, cause=cause, streak=0, high_since_ms=None)
+    if health.cause is None:
+        high = _above(sighting.pressure, norm, rules.outlier_ratio)
+        since_ms = now_ms if health.high_since_ms is None else health.high_since_ms
+        return replace(health, high_since_ms=since_ms if high else None)
+    return _returning(health, sighting, norm, now_ms, rules)
+
+
+def _cause(sighting: Sighting, rules: HealthRules) -> Cause | None:
+    if sighting.operator_isolated:
+        return Cause.OPERATOR
+    if sighting.check_ok is False:
+        return Cause.CHECK
+    if sighting.connect_failures_in_a_row >= rules.connect_failures:
+        return Cause.CONNECT
+    return None
+
+
+def _returning(
+    health: Health, sighting: Sighting, norm: float | None, now_ms: int, rules: HealthRules
+) -> Health:
+    """Count successes in a row while P is low enough; enough of them, and it is back, newborn."""
+    calm = sighting.pressure is not None and (
+        norm is None or sighting.pressure < rules.return_ratio * norm
+    )
+    streak = 0 if sighting.failures or not calm else health.streak + sighting.successes
+    if streak < rules.return_successes:
+        return replace(health, streak=streak)
+    return Health(health.id, born_ms=now_ms)
+
+
+def _above(pressure: float | None, norm: float | None, ratio: float) -> bool:
+    return pressure is not None and norm is not None and pressure > ratio * norm
+
+
+def _isolate_outliers(
+    healths: list[Health], seen: Sequence[Sighting], now_ms: int, rules: HealthRules
+) -> list[Health]:
+    """The worst first, and never so many that more than half the group is out."""
+    room = len(healths) // 2 - sum(health.cause is not None for health in healths)
+    due = [
+        index
+        for index, health in enumerate(healths)
+        if health.high_since_ms is not None and now_ms - health.high_since_ms >= rules.outlier_ms
+    ]
+    due.sort(key=lambda index: -(seen[index].pressure or 0.0))
+    chosen = set(due[: max(0, room)])
+    return [
+        replace(health, cause=Cause.OUTLIER, streak=0, high_since_ms=None, probed_ms=now_ms)
+        if index in chosen
+        else health
+        for index, health in enumerate(healths)
+    ]
+
+
+def _due(health: Health, sighting: Sighting, now_ms: int, rules: HealthRules) -> bool:
+    """Isolated backends are probed now and then; the operator's are left alone."""
+    if health.cause is None or sighting.operator_isolated:
+        return False
+    return health.probed_ms is None or now_ms - health.probed_ms >= rules.probe_every_ms

@@ -1,0 +1,296 @@
+"""One tick of a group: signals to pressure, pressure to shares, shares to slots, and the door.
+
+    signals -> pressure -> weights -> target -> placement -> gate -> guarded step -> slots
+    nodes   -> stall, ttf ---------------------------------> door (with conductance of the slots)
+
+Pure: the same snapshot gives the same plan, whatever the order of its lists. The agent calls it
+every 200 ms per group, `fairlead decide traffic.tick` by hand, `fairlead.fleet` for thousands.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from fairlead.core.invariant import require
+from fairlead.core.reasons import TrafficReason
+from fairlead.core.traffic.admission import (
+    Triggers,
+    admission_of,
+    advance_door,
+    crisis_ahead,
+    relaxes,
+)
+from fairlead.core.traffic.conductance import conductance
+from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.errors import Counted, count_errors
+from fairlead.core.traffic.explain import missing_reasons, moving_term, top_reasons
+from fairlead.core.traffic.gate import advance_gate, deviation
+from fairlead.core.traffic.guard import Step, guarded_step, regrow
+from fairlead.core.traffic.model import Admission, Backend, Pressure, Snapshot, TickPlan
+from fairlead.core.traffic.modes import MODES, Mode
+from fairlead.core.traffic.placement import parked_slots, place
+from fairlead.core.traffic.pressure import Pressures, measure_pressure
+from fairlead.core.traffic.skew import observed_skew
+from fairlead.core.traffic.slots import target_slots
+from fairlead.core.traffic.state import BackendMemory, Door, Gate, Guard, State
+from fairlead.core.traffic.watch import Watch, watch_nodes
+from fairlead.core.traffic.weights import held_weights, inverse_weights, warm_shares
+from fairlead.core.units import INTEGER_MAX
+
+
+class Scene(NamedTuple):
+    """What a tick knows before it moves anything; lists are in the order of the backends' ids."""
+
+    config: Config
+    before: State | None
+    clock_ms: int
+    backends: list[Backend]
+    counted: list[Counted]
+    pressures: Pressures
+    watch: Watch
+    weights: list[float]
+    shares: list[float]
+    """Weights scaled by warm-up: what the gate and the target go by."""
+    target: list[int]
+    skew: float | None
+    routable: int
+    retry_index: float | None
+
+    @property
+    def door(self) -> Door:
+        """As the last tick left it."""
+        return Door() if self.before is None else self.before.door
+
+    @property
+    def level(self) -> Mode:
+        """What the triggers ask for, conductance apart."""
+        return Triggers(
+            nobody=not self.routable,
+            stall=self.watch.stall,
+            ttf_s=self.watch.ttf_s,
+            retry_index=self.retry_index,
+            blind=self.pressures.blind,
+        ).level(self.config)
+
+
+class Moved(NamedTuple):
+    """What became of the slots."""
+
+    slots: list[int]
+    changes: list[int]
+    """Against the last tick; at the first one nothing has moved yet."""
+    applied: bool
+    bypass: tuple[str, ...]
+    gate: Gate
+    guard: Guard
+    held: bool
+    stepped: bool
+
+
+def tick(snapshot: Snapshot) -> TickPlan:
+    """Decide one tick of one group."""
+    scene = _look(snapshot)
+    moved = _move(scene)
+    flow = conductance(moved.slots, scene.pressures.each, scene.config)
+    level = scene.level
+    if flow < scene.config.g_min:
+        level = MODES[max(level.level, Mode.SOFT.level)]
+    last_ms = 0 if scene.before is None else scene.before.clock_ms
+    door = advance_door(scene.door, level, scene.clock_ms, scene.config, last_ms=last_ms)
+    relaxed = door.mode.level < scene.door.mode.level
+    require(not (relaxed and moved.stepped), "slots and admission never reopen in the same tick")
+    return _plan(snapshot, scene, moved, door, flow)
+
+
+def _look(snapshot: Snapshot) -> Scene:
+    config, before = snapshot.config, snapshot.state
+    elapsed_ms = 0 if before is None else max(0, snapshot.now_ms - before.now_ms)
+    clock_ms = 0 if before is None else min(before.clock_ms + elapsed_ms, INTEGER_MAX)
+    backends = sorted(snapshot.backends, key=attrgetter("id"))
+    watch = watch_nodes(
+        snapshot.nodes, before, clock_ms=clock_ms, advanced=elapsed_ms > 0, config=config
+    )
+    memories = _memories(backends, before)
+    counted = count_errors(backends, memories, clock_ms, config)
+    nodes = {node.id: node for node in snapshot.nodes}
+    pressures = measure_pressure(backends, [each.rate for each in counted], nodes, config)
+    weights = inverse_weights(backends, pressures.each)
+    if pressures.blind:
+        weights = held_weights(backends, memories, weights)
+    shares = warm_shares(weights, backends, config.warmup_ms)
+    routable = sum(not backend.isolated for backend in backends)
+    return Scene(
+        config=config,
+        before=before,
+        clock_ms=clock_ms,
+        backends=backends,
+        counted=counted,
+        pressures=pressures,
+        watch=watch,
+        weights=weights,
+        shares=shares,
+        target=_target(backends, pressures.each, shares, routable, config),
+        skew=observed_skew(backends, weights, config),
+        routable=routable,
+        retry_index=snapshot.retry_index,
+    )
+
+
+def _memories(backends: Sequence[Backend], before: State | None) -> list[BackendMemory]:
+    known = {} if before is None else {memory.id: memory for memory in before.backends}
+    return [known.get(backend.id) or BackendMemory(backend.id) for backend in backends]
+
+
+def _target(
+    backends: Sequence[Backend], pressures: Sequence[Pressure], shares: Sequence[float],
+    routable: int, config: Config,
+) -> list[int]:  # fmt: skip
+    if routable:
+        return target_slots(config.s_total, shares)
+    return parked_slots(backends, pressures, config.s_total) if backends else []
+
+
+def _move(scene: Scene) -> Moved:
+    """Placement, then the gate, then one guarded step, unless something forbids it."""
+    config, clock_ms, before = scene.config, scene.clock_ms, scene.before
+    placed = place(scene.backends, scene.target, before, config)
+    gate, guard = (Gate(), Guard()) if before is None else (before.gate, before.guard)
+    guard = regrow(guard, clock_ms, config)
+    off = deviation(scene.shares, placed.slots, config.s_total) if scene.routable else 0.0
+    gate = advance_gate(gate, off, clock_ms, config)
+    # Blind, nothing steps; and a tick that would open the door leaves the slots alone, whether
+    # conductance then confirms it or not.
+    still = (
+        before is None
+        or scene.pressures.blind
+        or relaxes(scene.door, scene.level, clock_ms, config)
+    )
+    step = Step(placed.slots, guard, held=False)
+    if gate.stepping and not still:
+        step = _step(scene, placed.slots, guard)
+    return Moved(
+        slots=step.slots,
+        changes=_changes(scene, step.slots),
+        applied=_applied(scene, step.slots),
+        bypass=placed.bypass,
+        gate=gate,
+        guard=step.guard,
+        held=step.held,
+        stepped=step.slots != placed.slots,
+    )
+
+
+def _changes(scene: Scene, slots: Sequence[int]) -> list[int]:
+    if scene.before is None:
+        return [0] * len(slots)
+    old = {memory.id: memory.slots for memory in scene.before.backends}
+    return [s - old.get(b.id, 0) for b, s in zip(scene.backends, slots, strict=True)]
+
+
+def _applied(scene: Scene, slots: Sequence[int]) -> bool:
+    """Do the slots differ from the last tick's? An id with none is as good as no id. The first tick
+    applies its targets, whatever they are.
+    """
+    if scene.before is None:
+        return True
+    old = {memory.id: memory.slots for memory in scene.before.backends if memory.slots}
+    return old != {b.id: s for b, s in zip(scene.backends, slots, strict=True) if s}
+
+
+def _step(scene: Scene, slots: list[int], guard: Guard) -> Step:
+    return guarded_step(
+        slots,
+        scene.target,
+        weights=scene.weights,
+        skew=scene.skew,
+        guard=guard,
+        crisis=crisis_ahead(scene.door, scene.level, scene.clock_ms, scene.config),
+        clock_ms=scene.clock_ms,
+        config=scene.config,
+    )
+
+
+def _plan(
+    snapshot: Snapshot, scene: Scene, moved: Moved, door: Door, flow: float
+) -> TickPlan:  # fmt: skip
+    ids = [backend.id for backend in scene.backends]
+    require(sum(moved.slots) == (scene.config.s_total if ids else 0), "the slots add up to S_total")
+    monopoly = len(ids) == 1 and scene.routable == 1
+    return TickPlan(
+        state=_state(snapshot, scene, moved, door),
+        slots=dict(zip(ids, moved.slots, strict=True)),
+        weights=dict(zip(ids, scene.weights, strict=True)),
+        target=dict(zip(ids, scene.target, strict=True)),
+        pressure=dict(zip(ids, scene.pressures.each, strict=True)),
+        admission=_admission(scene, door),
+        regime=door.regime,
+        ttf_s=scene.watch.ttf_s,
+        stall=scene.watch.stall,
+        skew=scene.skew,
+        conductance=flow,
+        applied=moved.applied,
+        scale_hint=monopoly,
+        bypass=moved.bypass,
+        reasons=top_reasons(_holding(scene, moved, flow)),
+    )
+
+
+def _admission(scene: Scene, door: Door) -> Admission:
+    if not scene.backends:
+        return Admission(door.mode, 0.0, 0.0)
+    requests = sum(backend.requests or 0 for backend in scene.backends)
+    return admission_of(door, requests, scene.clock_ms, scene.config)
+
+
+def _state(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door) -> State:
+    return State(
+        now_ms=snapshot.now_ms,
+        clock_ms=scene.clock_ms,
+        samples=scene.watch.samples,
+        s_total=scene.config.s_total,
+        parked=not scene.routable,
+        backends=tuple(
+            BackendMemory(backend.id, slots, weight, counted.kept_rate, counted.kept_ms)
+            for backend, slots, weight, counted in zip(
+                scene.backends, moved.slots, scene.weights, scene.counted, strict=True
+            )
+        ),
+        nodes=scene.watch.nodes,
+        gate=moved.gate,
+        guard=moved.guard,
+        door=door,
+    )
+
+
+def _holding(scene: Scene, moved: Moved, flow: float) -> set[TrafficReason]:
+    """Every condition that holds now."""
+    config, pressures, watch = scene.config, scene.pressures, scene.watch
+    ttf_s, retries = watch.ttf_s, scene.retry_index
+    rates = pressures.errors or [0.0] * len(scene.backends)
+    failing = (
+        rate > config.eta and not backend.isolated
+        for backend, rate in zip(scene.backends, rates, strict=True)
+    )
+    conditions = {
+        TrafficReason.NO_BACKENDS: not scene.backends,
+        TrafficReason.ALL_ISOLATED: bool(scene.backends) and not scene.routable,
+        TrafficReason.PSI_STALL: watch.stall,
+        TrafficReason.TTF: ttf_s is not None and ttf_s < config.t_safe_s,
+        TrafficReason.RETRY_STORM: retries is not None and retries >= config.retry_soft,
+        TrafficReason.ERRORS: any(failing),
+        TrafficReason.CONDUCTANCE: flow < config.g_min,
+        TrafficReason.SKEW: scene.skew is not None and scene.skew > config.skew_max,
+        TrafficReason.ISOLATION: scene.routable < len(scene.backends),
+        TrafficReason.GUARD_HOLD: moved.held,
+        TrafficReason.MONOPOLY: len(scene.backends) == 1 and scene.routable == 1,
+    }
+    holding = {reason for reason, holds in conditions.items() if holds}
+    holding |= missing_reasons(
+        latency=pressures.missing_latency,
+        errors=pressures.missing_errors,
+        queue=pressures.missing_queue,
+        blind=pressures.blind,
+    )
+    if any(moved.changes):
+        holding.add(moving_term(pressures.each, moved.changes))
+    return holding

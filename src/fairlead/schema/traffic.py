@@ -1,0 +1,218 @@
+"""Border types of the traffic governor: the `traffic.tick` contract as documents.
+
+A null signal is a missing signal, and so is one that is left out; what a sensor cannot know it
+should not have to invent. Rubbish (NaN, a negative latency, a rate above 1) is bad input.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.core import traffic
+from fairlead.core.reasons import TrafficReason
+from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
+from fairlead.schema.border import BadInput
+from fairlead.schema.traffic_config import DEFAULT, ConfigDocument, from_config, to_config
+from fairlead.schema.traffic_state import StateDocument, from_state, to_state
+
+Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+Time = Annotated[int, Meta(ge=0, le=INTEGER_MAX, description="milliseconds")]
+Age = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="milliseconds")]
+
+
+class BackendDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One backend of the group, as seen in the last window."""
+
+    id: str
+    queue: Measure | None = None
+    p95_ms: Annotated[Measure | None, Meta(description="of successes")] = None
+    error_rate: Ratio | None = None
+    requests: Count | None = None
+    isolated: bool = False
+    age_ms: Age | None = None
+    rtt_ms: Measure | None = None
+    retrans_rate: Measure | None = None
+    jitter_ms: Measure | None = None
+    node: str | None = None
+
+
+class PsiDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Shares of the last 10 s in which some or all tasks stood still."""
+
+    cpu_some: Ratio | None = None
+    mem_some: Ratio | None = None
+    mem_full: Ratio | None = None
+    io_some: Ratio | None = None
+    io_full: Ratio | None = None
+
+
+class ResourceDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Something that can run out; `cpu` is accepted and ignored."""
+
+    name: str
+    limit: Measure | None
+    used: Measure | None
+
+
+class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A machine under the group."""
+
+    id: str
+    psi: PsiDocument | None = None
+    resources: list[ResourceDocument] = []
+    stall_score: Measure | None = None
+    iowait_ratio: Ratio | None = None
+
+
+class TickDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `traffic.tick`: a group as it was seen, and the state of its last tick."""
+
+    now_ms: Time
+    group: str
+    backends: list[BackendDocument]
+    nodes: list[NodeDocument] = []
+    retry_index: Measure | None = None
+    config: ConfigDocument = DEFAULT
+    state: StateDocument | None = None
+
+
+class AdmissionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The door; both numbers are null in normal."""
+
+    mode: traffic.Mode
+    rate_per_s: float | None
+    burst: float | None
+
+
+class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Output of `traffic.tick`; objects are by backend id."""
+
+    state: StateDocument
+    slots: dict[str, int]
+    weights: dict[str, float]
+    target: dict[str, int]
+    pressure: dict[str, dict[str, float]]
+    admission: AdmissionDocument
+    regime: traffic.Regime
+    ttf_s: float | None
+    stall: bool
+    skew: float | None
+    conductance: float
+    applied: bool
+    scale_hint: bool
+    bypass: list[str]
+    reasons: list[TrafficReason]
+
+
+def decide_tick(document: TickDocument) -> dict[str, Any]:
+    """The whole contract: document in, result document out."""
+    return from_plan(traffic.tick(to_snapshot(document)))
+
+
+def to_snapshot(document: TickDocument) -> traffic.Snapshot:
+    """A checked document as core's frozen value; what only core can see is refused by path too."""
+    config = to_config(document.config)
+    state = None if document.state is None else to_state(document.state)
+    nodes = tuple(_node(node, f"nodes[{index}]") for index, node in enumerate(document.nodes))
+    try:
+        return traffic.Snapshot(
+            now_ms=document.now_ms,
+            group=document.group,
+            backends=tuple(
+                traffic.Backend(
+                    b.id, b.queue, b.p95_ms, b.error_rate, b.requests, b.isolated, b.age_ms,
+                    b.rtt_ms, b.retrans_rate, b.jitter_ms, b.node,
+                )
+                for b in document.backends
+            ),
+            nodes=nodes,
+            retry_index=document.retry_index,
+            config=config,
+            state=state,
+        )  # fmt: skip
+    except OutOfRange as error:
+        raise BadInput(error.field, error.message) from error
+
+
+def _node(document: NodeDocument, path: str) -> traffic.Node:
+    psi = document.psi
+    try:
+        return traffic.Node(
+            document.id,
+            None
+            if psi is None
+            else traffic.Psi(psi.cpu_some, psi.mem_some, psi.mem_full, psi.io_some, psi.io_full),
+            tuple(traffic.Resource(r.name, r.limit, r.used) for r in document.resources),
+            document.stall_score,
+            document.iowait_ratio,
+        )
+    except OutOfRange as error:
+        raise BadInput(f"{path}.{error.field}", error.message) from error
+
+
+def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
+    """The document of a snapshot, signals spelled out: what a recorder stores."""
+    return {
+        "now_ms": snapshot.now_ms,
+        "group": snapshot.group,
+        "backends": [
+            {name: getattr(backend, name) for name in BackendDocument.__struct_fields__}
+            for backend in snapshot.backends
+        ],
+        "nodes": [_from_node(node) for node in snapshot.nodes],
+        "retry_index": snapshot.retry_index,
+        "config": from_config(snapshot.config),
+        "state": None if snapshot.state is None else from_state(snapshot.state),
+    }
+
+
+def _from_node(node: traffic.Node) -> dict[str, Any]:
+    fields = PsiDocument.__struct_fields__
+    return {
+        "id": node.id,
+        "psi": None if node.psi is None else {name: getattr(node.psi, name) for name in fields},
+        "resources": [
+            {"name": each.name, "limit": each.limit, "used": each.used} for each in node.resources
+        ],
+        "stall_score": node.stall_score,
+        "iowait_ratio": node.iowait_ratio,
+    }
+
+
+def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
+    """The document of a plan."""
+    door = plan.admission
+    return {
+        "state": from_state(plan.state),
+        "slots": plan.slots,
+        "weights": plan.weights,
+        "target": plan.target,
+        "pressure": {
+            name: {
+                "total": pressure.total,
+                "queue": pressure.queue,
+                "latency": pressure.latency,
+                "error": pressure.error,
+                "penalty": pressure.penalty,
+                **dict(pressure.layers),
+            }
+            for name, pressure in plan.pressure.items()
+        },
+        "admission": {
+            "mode": door.mode.value,
+            "rate_per_s": door.rate_per_s,
+            "burst": door.burst,
+        },
+        "regime": plan.regime.value,
+        "ttf_s": plan.ttf_s,
+        "stall": plan.stall,
+        "skew": plan.skew,
+        "conductance": plan.conductance,
+        "applied": plan.applied,
+        "scale_hint": plan.scale_hint,
+        "bypass": list(plan.bypass),
+        "reasons": [reason.value for reason in plan.reasons],
+    }

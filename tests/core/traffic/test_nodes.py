@@ -1,0 +1,208 @@
+"""Stall gate and time to failure: sections 6 and 7 of the equations."""
+
+import pytest
+
+from fairlead.core.traffic import Config, Psi, Resource, StallTotals, Theta, observe_totals
+from fairlead.core.traffic.stall import recent_stalls, stalls, sustained
+from fairlead.core.traffic.state import NodeMemory, Trail
+from fairlead.core.traffic.ttf import follow, soonest, time_to_failure
+from tests.core.traffic.groups import HEALTHY, Group, reasons
+
+SICK = Psi(cpu_some=0.9)
+
+
+@pytest.mark.parametrize(
+    ("field", "threshold"),
+    [("cpu_some", 0.40), ("mem_some", 0.10), ("mem_full", 0.05), ("io_full", 0.10)],
+)
+def test_a_stall_is_strictly_above_its_threshold(field: str, threshold: float) -> None:
+    """6.1."""
+    assert not stalls(Psi(**{field: threshold}), Theta())
+    assert stalls(Psi(**{field: threshold + 1e-9}), Theta())
+
+
+def test_io_some_never_stalls_and_absence_is_no_stall() -> None:
+    """Waiting for a disk is no sickness; unknown is not sick."""
+    assert not stalls(Psi(io_some=1.0), Theta())
+    assert not stalls(None, Theta())
+    assert not stalls(Psi(), Theta())
+
+
+def test_seven_of_the_last_ten_samples_are_sustained() -> None:
+    """6.2: the current one included."""
+    assert sustained(range(7), Config())
+    assert not sustained(range(6), Config())
+    assert sustained(range(7), Config(stall_m=100, stall_p=0.07))
+
+
+def test_samples_fall_out_of_the_window() -> None:
+    """Only the last m, and only where a sample was taken."""
+    memory, config = NodeMemory("n", (3, 4)), Config(stall_m=3)
+    assert recent_stalls(memory, stalled_now=True, sample=6, samples=6, config=config) == (4, 6)
+    assert recent_stalls(memory, stalled_now=True, sample=None, samples=5, config=config) == (3, 4)
+    assert recent_stalls(memory, stalled_now=False, sample=7, samples=7, config=config) == ()
+
+
+def test_a_sustained_stall_is_hard_and_says_so() -> None:
+    """Seven sick ticks, no sooner; per node, then any."""
+    group = Group("a", "b")
+    group.node("n0", HEALTHY)
+    group.node("n1", SICK)
+    for _ in range(6):
+        assert not group.step().stall
+    plan = group.step()
+    assert (plan.stall, plan.admission.mode, plan.regime) == (True, "hard", "crisis")
+    assert reasons(plan) == ["psi_stall"]
+
+
+def test_stalls_of_different_nodes_are_not_added_up() -> None:
+    """Seven of ten of one node, not of all together."""
+    group = Group("a", "b")
+    for turn in range(20):
+        group.node("n0", SICK if turn % 2 else HEALTHY)
+        group.node("n1", HEALTHY if turn % 2 else SICK)
+        assert not group.step().stall
+
+
+def test_repeated_times_are_not_distinct_samples() -> None:
+    """Asking ten times within a millisecond proves nothing."""
+    group = Group("a", "b")
+    group.node("n1", SICK)
+    group.step()
+    for _ in range(20):
+        assert not group.step(0).stall
+    for _ in range(6):
+        assert not group.step(-100).stall
+
+
+def test_a_node_that_is_no_longer_reported_stops_stalling() -> None:
+    """Absent samples count as unstalled; then it is forgotten."""
+    group = Group("a", "b")
+    group.node("n1", SICK)
+    assert group.run(2_000).stall
+    group.nodes.clear()
+    assert [group.step().stall for _ in range(4)] == [True, True, True, False]
+    assert group.run(2_000).state.nodes == ()
+
+
+def samples(*values: float, every_ms: int = 200, config: Config = Config()) -> Trail:  # noqa: B008
+    trail = None
+    for turn, used in enumerate(values):
+        resource = Resource("memory", 1000, used)
+        trail = follow(trail, resource, clock_ms=turn * every_ms, advanced=True, config=config)
+    assert trail is not None
+    return trail
+
+
+def test_less_than_a_window_of_history_is_unknown() -> None:
+    """7: 5 s of samples first."""
+    resource, trail = Resource("memory", 1000, 500), samples(*[500.0] * 25)
+    assert time_to_failure(resource, trail, 4_800, Config()) is None
+    trail = samples(*[500.0] * 26)
+    assert time_to_failure(resource, trail, 5_000, Config()) == 86_400
+
+
+def test_the_velocity_is_of_the_smoothed_use_and_the_rest_of_the_raw() -> None:
+    """R/V with V over the window."""
+    config = Config(alpha=1.0)
+    trail = samples(*[10.0 * turn for turn in range(27)], config=config)
+    assert trail.history[0][0] == 200
+    resource = Resource("memory", 1000, 260)
+    assert time_to_failure(resource, trail, 5_200, config) == pytest.approx(740 / 50)
+
+
+def test_a_falling_use_never_fails() -> None:
+    """Capped at a day."""
+    trail = samples(*[1000.0 - turn for turn in range(30)])
+    assert time_to_failure(Resource("m", 2000, 971), trail, 5_800, Config()) == 86_400
+
+
+@pytest.mark.parametrize("used", [1000.0, 1001.0])
+def test_what_is_used_up_needs_no_history(used: float) -> None:
+    """R <= 0: 0 at once."""
+    resource = Resource("memory", 1000, used)
+    assert time_to_failure(resource, samples(used), 0, Config()) == 0.0
+
+
+def test_unknown_use_or_limit_is_unknown() -> None:
+    """And takes no sample; the trail stays for later."""
+    trail = samples(*[500.0] * 26)
+    blind = Resource("memory", 1000, None)
+    assert follow(trail, blind, clock_ms=5_200, advanced=True, config=Config()) is trail
+    assert follow(None, blind, clock_ms=0, advanced=True, config=Config()) is None
+    assert time_to_failure(blind, trail, 5_000, Config()) is None
+    assert time_to_failure(Resource("memory", None, 5), trail, 5_000, Config()) is None
+    assert time_to_failure(Resource("memory", 10, 5), None, 5_000, Config()) is None
+
+
+def test_no_time_no_sample() -> None:
+    """A second reading of the same moment is not a second sample."""
+    trail = samples(500.0)
+    resource = Resource("memory", 1000, 900)
+    assert follow(trail, resource, clock_ms=0, advanced=False, config=Config()) is trail
+
+
+def test_the_soonest_counts() -> None:
+    """7.2, 7.3: the least over resources and nodes; unknown ones do not count."""
+    assert soonest([None, 30.0, 20.0]) == 20.0
+    assert soonest([None]) is None
+
+
+def test_running_out_is_soft_below_120_and_hard_below_20_seconds() -> None:
+    """A ramp of 5 units per second towards a limit of 1000."""
+    group, modes = Group("a", "b"), {}
+    for turn in range(1_000):
+        used = 300.0 + turn
+        group.node(memory=used)
+        plan = group.step()
+        if plan.ttf_s is not None:
+            modes.setdefault(plan.admission.mode.value, plan)
+        if plan.admission.mode == "hard":
+            break
+    assert 115 < (modes["soft"].ttf_s or 0) < 120
+    assert reasons(modes["soft"]) == ["ttf"]
+    assert 15 < (modes["hard"].ttf_s or 0) < 20
+    assert modes["normal"].ttf_s is not None
+
+
+def test_used_up_is_hard_at_once_even_without_a_hard_threshold() -> None:
+    """R < 0 in the very first tick."""
+    group = Group("a", "b", t_hard_s=0)
+    group.node(memory=1_001.0)
+    plan = group.step()
+    assert (plan.ttf_s, plan.admission.mode) == (0.0, "hard")
+
+
+def test_cpu_never_runs_out() -> None:
+    """Full CPU is fine until it stalls."""
+    group = Group("a", "b")
+    group.node(cpu=5_000.0)
+    assert group.run(6_000).ttf_s is None
+
+
+def counters(time_s: float, cpu_us: int, **others: int) -> StallTotals:
+    return StallTotals(int(time_s * 1e6), {"cpu_some": cpu_us, **others})
+
+
+def test_stall_shares_are_differences_of_counters_over_ten_seconds() -> None:
+    """Every tick, although the kernel's averages move every 2 s only."""
+    window, psi = observe_totals((), counters(0, 0))
+    assert psi is None
+    window, psi = observe_totals(window, counters(2, 1_000_000))
+    assert psi is not None
+    assert psi.cpu_some == 0.5
+    for second in range(4, 22, 2):
+        window, psi = observe_totals(window, counters(second, 1_000_000))
+    assert psi is not None
+    assert psi.cpu_some == 0.0
+    assert len(window) == 6
+
+
+def test_a_counter_or_a_clock_that_goes_back_starts_anew() -> None:
+    """Another boot: nothing can be said yet. More than all of the time is all of it."""
+    window, _ = observe_totals((), counters(0, 500, mem_full=7))
+    assert observe_totals(window, counters(1, 400, mem_full=7))[1] is None
+    assert observe_totals(window, counters(0, 600, mem_full=7))[1] is None
+    assert observe_totals(window, counters(1, 600))[1] is None
+    _, psi = observe_totals(window, counters(1, 9_000_000, mem_full=7, io_full=3))
+    assert psi == Psi(cpu_some=1.0, mem_full=0.0)

@@ -1,0 +1,178 @@
+"""Config, model and state refuse what their units do not allow, by name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.core.traffic import (
+    DEFAULT_CONFIG,
+    Backend,
+    Config,
+    Node,
+    Psi,
+    Resource,
+    Snapshot,
+    State,
+    Theta,
+)
+from fairlead.core.traffic.config import INTEGER_RANGES, NAMES, NUMBER_RANGES
+from fairlead.core.traffic.modes import Mode, Regime
+from fairlead.core.traffic.state import BackendMemory, Door, Gate, Guard, NodeMemory, Trail
+from fairlead.core.units import OutOfRange
+
+NAN = float("nan")
+
+
+def culprit(make: Any, **values: Any) -> str:
+    with pytest.raises(OutOfRange) as caught:
+        make(**values)
+    return caught.value.field
+
+
+def test_the_defaults_are_the_pages() -> None:
+    """Section 15, as the page settles it."""
+    c = DEFAULT_CONFIG
+    assert (c.s_total, c.step, c.delta_w, c.t_hold_ms, c.t_recover_min_ms) == (
+        256, 4, 0.02, 1_000, 20_000,
+    )  # fmt: skip
+    assert (c.w_l, c.w_e, c.w_q, c.q_ref, c.l_ref_ms, c.e_ref, c.e_max, c.eta, c.k_e) == (
+        1, 3, 0.5, 50, 100, 0.01, 20, 0.05, 10,
+    )  # fmt: skip
+    assert (c.p_min, c.p_ref, c.g_min, c.t_safe_s, c.t_hard_s) == (0.1, 1, 0.3, 120, 20)
+    assert (c.alpha, c.derivative_window_ms, c.stall_m, c.stall_p) == (0.2, 5_000, 10, 0.7)
+    assert c.theta == Theta(0.40, 0.10, 0.05, 0.10)
+    assert (c.warmup_ms, c.bucket_burst, c.bucket_rate) == (30_000, 100, 100)
+    assert (c.retry_soft, c.retry_hard, c.skew_max, c.epsilon_skew) == (0.5, 2, 0.2, 0.02)
+    assert not c.layered
+    assert Config(w_io=0.1).layered
+
+
+def test_every_parameter_has_a_range() -> None:
+    """None is unchecked."""
+    assert set(NAMES) == {*INTEGER_RANGES, *NUMBER_RANGES, "theta"}
+
+
+@pytest.mark.parametrize("name", sorted({*INTEGER_RANGES, *NUMBER_RANGES}))
+def test_every_parameter_is_refused_outside_its_range(name: str) -> None:
+    """NaN, negatives, infinities, texts and booleans, by name."""
+    for bad in (NAN, -1, float("inf"), "7", True):
+        assert culprit(Config, **{name: bad}) == name
+
+
+def test_a_small_total_still_steps() -> None:
+    """max(1, S/64)."""
+    assert Config(s_total=10).step == 1
+    assert Config(delta_max=7).step == 7.0
+
+
+def test_parameters_that_contradict_each_other_are_refused() -> None:
+    """T_hard below T_safe; retry thresholds in order; stall thresholds by path."""
+    assert culprit(Config, t_hard_s=120) == "t_hard_s"
+    assert culprit(Config, retry_soft=3) == "retry_hard"
+    assert culprit(Theta, mem_full=NAN) == "theta.mem_full"
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("id", 7), ("queue", -1), ("queue", NAN), ("p95_ms", float("inf")), ("error_rate", 1.5),
+        ("error_rate", NAN), ("requests", 1.5), ("requests", -1), ("isolated", 1), ("age_ms", -1),
+        ("rtt_ms", "3"), ("retrans_rate", -1), ("jitter_ms", NAN), ("node", 7), ("debt", -1),
+        ("drain_per_s", NAN),
+    ],
+)  # fmt: skip
+def test_a_backend_refuses_rubbish(field: str, bad: Any) -> None:
+    """By field."""
+    assert culprit(Backend, **({"id": "a"} | {field: bad})) == field
+
+
+def test_integers_become_doubles_where_doubles_are_meant() -> None:
+    """So that one value has one form."""
+    assert repr(Backend("a", queue=3, p95_ms=40, error_rate=0, node="n")) == repr(
+        Backend("a", queue=3.0, p95_ms=40.0, error_rate=0.0, node="n")
+    )
+
+
+def test_nodes_and_snapshots_refuse_rubbish() -> None:
+    """By field, repeated names included."""
+    assert culprit(Psi, cpu_some=1.1) == "cpu_some"
+    assert culprit(Resource, name="m", limit=-1, used=0) == "limit"
+    assert culprit(Node, id="n", stall_score=NAN) == "stall_score"
+    assert culprit(Node, id="n", iowait_ratio=2) == "iowait_ratio"
+    twice = (Resource("m", 1, 1), Resource("m", 2, 2))
+    assert culprit(Node, id="n", resources=twice) == "resources[1].name"
+    usual: dict[str, Any] = {"now_ms": 0, "group": "g", "backends": ()}
+    assert culprit(Snapshot, **(usual | {"now_ms": -1})) == "now_ms"
+    assert culprit(Snapshot, **(usual | {"retry_index": NAN})) == "retry_index"
+    assert culprit(Snapshot, **(usual | {"backends": [Backend("a")] * 2})) == "backends[1].id"
+    assert culprit(Snapshot, **(usual | {"nodes": [Node("n")] * 2})) == "nodes[1].id"
+
+
+GOOD = State(
+    now_ms=5,
+    clock_ms=1_000,
+    samples=9,
+    s_total=256,
+    parked=False,
+    backends=(BackendMemory("a", 200, 0.8, 0.1, 900), BackendMemory("b", 56, 0.2)),
+    nodes=(NodeMemory("n", (3, 9), (Trail("memory", 5.0, ((0, 4.0), (200, 5.0))),)),),
+    gate=Gate(800, stepping=True),
+    guard=Guard(2, 500),
+    door=Door(Mode.SOFT, Regime.RECOVERY, 400, 10.0),
+)
+A, B = GOOD.backends
+TRAIL = GOOD.nodes[0].trails[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"now_ms": -1}, "now_ms"),
+        ({"clock_ms": 1.5}, "clock_ms"),
+        ({"samples": 0}, "samples"),
+        ({"s_total": 0}, "s_total"),
+        ({"backends": (B, A)}, "backends[1].id"),
+        ({"backends": (A,)}, "backends"),
+        ({"backends": (replace(A, slots=-1), B)}, "backends[0].slots"),
+        ({"backends": (replace(A, weight=1.1), B)}, "backends[0].weight"),
+        ({"backends": (replace(A, error_rate=2.0), B)}, "backends[0].error_rate"),
+        ({"backends": (replace(A, error_ms=None), B)}, "backends[0].error_ms"),
+        ({"backends": (replace(A, error_ms=1_001), B)}, "backends[0].error_ms"),
+        ({"nodes": (NodeMemory("n"), NodeMemory("n"))}, "nodes[1].id"),
+        ({"nodes": (NodeMemory("n", (3, 3)),)}, "nodes[0].stalled"),
+        ({"nodes": (NodeMemory("n", (10,)),)}, "nodes[0].stalled[0]"),
+        ({"nodes": (NodeMemory("n", (), (TRAIL, TRAIL)),)}, "nodes[0].trails[1].name"),
+        ({"nodes": (NodeMemory("n", (), (replace(TRAIL, ewma=NAN),)),)}, "nodes[0].trails[0].ewma"),
+        (
+            {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=()),)),)},
+            "nodes[0].trails[0].history",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=((1_001, 1.0),)),)),)},
+            "nodes[0].trails[0].history.1001",
+        ),
+        (
+            {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=((1, NAN),)),)),)},
+            "nodes[0].trails[0].history.1",
+        ),
+        ({"gate": Gate(1_001)}, "gate.since_ms"),
+        ({"gate": Gate(None, stepping=True)}, "gate.since_ms"),
+        ({"guard": Guard(9)}, "guard.halvings"),
+        ({"guard": Guard(1, 1_001)}, "guard.since_ms"),
+        ({"door": Door(Mode.HARD, Regime.LAMINAR)}, "door.regime"),
+        ({"door": Door(Mode.SOFT, Regime.TRANSITION, 1_001)}, "door.calm_since_ms"),
+        ({"door": Door(Mode.NORMAL, Regime.LAMINAR, 5)}, "door.calm_since_ms"),
+        ({"door": Door(Mode.SOFT, Regime.RECOVERY)}, "door.rate_base"),
+        ({"door": Door(Mode.SOFT, Regime.TRANSITION, None, 1.0)}, "door.rate_base"),
+        ({"door": Door(Mode.SOFT, Regime.RECOVERY, None, -1.0)}, "door.rate_base"),
+    ],
+)  # fmt: skip
+def test_a_state_that_no_tick_leaves_behind_is_refused(change: dict[str, Any], path: str) -> None:
+    """By path."""
+    assert culprit(lambda: replace(GOOD, **change)) == path
+
+
+def test_an_empty_group_has_a_state_too() -> None:
+    """No backends, no slots."""
+    assert replace(GOOD, backends=(), parked=True).backends == ()
