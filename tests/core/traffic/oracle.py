@@ -16,7 +16,7 @@ SKEW_REQUESTS_MIN = 50
 SKEW_MAX = 0.2
 EPSILON_SKEW = 0.02
 QUIET_MS = 5_000  # after so much quiet the guard's bound doubles
-QUIET_ALL_MS = 40_000  # and after so much it is whole again
+HALVINGS_MAX = 8  # so that it is whole again within 40 s
 RETRY_SOFT, RETRY_HARD = 0.5, 2.0
 P_REF = 1.0
 LEVELS = ("normal", "soft", "hard")
@@ -45,7 +45,7 @@ def tick(document):
     blind = "both" in missing
 
     # Weights and targets.
-    weights = {name: table.F(0) for name in ids}
+    weights = dict.fromkeys(ids, 0.0)
     shares = dict(weights)
     target = dict.fromkeys(ids, 0)
     if routable:
@@ -71,21 +71,25 @@ def tick(document):
     first = state is None
     before = {} if first else state["slots"]
     bypass = []
-    if first or not routable or not state["routable"] or sum(before.values()) != s_total:
+    if before and sum(before.values()) != s_total:  # the number of slots was changed
+        before = table.largest_remainder(s_total, before)
+    if first or not routable or not state["routable"]:
         slots = dict(target)
         if not first:
-            bypass = sorted(moved_ids(before, slots, routable))
+            lost = {name for name in before if before[name] > slots.get(name, 0)}
+            placed = {name for name in routable if slots[name] > before.get(name, 0)}
+            bypass = sorted(lost | placed)
     else:
         slots = {name: before.get(name, 0) if name in routable else 0 for name in ids}
         bypass = sorted(name for name in before if before[name] and name not in routable)
         slots = table.hand_out(sum(before[name] for name in bypass), slots, target)
 
     # The gate of the group.
-    apart = max((abs(float(shares[n]) - slots[n] / s_total) for n in ids), default=0.0)
-    over_since = None
+    apart = max((abs(shares[n] - slots[n] / s_total) for n in ids), default=0.0)
+    over_since, gate_open = None, False
     if apart > config["delta_w"] and routable:
         over_since = now if first or state["over_since"] is None else state["over_since"]
-    gate_open = over_since is not None and now - over_since >= config["t_hold_ms"]
+        gate_open = now - over_since >= config["t_hold_ms"] or (not first and state["gate_open"])
 
     # Would calm end in this tick? Then the step is skipped.
     mode = NORMAL if first else state["mode"]
@@ -100,7 +104,8 @@ def tick(document):
     requests = [backend.get("requests") for backend in backends]
     total_requests = sum(count for count in requests if count is not None)
     skew = None
-    if None not in requests and total_requests >= SKEW_REQUESTS_MIN and not monopoly:
+    judged = not monopoly and None not in requests
+    if judged and total_requests >= SKEW_REQUESTS_MIN:
         seen = {b["id"]: b["requests"] / (total_requests + signals.EPSILON) for b in backends}
         skew = table.skew_of(seen, weights)
     halvings, guarded_at = (0, None) if first else (state["halvings"], state["guarded_at"])
@@ -108,23 +113,24 @@ def tick(document):
     if halvings:
         quiet = now - guarded_at
         regrown = halvings - (quiet // QUIET_MS - state["doublings"])
-        halvings = 0 if quiet >= QUIET_ALL_MS else max(0, regrown)
+        halvings = max(0, regrown)
         doublings = quiet // QUIET_MS
     else:
         doublings = 0
-    if routable and gate_open and not first and not blind and not ending:
+    if routable and gate_open and not bypass and not first and not blind and not ending:
         bound = table.delta_max(config, crisis, halvings)
         stepped = table.slew(slots, target, bound)
         if worse(stepped, slots, weights, s_total, skew):
-            if bound > 1:
+            if bound > 1 and halvings < HALVINGS_MAX:
                 halvings += 1
             guarded_at, doublings = now, 0
             stepped = table.slew(slots, target, table.delta_max(config, crisis, halvings))
             if worse(stepped, slots, weights, s_total, skew):
                 stepped, guard_hold = slots, True
         slots = stepped
-    changed = {n: s for n, s in before.items() if s} != {n: s for n, s in slots.items() if s}
-    moved = changed and any(before.values())  # the first placement is not a move
+    changed = changed_ids({} if first else state["slots"], slots)
+    # The first placement is not a move, nor is the last one's leaving.
+    moved = bool(changed & set(ids)) and any(before.values())
 
     # Conductance, on the slots after the step, and the admission it leads to.
     conductance = P_REF * sum(
@@ -136,9 +142,8 @@ def tick(document):
     output = {"mode": LEVELS[admission["mode"]], "rate_per_s": None, "burst": None}
     if admission["mode"] == SOFT:
         output.update(rate_per_s=admission["rate"], burst=config["bucket_burst"])
-    elif admission["mode"] == HARD:  # nobody to drip to: deny
-        output.update(rate_per_s=max(1.0, 0.01 * total_requests) if ids else 0.0)
-        output.update(burst=1 if ids else 0)
+    elif admission["mode"] == HARD:
+        output.update(rate_per_s=max(1.0, 0.01 * total_requests), burst=1)
     regime = ("laminar", "recovery" if admission["after_hard"] else "transition", "crisis")
 
     reasons = name_reasons(
@@ -160,11 +165,11 @@ def tick(document):
         "state": {
             "now_ms": document["now_ms"], "clock": now, "psi": psi, "usage": usage,
             "counted": counted, "weights": weights, "slots": slots, "routable": bool(routable),
-            "over_since": over_since, "halvings": halvings, "guarded_at": guarded_at,
-            "doublings": doublings, **admission,
+            "over_since": over_since, "gate_open": gate_open, "halvings": halvings,
+            "guarded_at": guarded_at, "doublings": doublings, **admission,
         },
         "slots": slots,
-        "weights": {name: float(value) for name, value in weights.items()},
+        "weights": weights,
         "target": target,
         "pressure": pressure,
         "admission": output,
@@ -173,17 +178,16 @@ def tick(document):
         "stall": stall,
         "skew": skew,
         "conductance": conductance,
-        "applied": first or changed,
+        "applied": first or bool(changed),
         "reasons": reasons,
         "scale_hint": monopoly,
         "bypass": bypass,
     }  # fmt: skip
 
 
-def moved_ids(before, after, routable):
-    """Where nobody was or is routable: who lost slots, or was placed without slew."""
-    lost = {name for name in before if before[name] > after.get(name, 0)}
-    return lost | {name for name in routable if before.get(name, 0) != after[name]}
+def changed_ids(before, after):
+    """Whose slots differ; an id without slots is as good as no id."""
+    return {name for name in {*before, *after} if before.get(name, 0) != after.get(name, 0)}
 
 
 def worse(stepped, slots, weights, s_total, skew):

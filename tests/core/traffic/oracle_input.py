@@ -80,7 +80,7 @@ def check_config(config):
     hard = config.get("t_hard_s", DEFAULTS["t_hard_s"])
     safe = config.get("t_safe_s", DEFAULTS["t_safe_s"])
     if hard >= safe:
-        raise Bad("config.t_hard_s" if "t_hard_s" in config else "config.t_safe_s")
+        raise Bad("config.t_hard_s")
 
 
 def check_backend(backend, at):
@@ -100,7 +100,7 @@ def check_backend(backend, at):
 
 
 def check_node(node, at):
-    known(node, at, {"id", "psi", "resources", "stall_score", "iowait"})
+    known(node, at, {"id", "psi", "resources", "stall_score", "iowait_ratio"})
     if "id" not in node:
         raise Bad(f"{at}.id")
     text(node["id"], f"{at}.id")
@@ -117,7 +117,7 @@ def check_node(node, at):
             if name not in resource:
                 raise Bad(f"{here}.{name}")
         text(resource["name"], f"{here}.name")
-        number(resource["limit"], f"{here}.limit", "real", 0, INF)
+        signal(resource, "limit", here, "real", 0, INF)
         signal(resource, "used", here, "real", 0, INF)
     unique(node.get("resources", []), f"{at}.resources", "name")
 

@@ -52,21 +52,27 @@ def stall(state, nodes, config, later):
 def time_to_failure(state, nodes, config, now, later):
     """({(node, resource): [(when, ewma), ...]}, the least TTF in seconds or None, R < 0 anywhere).
 
-    EWMA inside the velocity only; what remains is taken from raw usage.
+    EWMA inside the velocity only; what remains is taken from raw usage. A resource that is no
+    longer listed is forgotten; one that is listed without a reading is not.
     """
-    usage = {key: list(series) for key, series in (state["usage"] if state else {}).items()}
+    before, usage = (state["usage"] if state else {}), {}
     window, alpha = config["derivative_window_ms"], config["alpha"]
     known, overdrawn = [], False
     for node in nodes:
         for resource in node.get("resources", []):
-            if resource["name"] == "cpu" or resource["used"] is None:
+            if resource["name"] == "cpu":
                 continue
-            series = usage.setdefault((node["id"], resource["name"]), [])
+            key = (node["id"], resource["name"])
+            series = usage[key] = list(before.get(key, []))
+            if resource["used"] is None:
+                continue
             used = float(resource["used"])
             if not series:
                 series.append((now, used))
             elif later:
                 series.append((now, alpha * used + (1 - alpha) * series[-1][1]))
+            if resource["limit"] is None:
+                continue
             remaining = resource["limit"] - used
             if remaining <= 0:
                 known.append(0.0)
@@ -82,7 +88,7 @@ def time_to_failure(state, nodes, config, now, later):
 
 def wilson_lower(rate, count):
     """The lower end of Wilson's interval for `rate` seen in `count` requests; of none, 0."""
-    if count == 0:
+    if count == 0 or rate == 0:
         return 0.0
     centre = rate + Z * Z / (2 * count)
     spread = Z * math.sqrt(rate * (1 - rate) / count + Z * Z / (4 * count * count))
@@ -110,6 +116,11 @@ def error_rates(state, backends, now):
     return rates, counted
 
 
+def has_errors(backend):
+    """Errors are signalled now; a rate kept from before is no signal of now."""
+    return backend.get("error_rate") is not None and backend.get("requests") is not None
+
+
 def impute(values):
     """({id: value, the group's worst where it is missing}, how much is missing).
 
@@ -132,7 +143,7 @@ def pressures(backends, rates, config):
     latency, no_latency = impute({b["id"]: b.get("p95_ms") for b in backends})
     errors, no_errors = impute(rates)
     missing = set()
-    if no_latency == "all" and no_errors == "all":
+    if backends and all(b.get("p95_ms") is None and not has_errors(b) for b in backends):
         missing.add("both")
     else:
         missing |= {"latency"} if no_latency != "none" else set()

@@ -1,6 +1,7 @@
-"""Weights, targets and slots of the independent `traffic.tick`, in fractions.
+"""Weights, targets and slots of the independent `traffic.tick`.
 
-Nothing is imported from Fairlead. `routable` is what is not isolated; every tie goes by id.
+Nothing is imported from Fairlead. Weights are doubles, as the contract shows them; what is made of
+them is exact, in fractions. `routable` is what is not isolated; every tie goes by id.
 """
 # mypy: ignore-errors
 
@@ -10,7 +11,7 @@ from fractions import Fraction as F  # noqa: N817
 
 def largest_remainder(total, shares):
     """Divide `total` in proportion to {id: share}; leftovers to the largest remainder, then id."""
-    whole = sum(shares.values())
+    whole = sum(F(share) for share in shares.values())
     quotas = {name: F(total) * F(share) / whole for name, share in shares.items()}
     out = {name: math.floor(quota) for name, quota in quotas.items()}
     order = sorted(quotas, key=lambda name: (out[name] - quotas[name], name))
@@ -19,31 +20,38 @@ def largest_remainder(total, shares):
     return out
 
 
+def normalised(shares):
+    """The same with a sum of 1. Doubles, added in the order of the ids, as in the output."""
+    whole = 0.0
+    for name in sorted(shares):
+        whole += shares[name]
+    return {name: value / whole for name, value in shares.items()}
+
+
 def inverse_weights(pressure, routable):
-    """w in proportion to 1/P over the routable, as exact fractions."""
-    inverse = {name: 1 / F(pressure[name]["total"]) for name in routable}
-    whole = sum(inverse.values())
-    return {name: value / whole for name, value in inverse.items()}
+    """w in proportion to 1/P over the routable."""
+    return normalised({name: 1.0 / pressure[name]["total"] for name in routable})
 
 
 def held_weights(before, fresh):
     """Last tick's weights of those still routable; the fresh ones where nothing is left of them."""
-    held = {name: before.get(name, F(0)) for name in fresh}
-    whole = sum(held.values())
-    return {name: value / whole for name, value in held.items()} if whole else fresh
+    held = {name: before.get(name, 0.0) for name in fresh}
+    if not any(held.values()):
+        return fresh
+    return held if math.isclose(sum(held.values()), 1.0) else normalised(held)
 
 
 def warm_shares(weights, ages, warmup_ms):
-    """w times age/T_warmup, renormalised; as they are where everybody is a newborn."""
+    """w times age/T_warmup, renormalised; as they are where everybody is a newborn, or nobody."""
     factor = {}
     for name in weights:
         age = ages[name]
-        factor[name] = F(1) if age is None or age >= warmup_ms else F(age) / F(warmup_ms)
-    if all(value < 1 for value in factor.values()):
-        return weights
+        factor[name] = 1.0 if age is None or age >= warmup_ms else age / warmup_ms
     scaled = {name: weights[name] * factor[name] for name in weights}
-    whole = sum(scaled.values())
-    return {name: value / whole for name, value in scaled.items()} if whole else weights
+    newborn = [value < 1 for value in factor.values()]
+    if all(newborn) or not any(newborn) or not any(scaled.values()):
+        return weights
+    return normalised(scaled)
 
 
 def hand_out(freed, slots, target):
@@ -80,7 +88,7 @@ def delta_max(config, crisis, halvings):
 
 def skew_of(shares, weights):
     """The largest distance between a share and its weight; everybody listed counts."""
-    return max(abs(shares[name] - float(weights[name])) for name in weights)
+    return max(abs(shares[name] - weights[name]) for name in weights)
 
 
 def predicted_skew(slots, weights, s_total):
