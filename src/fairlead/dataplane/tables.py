@@ -10,9 +10,8 @@ from ipaddress import ip_address
 from math import isfinite
 
 from fairlead.core.apportion import largest_remainder
+from fairlead.core.traffic.failsafe import judge
 from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    HOLD_AFTER_MS,
     Admission,
     Liveness,
     Mode,
@@ -28,7 +27,7 @@ PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Current:
     """What a group goes by now: its last table, or an even split before the first."""
 
     epoch: int
@@ -108,7 +107,7 @@ def even(ids: Sequence[str]) -> dict[str, int]:
     return dict(zip(ordered, largest_remainder(SLOTS, [1] * len(ordered)), strict=True))
 
 
-def standing(group: RouteGroup, before: Standing | None) -> Standing:
+def current(group: RouteGroup, before: Current | None) -> Current:
     """What a group goes by after `configure`: what it had, as far as its backends are still there.
 
     Newcomers wait for the next table. When everybody who had slots is gone, an even split keeps
@@ -116,7 +115,7 @@ def standing(group: RouteGroup, before: Standing | None) -> Standing:
     """
     ids = [backend.id for backend in group.backends]
     if before is None:
-        return Standing(0, even(ids), Admission())
+        return Current(0, even(ids), Admission())
     kept = {id: before.slots.get(id, 0) for id in ids}
     return replace(before, slots=kept if any(kept.values()) else even(ids))
 
@@ -144,8 +143,6 @@ def fallback_admission(admission: Admission) -> Admission:
     )
 
 
-def liveness(age_ms: float) -> Liveness:
+def liveness(age_ms: int) -> Liveness:
     """What a heartbeat of this age says. One from the future comes from before a reboot."""
-    if 0 <= age_ms < HOLD_AFTER_MS:
-        return Liveness.NORMAL
-    return Liveness.HOLD if 0 <= age_ms < FALLBACK_AFTER_MS else Liveness.FALLBACK
+    return Liveness(judge(age_ms)) if age_ms >= 0 else Liveness.FALLBACK
