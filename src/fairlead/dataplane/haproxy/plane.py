@@ -1,0 +1,270 @@
+"""The HAProxy plane: tables as weights of the side that rests, then one word of a map flips it."""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fairlead.dataplane.addresses import check_free
+from fairlead.dataplane.haproxy import config, stats, words
+from fairlead.dataplane.haproxy.process import Process
+from fairlead.dataplane.haproxy.runtime import ask, tell
+from fairlead.dataplane.haproxy.times import Times
+from fairlead.dataplane.names import tame, wild
+from fairlead.dataplane.tables import (
+    Current,
+    check_groups,
+    check_table,
+    current,
+    fallback_admission,
+    liveness,
+)
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    SCHEMA_VERSION,
+    BackendSeen,
+    GroupSeen,
+    Liveness,
+    Proto,
+    RouteGroup,
+    Stale,
+    Table,
+)
+from fairlead.ports.faults import PermanentFault
+
+_VALUE = re.compile(r'value="([^"]*)"')
+_EXPIRES = re.compile(rf"key={config.AGENT} .*\bexp=(\d+)")
+
+
+class HaproxyPlane:
+    """One HAProxy of our own, in one folder."""
+
+    name = "haproxy"
+    sources: Mapping[str, str] = {
+        "requests": "show stat: requests sent to each server",
+        "queue": "show stat: requests waiting for each server, and in it",
+        "latency": "log ring: p95 of the active time of successes over 5 s",
+        "errors": "show stat: 5xx, broken responses, failed connects",
+    }
+
+    def __init__(
+        self, folder: Path, *, binary: str = "haproxy", limits: config.Limits | None = None
+    ) -> None:
+        self._files = config.Files(folder.absolute())
+        self._limits = limits or config.Limits()
+        self._process = Process(self._files, binary)
+        self._times = Times(self._files.socket)
+        self._groups: dict[str, RouteGroup] = {}
+
+    def configure(self, groups: Sequence[RouteGroup]) -> None:
+        """These groups and no others; a reload only when they differ from what runs."""
+        check_groups(groups, plane=self.name, protos=(Proto.TCP,))
+        self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wanted = config.generation(groups, self._limits)
+        running = self._process.running()
+        if running != wanted:
+            self._install(groups, wanted, running)
+        self._groups = {group.name: group for group in groups}
+        self.heartbeat()
+        self._times.catch_up(_now_ms())  # begins to follow the log
+
+    def schema_version(self) -> int:
+        """Of the rules that run; ours when none do."""
+        kind, _, rest = (self._process.running() or "").partition("/")
+        return int(rest.partition("/")[0]) if kind == "fairlead" else SCHEMA_VERSION
+
+    def apply(self, table: Table) -> None:
+        """Lay the table out on the side that rests, then flip the group's word to it."""
+        group = self._group(table.group)
+        check_table(table, group)
+        name = tame(group.name)
+        answer = ask(
+            self._files.socket, f"get map {self._files.words} {name}; show table {config.BEAT}"
+        )
+        found = _VALUE.search(answer)
+        if found is None:
+            raise PermanentFault(f"HAProxy has no word for group {group.name!r}")
+        active, alive = words.read(found[1]), _liveness(answer)
+        if alive != Liveness.NORMAL:
+            raise Stale(f"the heartbeat is old: {alive}")
+        if table.epoch <= active.epoch:
+            raise Stale(f"epoch {table.epoch} is not after {active.epoch}")
+        rests = words.SIDES[active.side == words.SIDES[0]]
+        tell(self._files.socket, _layout(name, rests, table.slots))
+        word = words.write(table.epoch, rests, table.slots, table.admission)
+        tell(self._files.socket, [f"set map {self._files.words} {name} {word}"])
+
+    def heartbeat(self) -> None:
+        """Put the agent back into the table that forgets it after 15 s."""
+        tell(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
+
+    def drain(self, group: str, backend: str) -> None:
+        """Nothing new for it on any side, until a table gives it slots again."""
+        if backend not in {each.id for each in self._group(group).backends}:
+            raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
+        sides = (*words.SIDES, words.HASHED)
+        name, server = tame(group), tame(backend)
+        tell(self._files.socket, [f"set server {name}_{s}/{server} state drain" for s in sides])
+
+    def read(self) -> Mapping[str, GroupSeen]:
+        """Every group's counters."""
+        now_ms = _now_ms()
+        counted = self._counted(self._groups)
+        active = self._words()
+        alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
+        self._times.catch_up(now_ms)
+        return {
+            name: self._seen(group, counted[tame(name)], active[tame(name)], alive, now_ms)
+            for name, group in self._groups.items()
+        }
+
+    def detach(self) -> None:
+        """Let go of the log; HAProxy goes on."""
+        self._times.close()
+
+    def remove(self) -> None:
+        """Stop HAProxy and take its files away."""
+        self._times.close()
+        self._process.stop()
+        for path in sorted(self._files.folder.glob("*")):
+            path.unlink()
+        if self._files.folder.exists():
+            self._files.folder.rmdir()
+
+    def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
+        """Write the configuration, with what the groups go by now, and have it taken up."""
+        before = self._standings() if running is not None else {}
+        now = {group.name: current(group, before.get(tame(group.name))) for group in groups}
+        if running is not None:
+            stats.write(self._files.counted, self._counted([group.name for group in groups]))
+        old = [(path, _text(path)) for path in (self._files.config, self._files.words)]
+        check_free(groups, config.doors(old[0][1] or "") if running is not None else ())
+        _write(self._files.words, _map(now, time.time_ns() // 1_000_000))
+        slots = {name: each.slots for name, each in now.items()}
+        rendered = config.render(groups, slots, files=self._files, limits=self._limits)
+        _write(self._files.config, rendered)
+        try:
+            self._process.check()
+            if running is None:
+                self._process.start(wanted)
+            else:
+                self._times.close()
+                self._process.reload(wanted)
+        except PermanentFault:
+            for path, text in old:
+                if text is not None:
+                    _write(path, text)
+            raise
+
+    def _standings(self) -> dict[str, Current]:
+        """What the groups of the running HAProxy go by, under their tamed names."""
+        try:
+            active = self._words()
+        except ValueError:  # of another schema: it begins again
+            return {}
+        weights: dict[tuple[str, str], dict[str, int]] = {}
+        for line in ask(self._files.socket, "show servers state").splitlines()[2:]:
+            fields = line.split()
+            if len(fields) > 7:
+                group, _, side = fields[1].rpartition("_")
+                weights.setdefault((group, side), {})[wild(fields[3])] = int(fields[7])
+        return {
+            name: Current(word.epoch, weights.get((name, word.side), {}), word.admission)
+            for name, word in active.items()
+        }
+
+    def _words(self) -> dict[str, words.Word]:
+        answer = ask(self._files.socket, f"show map {self._files.words}")
+        lines = [line.split() for line in answer.splitlines()]
+        pairs = {fields[1]: fields[2] for fields in lines if len(fields) == 3}
+        pairs.pop(config.BORN, None)
+        return {name: words.read(word) for name, word in pairs.items()}
+
+    def _counted(self, groups: Iterable[str]) -> dict[str, stats.Counted]:
+        """Under tamed names, as HAProxy writes them."""
+        kept = stats.read(self._files.counted, [tame(name) for name in groups])
+        return stats.add(kept, stats.parse(ask(self._files.socket, stats.COMMAND)))
+
+    def _group(self, name: str) -> RouteGroup:
+        if name not in self._groups:
+            raise PermanentFault(f"group {name!r} is not configured")
+        return self._groups[name]
+
+    def _seen(
+        self,
+        group: RouteGroup,
+        counted: stats.Counted,
+        word: words.Word,
+        alive: Liveness,
+        now_ms: int,
+    ) -> GroupSeen:
+        alone = alive == Liveness.FALLBACK
+        admission = fallback_admission(word.admission) if alone else word.admission
+        backends = {}
+        for each in group.backends:
+            name, server = tame(group.name), tame(each.id)
+            count = counted.servers.get(server, stats.Server())
+            backends[each.id] = BackendSeen(
+                admitted=count.admitted,
+                connect_failures=count.connect_failures,
+                consecutive_failures=self._times.failures(name, server),
+                successes=count.successes,
+                errors=count.errors,
+                open=count.open,
+                queue=count.queue,
+                p95_ms=self._times.p95(name, server, now_ms),
+            )
+        return GroupSeen(
+            epoch=word.epoch,
+            liveness=alive,
+            mode=admission.mode,
+            admitted=counted.admitted,
+            refused_soft=counted.refused_soft,
+            refused_hard=counted.refused_hard,
+            backends=backends,
+        )
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _map(tables: Mapping[str, Current], born_ms: int) -> str:
+    """The map of words that a worker begins with."""
+    lines = [f"{config.BORN} {born_ms}\n"]
+    for name, each in sorted(tables.items()):
+        word = words.write(each.epoch, words.SIDES[0], each.slots, each.admission)
+        lines.append(f"{tame(name)} {word}\n")
+    return "".join(lines)
+
+
+def _layout(name: str, side: str, slots: Mapping[str, int]) -> list[str]:
+    """The commands that put a table on a side, and its survivors on the hashed one."""
+    commands = []
+    for where, weights in (
+        (side, config.weights(slots)),
+        (words.HASHED, config.hashed_weights(slots)),
+    ):
+        for id, weight in sorted(weights.items()):
+            server = f"{name}_{where}/{tame(id)}"
+            commands.append(f"set server {server} weight {weight}")
+            if weight:
+                commands.append(f"set server {server} state ready")
+    return commands
+
+
+def _liveness(answer: str) -> Liveness:
+    """By HAProxy's own clock: how long until it forgets the agent."""
+    found = _EXPIRES.search(answer)
+    return liveness(FALLBACK_AFTER_MS - int(found[1])) if found else Liveness.FALLBACK
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
+    os.replace(draft, path)
