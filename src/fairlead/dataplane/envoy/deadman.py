@@ -1,0 +1,147 @@
+"""The process that judges the heartbeat for an Envoy, which cannot.
+
+    python -I -S deadman.py FOLDER FALLBACK_AFTER_MS
+
+It belongs to nobody and outlives the agent. Five times a second it looks how old the heartbeat is.
+When it is too old it moves the routes into place that the agent had prepared for that case; when it
+is fresh again, those of the active tables. It decides nothing and needs nothing but this file and
+the standard library, of which it takes little: it stays in memory for as long as Envoy runs.
+The agent calls `settle` too, so that routes are back the moment it is.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+BEAT, LOCK, LIFE, ALONE, ROUTES, LOG = "beat", "lock", "deadman", "alone", "routes", "access.log"
+ROUTE_NOW, ROUTE_ACTIVE, ROUTE_ALONE = ".json", ".active", ".alone"
+_LOOK_S = 0.2
+_LOG_BYTES_MAX = 8 * 2**20  # with nobody left to read it
+
+
+def now_ms() -> int:
+    """The same clock in every process, counting through suspends, never set by anybody."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def beat(folder: str, at_ms: int) -> None:
+    """Write down that the agent was alive at that time: in place, for it happens all the time."""
+    descriptor = os.open(os.path.join(folder, BEAT), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, b"%020d %020d" % (at_ms, at_ms), 0)
+    finally:
+        os.close(descriptor)
+
+
+def age_ms(folder: str) -> int:
+    """How old the heartbeat is; negative when it is from before a reboot, or there is none."""
+    for _ in range(3):  # written twice over: a reader that comes between the two sees it
+        try:
+            with open(os.path.join(folder, BEAT), "rb") as file:
+                first, _, second = file.read().partition(b" ")
+            if first == second:
+                return now_ms() - int(first)
+        except (FileNotFoundError, ValueError):
+            break
+    return -1
+
+
+def alone(folder: str) -> bool:
+    """Whether the routes in place are those for a dead agent."""
+    return os.path.exists(os.path.join(folder, ALONE))
+
+
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """One at a time moves routes; the lock ends with its holder, however that dies."""
+    descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def settle(folder: str, fallback_after_ms: int) -> None:
+    """Make the routes in place fit the age of the heartbeat. Done twice it does nothing."""
+    if alone(folder) == _dead(folder, fallback_after_ms):
+        return
+    with locked(folder):
+        dead = _dead(folder, fallback_after_ms)
+        if alone(folder) == dead:
+            return
+        routes = os.path.join(folder, ROUTES)
+        source = ROUTE_ALONE if dead else ROUTE_ACTIVE
+        for name in sorted(os.listdir(routes)):
+            if name.endswith(source):
+                place(os.path.join(routes, name), name.removesuffix(source) + ROUTE_NOW)
+        # Last, so that whoever is killed on the way leaves the rest to be done.
+        mark = os.path.join(folder, ALONE)
+        if dead:
+            _replace(mark, b"")
+        else:
+            os.unlink(mark)
+
+
+def place(source: str, name: str) -> None:
+    """Move a copy of a prepared file into place: Envoy takes it up whole."""
+    with open(source, "rb") as file:
+        _replace(os.path.join(os.path.dirname(source), name), file.read())
+
+
+def _dead(folder: str, fallback_after_ms: int) -> bool:
+    return not 0 <= age_ms(folder) < fallback_after_ms
+
+
+def _replace(path: str, content: bytes) -> None:
+    draft = f"{path}.draft-{os.getpid()}"
+    with open(draft, "wb") as file:
+        file.write(content)
+    os.rename(draft, path)
+
+
+def _cap(path: str) -> None:
+    """Envoy appends to its log for ever; without a reader nobody else empties it."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.getsize(path) > _LOG_BYTES_MAX:
+            os.truncate(path, 0)
+
+
+def _watch(folder: str, fallback_after_ms: int, life: int) -> None:
+    """Until the file that says we live is taken away."""
+    path, ours = os.path.join(folder, LIFE), os.fstat(life).st_ino
+    while True:
+        try:
+            if os.stat(path).st_ino != ours:
+                return
+            settle(folder, fallback_after_ms)
+            _cap(os.path.join(folder, LOG))
+        except FileNotFoundError:
+            return
+        except OSError:  # a full disk, say: the next look may find room
+            pass
+        time.sleep(_LOOK_S)
+
+
+def main(folder: str, fallback_after_ms: int) -> int:
+    """Take the lock that says we live, leave the caller, watch. A second one ends here."""
+    life = os.open(os.path.join(folder, LIFE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(life, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    _watch(folder, fallback_after_ms, life)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,243 @@
+"""What Envoy is told: its bootstrap, listeners, clusters and endpoints, as JSON documents.
+
+Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
+the next table as endpoint weights, `_f` hashes flows when the agent is gone. Which of them serves
+is in the route (`routes`), the one document that a flip replaces.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.dataplane.envoy import deadman
+from fairlead.dataplane.names import tame
+from fairlead.dataplane.tables import fallback_members
+from fairlead.ports.dataplane import RouteGroup
+from fairlead.ports.faults import PermanentFault
+
+Document = dict[str, Any]
+
+SIDES, HASHED = ("a", "b"), "f"
+LUA, FLOW = "envoy.filters.http.lua", "fairlead.flow"
+LOG_FORMAT = "%UPSTREAM_CLUSTER% %UPSTREAM_HOST% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%\n"
+_TYPE = "type.googleapis.com/envoy."
+_FOLDER_BYTES_MAX = 90  # a socket's path has 107
+_UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
+_SCRIPT = Path(__file__).with_name("admission.lua")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an operator may want different."""
+
+    workers: int = 1
+    """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
+    connect_timeout_ms: int = 5_000
+    idle_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where everything of the plane lives."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if len(str(self.folder).encode()) > _FOLDER_BYTES_MAX:
+            raise PermanentFault(f"folder: too long for a socket's path: {self.folder}")
+
+    @property
+    def bootstrap(self) -> Path:
+        """What Envoy is started with."""
+        return self.folder / "bootstrap.json"
+
+    @property
+    def listeners(self) -> Path:
+        """The groups' addresses."""
+        return self.folder / "listeners.json"
+
+    @property
+    def clusters(self) -> Path:
+        """Three per group."""
+        return self.folder / "clusters.json"
+
+    @property
+    def admin(self) -> Path:
+        """The socket of Envoy's admin interface."""
+        return self.folder / "admin.sock"
+
+    @property
+    def log(self) -> Path:
+        """A line per request, for latencies."""
+        return self.folder / deadman.LOG
+
+    def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
+        """A group's route: in place, of the active table, or for a dead agent."""
+        return self.folder / deadman.ROUTES / f"{tame(group)}{kind}"
+
+    def endpoints(self, cluster: str) -> Path:
+        """A cluster's endpoints and their weights."""
+        return self.folder / "endpoints" / f"{cluster}.json"
+
+
+def typed(name: str) -> str:
+    """The full name of a message of Envoy's API."""
+    return _TYPE + name
+
+
+def cluster_name(group: str, side: str) -> str:
+    """The cluster of a side."""
+    return f"{tame(group)}_{side}"
+
+
+def response(version: str, resources: Sequence[Document]) -> Document:
+    """Resources as Envoy reads them from a file."""
+    return {"version_info": version, "resources": list(resources)}
+
+
+def bootstrap(files: Files, limits: Limits) -> Document:
+    """Where to find the rest, and where to ask."""
+    return {
+        "node": {"id": "fairlead", "cluster": "fairlead", "metadata": {"workers": limits.workers}},
+        "admin": {"address": {"pipe": {"path": str(files.admin), "mode": 0o600}}},
+        "dynamic_resources": {
+            "cds_config": from_file(files.clusters),
+            "lds_config": from_file(files.listeners),
+        },
+    }
+
+
+def from_file(path: Path) -> Document:
+    """A source that Envoy reads again whenever the file is replaced."""
+    return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
+
+
+def clusters(group: RouteGroup, files: Files, limits: Limits) -> list[Document]:
+    """The three of a group."""
+    return [_cluster(group, side, files, limits) for side in (*SIDES, HASHED)]
+
+
+def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Document:
+    name = cluster_name(group.name, side)
+    most = {"max_connections": _UNLIMITED, "max_pending_requests": _UNLIMITED,
+            "max_requests": _UNLIMITED}  # fmt: skip
+    made: Document = {
+        "@type": typed("config.cluster.v3.Cluster"),
+        "name": name,
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": from_file(files.endpoints(name))},
+        "connect_timeout": f"{limits.connect_timeout_ms / 1000}s",
+        "circuit_breakers": {"thresholds": [most]},
+        # Without it Envoy would send to isolated endpoints when too few are left.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "lb_policy": "ROUND_ROBIN",
+    }
+    if side == HASHED:
+        # Not the ring: it has as many points for three as for four, so when one leaves, the new
+        # points of the others move one flow in six that need not move.
+        made["lb_policy"] = "MAGLEV"
+    return made
+
+
+def endpoints(group: RouteGroup, side: str, slots: Mapping[str, int], version: str) -> Document:
+    """The backends with their slots as weights. Who has none stays listed, and draining: a host
+    that leaves the list would lose its counters."""
+    name = cluster_name(group.name, side)
+    weights = slots
+    if side == HASHED:
+        weights = dict.fromkeys(fallback_members(slots), 1)
+    listed = []
+    for backend in sorted(group.backends, key=lambda backend: backend.id):
+        weight = weights.get(backend.id, 0)
+        listed.append({
+            "endpoint": {"address": _address(backend.host, backend.port)},
+            "load_balancing_weight": max(1, weight),
+            "health_status": "HEALTHY" if weight else "DRAINING",
+        })  # fmt: skip
+    assignment = {
+        "@type": typed("config.endpoint.v3.ClusterLoadAssignment"),
+        "cluster_name": name,
+        "endpoints": [{"lb_endpoints": listed}],
+    }
+    return response(version, [assignment])
+
+
+def listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
+    """The virtual address: admission, counting of refusals, routing, and a log."""
+    name = tame(group.name)
+    log = {
+        "@type": typed("extensions.access_loggers.file.v3.FileAccessLog"),
+        "path": str(files.log),
+        "log_format": {"text_format_source": {"inline_string": LOG_FORMAT}},
+    }
+    manager = {
+        "@type": typed(
+            "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+        ),
+        "stat_prefix": name,
+        "rds": {"route_config_name": name, "config_source": from_file(files.route(group.name))},
+        "http_filters": [_lua(), _counter("soft"), _counter("hard"), _router()],
+        "access_log": [{"name": "log", "typed_config": log}],
+        "generate_request_id": False,
+        "server_header_transformation": "PASS_THROUGH",
+        "stream_idle_timeout": f"{limits.idle_timeout_ms / 1000}s",
+    }
+    chain = {"filters": [_flow(), {"name": "http", "typed_config": manager}]}
+    return {
+        "@type": typed("config.listener.v3.Listener"),
+        "name": name,
+        "address": _address(group.vip, group.port),
+        "filter_chains": [chain],
+    }
+
+
+def _flow() -> Document:
+    """Names the flow of a connection, for the clusters that hash: the client's address and port."""
+    named = {
+        "object_key": FLOW,
+        "factory_key": "envoy.hashable_string",
+        "format_string": {"text_format_source": {"inline_string": "%DOWNSTREAM_REMOTE_ADDRESS%"}},
+    }
+    return {
+        "name": "fairlead.flow",
+        "typed_config": {
+            "@type": typed("extensions.filters.network.set_filter_state.v3.Config"),
+            "on_new_connection": [named],
+        },
+    }
+
+
+def _lua() -> Document:
+    return {
+        "name": LUA,
+        "typed_config": {
+            "@type": typed("extensions.filters.http.lua.v3.Lua"),
+            "default_source_code": {"inline_string": _SCRIPT.read_text()},
+        },
+    }
+
+
+def _counter(refused: str) -> Document:
+    """Counts what the script refused: rules that only watch deny nobody, but have a counter."""
+    wanted = {"filter": "fairlead", "path": [{"key": "refused"}],
+              "value": {"string_match": {"exact": refused}}}  # fmt: skip
+    policy = {"permissions": [{"metadata": wanted}], "principals": [{"any": True}]}
+    return {
+        "name": f"fairlead.{refused}",
+        "typed_config": {
+            "@type": typed("extensions.filters.http.rbac.v3.RBAC"),
+            "shadow_rules": {"action": "DENY", "policies": {"refused": policy}},
+            "shadow_rules_stat_prefix": f"{refused}_",
+        },
+    }
+
+
+def _router() -> Document:
+    router = {"@type": typed("extensions.filters.http.router.v3.Router"),
+              "suppress_envoy_headers": True}  # fmt: skip
+    return {"name": "envoy.filters.http.router", "typed_config": router}
+
+
+def _address(host: str, port: int) -> Document:
+    return {"socket_address": {"address": host, "port_value": port}}

@@ -1,0 +1,308 @@
+"""The Envoy plane: tables as endpoint weights of the side that rests, then one route file flips."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairlead.dataplane.addresses import Door, check_free
+from fairlead.dataplane.envoy import admin, counts, deadman, documents, routes
+from fairlead.dataplane.envoy.documents import HASHED, SIDES, Document, Files, Limits
+from fairlead.dataplane.envoy.process import Process, guard, unguard
+from fairlead.dataplane.envoy.times import Times
+from fairlead.dataplane.names import tame
+from fairlead.dataplane.tables import (
+    Current,
+    check_groups,
+    check_table,
+    current,
+    fallback_admission,
+    liveness,
+)
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    SCHEMA_VERSION,
+    BackendSeen,
+    GroupSeen,
+    Liveness,
+    Proto,
+    RouteGroup,
+    Stale,
+    Table,
+)
+from fairlead.ports.faults import PermanentFault
+
+
+class EnvoyPlane:
+    """One Envoy of our own, in one folder."""
+
+    name = "envoy"
+    sources: Mapping[str, str] = {
+        "requests": "/clusters: requests sent to each host",
+        "queue": "/clusters: requests in each host",
+        "latency": "access log: p95 of the duration of successes over 5 s",
+        "errors": "/clusters: 5xx, failed connects",
+    }
+
+    def __init__(
+        self, folder: Path, *, binary: str | None = None, limits: Limits | None = None
+    ) -> None:
+        self._files = Files(folder.absolute())
+        self._limits = limits or Limits()
+        self._process = Process(self._files, binary)
+        self._times = Times(self._files.log)
+        self._groups: dict[str, RouteGroup] = {}
+
+    def configure(self, groups: Sequence[RouteGroup]) -> None:
+        """These groups and no others; what did not change is not touched."""
+        check_groups(groups, plane=self.name, protos=(Proto.TCP,))
+        for folder in (deadman.ROUTES, "endpoints"):
+            (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        running = self._running()
+        check_free(groups, self._doors() if running else ())
+        self._beat()
+        before = {group.name: self._current(group.name) for group in groups}
+        if not running:
+            self._start(groups, before)
+        else:
+            self._change(groups, before)
+        self._groups = {group.name: group for group in groups}
+        self._sweep()
+        self.heartbeat()
+
+    def schema_version(self) -> int:
+        """Of the documents that are installed; ours when there are none."""
+        path = self._files.folder / "schema"
+        return int(path.read_text()) if path.exists() else SCHEMA_VERSION
+
+    def apply(self, table: Table) -> None:
+        """Lay the table out on the side that rests, then flip the group's route to it."""
+        group = self._group(table.group)
+        check_table(table, group)
+        now, _ = self._current(group.name) or (None, "")
+        if self._liveness() != Liveness.NORMAL:
+            raise Stale(f"the heartbeat is old: {self._liveness()}")
+        if now is not None and table.epoch <= now.epoch:
+            raise Stale(f"epoch {table.epoch} is not after {now.epoch}")
+        self._flip(group, Current(table.epoch, dict(table.slots), table.admission))
+
+    def heartbeat(self) -> None:
+        """Write the time down; bring the active tables back; see to the dead-man process."""
+        self._beat()
+        guard(self._files.folder)
+
+    def drain(self, group: str, backend: str) -> None:
+        """Envoy places requests, not connections: without slots nothing is kept. Checks only."""
+        if backend not in {each.id for each in self._group(group).backends}:
+            raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
+
+    def read(self) -> Mapping[str, GroupSeen]:
+        """Every group's counters."""
+        now_ms = deadman.now_ms()
+        counted = counts.read(self._files.admin, [tame(name) for name in self._groups])
+        self._times.catch_up(now_ms)
+        alive = self._liveness()
+        return {
+            name: self._seen(group, counted[tame(name)], alive, now_ms)
+            for name, group in self._groups.items()
+        }
+
+    def detach(self) -> None:
+        """Nothing is held that Envoy would miss."""
+
+    def remove(self) -> None:
+        """Stop the dead-man process and Envoy, and take their files away."""
+        unguard(self._files.folder)
+        self._process.stop()
+        if self._files.folder.exists():
+            shutil.rmtree(self._files.folder)
+
+    def _running(self) -> bool:
+        """Whether our Envoy runs as we would start it; one that does not is stopped."""
+        text = json.dumps(documents.bootstrap(self._files, self._limits), sort_keys=True)
+        path = self._files.bootstrap
+        same = path.exists() and path.read_text() == text
+        running = self._process.running()
+        if running and not same:
+            self._process.stop()
+        path.write_text(text)
+        (self._files.folder / "schema").write_text(str(SCHEMA_VERSION))
+        return running and same
+
+    def _start(
+        self, groups: Sequence[RouteGroup], before: Mapping[str, tuple[Current, str] | None]
+    ) -> None:
+        for group in groups:
+            was = before[group.name]
+            self._lay(group, current(group, was[0] if was else None), SIDES[0])
+        self._write_shape(self._files.clusters, self._clusters(groups))
+        self._write_shape(self._files.listeners, self._listeners(groups))
+        self._process.start(self._limits)
+
+    def _change(
+        self, groups: Sequence[RouteGroup], before: Mapping[str, tuple[Current, str] | None]
+    ) -> None:
+        """New clusters before the listeners that need them, old ones away after."""
+        for group in groups:
+            was = before[group.name]
+            if was is None:
+                self._lay(group, current(group, None), SIDES[0])
+        wanted = self._clusters(groups)
+        kept = _resources(self._files.clusters)
+        names = {each["name"] for each in wanted}
+        union = wanted + [each for each in kept if each["name"] not in names]
+        self._shape("cluster_manager.cds", self._files.clusters, union)
+        self._shape("listener_manager.lds", self._files.listeners, self._listeners(groups))
+        self._shape("cluster_manager.cds", self._files.clusters, wanted)
+        for group in groups:
+            was = before[group.name]
+            if was is not None and self._moved(group, *was):
+                self._flip(group, current(group, was[0]))
+
+    def _moved(self, group: RouteGroup, now: Current, side: str) -> bool:
+        """Whether backends came, went or changed their address."""
+        if set(now.slots) != {each.id for each in group.backends}:
+            return True
+        path = self._files.endpoints(documents.cluster_name(group.name, side))
+        wanted: list[Document] = documents.endpoints(group, side, now.slots, "")["resources"]
+        return _resources(path) != wanted
+
+    def _flip(self, group: RouteGroup, table: Current) -> None:
+        _, active = self._current(group.name) or (None, SIDES[1])
+        side = SIDES[active == SIDES[0]]
+        version = self._lay_endpoints(group, table, (side, HASHED))
+        scopes = [f"cluster.{documents.cluster_name(group.name, each)}" for each in (side, HASHED)]
+        admin.take_up(self._files.admin, dict.fromkeys(scopes, version))
+        with deadman.locked(str(self._files.folder)):
+            if self._liveness() != Liveness.NORMAL:
+                raise Stale(f"the heartbeat is old: {self._liveness()}")
+            self._lay_routes(group, table, side, version)
+        name = tame(group.name)
+        admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
+
+    def _lay(self, group: RouteGroup, table: Current, side: str) -> None:
+        """Everything of a group that Envoy does not know yet."""
+        version = self._lay_endpoints(group, table, (*SIDES, HASHED))
+        self._lay_routes(group, table, side, version)
+
+    def _lay_endpoints(self, group: RouteGroup, table: Current, sides: Sequence[str]) -> str:
+        version = _version()
+        for side in sides:
+            path = self._files.endpoints(documents.cluster_name(group.name, side))
+            _write(path, documents.endpoints(group, side, table.slots, version))
+        return version
+
+    def _lay_routes(self, group: RouteGroup, table: Current, side: str, version: str) -> None:
+        """What is needed when we die comes first, what flips comes last."""
+        workers = self._limits.workers
+        without = routes.alone(group, table, side=side, version=version, workers=workers)
+        _write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
+        active = self._files.route(group.name, deadman.ROUTE_ACTIVE)
+        _write(active, routes.active(group, table, side=side, version=version, workers=workers))
+        deadman.place(str(active), self._files.route(group.name).name)
+
+    def _beat(self) -> None:
+        deadman.beat(str(self._files.folder), deadman.now_ms())
+        deadman.settle(str(self._files.folder), FALLBACK_AFTER_MS)
+
+    def _liveness(self) -> Liveness:
+        """By the age of the heartbeat; fallback only once the dead-man process has acted."""
+        folder = str(self._files.folder)
+        if deadman.alone(folder):
+            return Liveness.FALLBACK
+        judged = liveness(deadman.age_ms(folder))
+        return Liveness.HOLD if judged == Liveness.FALLBACK else judged
+
+    def _current(self, group: str) -> tuple[Current, str] | None:
+        """What a group goes by, and on which side."""
+        path = self._files.route(group, deadman.ROUTE_ACTIVE)
+        return routes.read(json.loads(path.read_text())) if path.exists() else None
+
+    def _doors(self) -> set[Door]:
+        places = [each["address"]["socket_address"] for each in _resources(self._files.listeners)]
+        return {(place["address"], place["port_value"]) for place in places}
+
+    def _clusters(self, groups: Sequence[RouteGroup]) -> list[Document]:
+        return [
+            each
+            for group in sorted(groups, key=lambda group: group.name)
+            for each in documents.clusters(group, self._files, self._limits)
+        ]
+
+    def _listeners(self, groups: Sequence[RouteGroup]) -> list[Document]:
+        return [
+            documents.listener(group, self._files, self._limits)
+            for group in sorted(groups, key=lambda group: group.name)
+        ]
+
+    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
+        """Replace clusters or listeners, if they differ, and wait until Envoy has them."""
+        if _resources(path) != resources:
+            admin.take_up(self._files.admin, {scope: self._write_shape(path, resources)})
+
+    def _write_shape(self, path: Path, resources: list[Document]) -> str:
+        version = _version()
+        _write(path, documents.response(version, resources))
+        return version
+
+    def _sweep(self) -> None:
+        """Take away the files of groups that are gone."""
+        known = {tame(name) for name in self._groups}
+        for path in (self._files.folder / deadman.ROUTES).iterdir():
+            if path.stem not in known:
+                path.unlink()
+        for path in (self._files.folder / "endpoints").iterdir():
+            if path.stem.rpartition("_")[0] not in known:
+                path.unlink()
+
+    def _group(self, name: str) -> RouteGroup:
+        if name not in self._groups:
+            raise PermanentFault(f"group {name!r} is not configured")
+        return self._groups[name]
+
+    def _seen(
+        self, group: RouteGroup, counted: counts.Counted, alive: Liveness, now_ms: int
+    ) -> GroupSeen:
+        now, _ = self._current(group.name) or (current(group, None), "")
+        alone = alive == Liveness.FALLBACK
+        admission = fallback_admission(now.admission) if alone else now.admission
+        backends = {}
+        for each in group.backends:
+            place = counts.address(each.host, each.port)
+            host, key = counted.hosts.get(place, counts.Host()), (tame(group.name), place)
+            backends[each.id] = BackendSeen(
+                admitted=host.admitted,
+                connect_failures=host.connect_failures,
+                consecutive_failures=self._times.failures(key),
+                successes=host.successes,
+                errors=host.errors,
+                open=host.open,
+                queue=host.open,
+                p95_ms=self._times.p95(key, now_ms),
+            )
+        return GroupSeen(
+            epoch=now.epoch,
+            liveness=alive,
+            mode=admission.mode,
+            admitted=counted.admitted,
+            refused_soft=counted.refused_soft,
+            refused_hard=counted.refused_hard,
+            backends=backends,
+        )
+
+
+def _version() -> str:
+    return f"{time.monotonic_ns():x}"
+
+
+def _write(path: Path, document: Document) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(json.dumps(document, sort_keys=True))
+    os.replace(draft, path)
+
+
+def _resources(path: Path) -> list[Document]:
+    found: list[Document] = json.loads(path.read_text())["resources"] if path.exists() else []
+    return found
