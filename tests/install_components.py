@@ -17,8 +17,13 @@ from tests.verify.node import missing_node
 COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "node": (missing_node, ("nodejs",)),
     "postgres": (missing_postgres, ("postgresql", "postgresql-client")),
+    "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+
+
+def _missing_program(name: str) -> str | None:
+    return None if shutil.which(name) else f"{name} is not on PATH"
 
 
 def main() -> int:
