@@ -1,0 +1,34 @@
+"""An agent to be killed: configures, applies, says `ready`, and beats until it dies."""
+
+import json
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+from fairlead.ports.dataplane import Admission, Backend, Dataplane, Mode, Proto, RouteGroup, Table
+
+
+def main() -> None:
+    """The task is on standard input."""
+    task: dict[str, Any] = json.load(sys.stdin)
+    module, function = task["opener"].split(":")
+    plane: Dataplane = getattr(import_module(module), function)(**task["arguments"])
+    plane.configure([_group(each) for each in task["groups"]])
+    for each in task["tables"]:
+        admission = Admission(**{**each["admission"], "mode": Mode(each["admission"]["mode"])})
+        plane.heartbeat()
+        plane.apply(Table(each["group"], each["epoch"], each["slots"], admission))
+    print("ready", flush=True)
+    while True:
+        plane.heartbeat()
+        time.sleep(0.1)
+
+
+def _group(each: dict[str, Any]) -> RouteGroup:
+    backends = tuple(Backend(**backend) for backend in each["backends"])
+    return RouteGroup(each["name"], each["vip"], each["port"], Proto(each["proto"]), backends)
+
+
+if __name__ == "__main__":
+    main()

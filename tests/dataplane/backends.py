@@ -1,0 +1,91 @@
+"""Real backends on loopback: each answers its own id, or misbehaves as it is told."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.ports.dataplane import Backend
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Behaviour:
+    """What a backend does with a request, from the next one on."""
+
+    status: int = 200
+    delay_s: float = 0.0
+
+
+class Backends:
+    """HTTP servers in one thread of their own."""
+
+    def __init__(self) -> None:
+        self.behaviour: dict[str, Behaviour] = {}
+        self._servers: dict[str, asyncio.Server] = {}
+        self._kept: dict[str, set[asyncio.StreamWriter]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(self, id: str) -> Backend:
+        """Open a backend on a free port."""
+        self.behaviour[id], self._kept[id] = Behaviour(), set()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(id, reader, writer)
+
+        server = self._do(asyncio.start_server(handle, HOST, 0))
+        self._servers[id] = server
+        return Backend(id, HOST, server.sockets[0].getsockname()[1])
+
+    def stop(self, id: str) -> None:
+        """Close a backend and its connections; new ones to its port are refused from now on."""
+        self._do(self._close(id))
+
+    def close(self) -> None:
+        """Close them all."""
+        for id in list(self._servers):
+            self.stop(id)
+        self._do(self._hang_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(
+        self, id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._kept[id].add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                does = self.behaviour[id]
+                if does.delay_s:
+                    await asyncio.sleep(does.delay_s)
+                body = id.encode()
+                writer.write(
+                    b"HTTP/1.1 %d Here\r\nContent-Length: %d\r\n\r\n%s"
+                    % (does.status, len(body), body)
+                )
+                await writer.drain()
+                if b"connection: close" in head.lower():
+                    break
+        self._kept[id].discard(writer)
+        writer.close()
+
+    async def _close(self, id: str) -> None:
+        self._servers.pop(id).close()
+        for writer in self._kept[id]:
+            writer.close()
+
+    async def _hang_up(self) -> None:
+        kept = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in kept:
+            task.cancel()
+        await asyncio.gather(*kept, return_exceptions=True)
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -1,0 +1,134 @@
+"""The HAProxy plane against the real HAProxy: the suite of all planes, and its own ways."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.dataplane.haproxy import HaproxyPlane, words
+from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from tests.dataplane import proxies
+from tests.dataplane.conformance import RealConformance, only, opened
+from tests.dataplane.worlds import HaproxyWorld
+
+pytestmark = pytest.mark.component("haproxy")
+
+
+@pytest.fixture
+def world() -> Iterator[HaproxyWorld]:
+    made = HaproxyWorld()
+    yield made
+    made.close()
+
+
+class TestHaproxy(RealConformance):
+    """One suite for all planes."""
+
+
+class TestHaproxySignals(proxies.Signals):
+    """What both proxies tell of their backends."""
+
+
+def test_a_reload_that_cannot_be_done_changes_nothing(world: HaproxyWorld) -> None:
+    """The address is named, the old groups are served on, and the next change works."""
+    group = opened(world)
+    world.apply("web", only("b1"), epoch=1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = RouteGroup("other", "127.0.0.1", port, Proto.TCP, ())
+        with pytest.raises(PermanentFault, match=rf"groups\[1\]\.vip: 127\.0\.0\.1 port {port}: "):
+            world.plane.configure([group, other])
+    assert set(world.send(group, 5)) == {"b1"}
+    world.apply("web", only("b2"), epoch=2)
+    more = world.group("more", ("m1",))
+    world.plane.configure([group, more])
+    assert set(world.send(group, 5)) == {"b2"}
+    assert set(world.send(more, 5)) == {"m1"}
+
+
+def test_a_reload_fails_no_request(world: HaproxyWorld) -> None:
+    """The new worker takes the sockets over, with the active table."""
+    group = opened(world)
+    world.apply("web", only("b1"), epoch=1)
+    more = world.group("more", ("m1",))
+    with world.load(group, clients=2) as load:
+        load.wait(20)
+        world.plane.configure([group, more])
+        load.wait(20)
+        world.plane.configure([group])
+        load.wait(20)
+        assert {each.word for each in load.sent} == {"b1"}
+
+
+def test_udp_is_refused(world: HaproxyWorld) -> None:
+    """By its path."""
+    group = replace(world.group("web", ("b1",)), proto=Proto.UDP)
+    with pytest.raises(PermanentFault, match=r"groups\[0\]\.proto: "):
+        world.plane.configure([group])
+
+
+def test_a_machine_without_haproxy_is_told_what_to_install(tmp_path: Path) -> None:
+    """Not a stack trace."""
+    plane = HaproxyPlane(tmp_path, binary="fairlead-no-such-program")
+    with pytest.raises(PermanentFault, match="apt-get install haproxy"):
+        plane.configure([])
+    with pytest.raises(TemporaryFault, match="does not answer"):
+        plane.heartbeat()
+
+
+def test_names_that_haproxy_could_not_write(world: HaproxyWorld) -> None:
+    """Are written another way; what is read back has its own name."""
+    group = world.group("shop/ä.1 b", ("b_1", "b:2"))
+    world.plane.configure([group])
+    world.apply("shop/ä.1 b", {"b_1": 128, "b:2": 128}, epoch=1)
+    assert set(world.send(group, 10)) == {"b_1", "b:2"}
+    assert set(world.plane.read()["shop/ä.1 b"].backends) == {"b_1", "b:2"}
+
+
+def test_both_families_of_addresses(world: HaproxyWorld) -> None:
+    """A group at ::1 in front of a backend at 127.0.0.1."""
+    group = replace(world.group("six", ("b1",)), vip="::1")
+    world.plane.configure([group])
+    assert world.send(group, 3) == ["b1"] * 3
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        Admission(),
+        Admission(Mode.SOFT, 12.5, 30.0),
+        Admission(Mode.HARD, 1.0, 1.0, 100.0, 100.0),
+    ],
+)
+def test_words_are_read_back_as_they_were_written(admission: Admission) -> None:
+    """The next agent goes on from them."""
+    word = words.write(7, "b", {"b1": 3}, admission)
+    assert words.read(word) == words.Word(7, "b", admission)
+    nobody = words.write(8, "a", {"b1": 0}, admission)
+    assert words.read(nobody).side == "a"
+    assert nobody.split("|")[1].startswith("hard:")
+
+
+def test_slots_beyond_what_haproxy_can_weigh_are_scaled(world: HaproxyWorld) -> None:
+    """Nobody who has a slot is rounded down to nothing."""
+    group = opened(world)
+    world.apply("web", {"b1": 2000, "b2": 1000, "b3": 1, "b4": 0}, epoch=1)
+    words_met = world.send(group, 385)
+    assert 250 <= words_met.count("b1") <= 262
+    assert words_met.count("b4") == 0
+    assert words_met.count("b3") >= 1
+
+
+def test_a_group_may_have_no_backends_yet(world: HaproxyWorld) -> None:
+    """They come later."""
+    empty = world.group("web", ())
+    world.plane.configure([empty])
+    assert set(world.send(empty, 2)) == {"hard"}
+    world.plane.heartbeat()
+    backend: Backend = world.backends.start("b1")
+    world.plane.configure([replace(empty, backends=(backend,))])
+    world.plane.apply(Table("web", 1, {"b1": 256}, Admission()))
+    assert set(world.send(empty, 2)) == {"b1"}

@@ -1,0 +1,344 @@
+"""Worlds for the conformance suite: a plane, backends that answer their id, and clients.
+
+A world of another plane subclasses `RealWorld` (or `World`): it opens its plane, says how far its
+splits may be off, makes the heartbeat old, and says what is left after `remove`.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairlead.dataplane.envoy import EnvoyPlane, deadman
+from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.haproxy.config import BEAT, BORN, Files
+from fairlead.dataplane.haproxy.runtime import tell
+from fairlead.dataplane.memory import MemoryPlane
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    HOLD_AFTER_MS,
+    Admission,
+    Backend,
+    Dataplane,
+    Liveness,
+    Proto,
+    RouteGroup,
+    Table,
+)
+from tests.dataplane.backends import HOST, Backends
+from tests.dataplane.clients import Load, Sent, ThreadLoad, request
+
+NORMAL = Admission()
+AGES = {Liveness.HOLD: HOLD_AFTER_MS + 500, Liveness.FALLBACK: FALLBACK_AFTER_MS + 500}
+
+
+class World(ABC):
+    """A plane with something behind it and somebody in front of it."""
+
+    plane: Dataplane
+    split_error_max = 0
+    """How many requests a backend may be off its slots, in any Σ slots requests in a row."""
+
+    def apply(
+        self, group: str, slots: Mapping[str, int], admission: Admission = NORMAL, *, epoch: int
+    ) -> None:
+        """What an agent does in a tick."""
+        self.plane.heartbeat()
+        self.plane.apply(Table(group, epoch, slots, admission))
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for it, long enough for a machine that does other things too."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.01)
+
+    @abstractmethod
+    def group(self, name: str, ids: Sequence[str]) -> RouteGroup:
+        """A group with a backend for each id. Nothing is configured by this."""
+
+    @abstractmethod
+    def send(self, group: RouteGroup, count: int) -> list[str]:
+        """One request after the other, each a flow of its own."""
+
+    @abstractmethod
+    def flow(self, group: RouteGroup, number: int) -> str:
+        """One request of a flow; the same number is the same flow."""
+
+    @abstractmethod
+    def load(self, group: RouteGroup, clients: int) -> contextlib.AbstractContextManager[Load]:
+        """Requests that go on meanwhile."""
+
+    @abstractmethod
+    def age(self, liveness: Liveness) -> None:
+        """Make the last heartbeat so old that the plane must think this of its agent."""
+
+    @abstractmethod
+    def reopen(self) -> None:
+        """The agent went away and another comes: `plane` is its plane, nothing was called yet."""
+
+    @abstractmethod
+    def left(self) -> list[str]:
+        """What of the plane is still on the machine."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Take everything down."""
+
+
+class MemoryWorld(World):
+    """The plane without a network; its clock is ours."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.memory = MemoryPlane(lambda: self.now_ms)
+        self.plane: Dataplane = self.memory
+        self._port = 1
+
+    def group(self, name: str, ids: Sequence[str]) -> RouteGroup:
+        backends = tuple(Backend(id, HOST, self._next()) for id in ids)
+        return RouteGroup(name, HOST, self._next(), Proto.TCP, backends)
+
+    def send(self, group: RouteGroup, count: int) -> list[str]:
+        return [self._one(group, None) for _ in range(count)]
+
+    def flow(self, group: RouteGroup, number: int) -> str:
+        return self._one(group, b"flow %d" % number)
+
+    @contextlib.contextmanager
+    def load(self, group: RouteGroup, clients: int) -> Iterator[Load]:
+        world = self
+
+        class Steps:
+            """Nothing goes on by itself here: waiting sends."""
+
+            def __init__(self) -> None:
+                self.sent: list[Sent] = []
+
+            def wait(self, more: int) -> None:
+                for _ in range(more):
+                    began = time.monotonic()
+                    word = world._one(group, None)
+                    self.sent.append(Sent(began, time.monotonic(), word))
+
+        yield Steps()
+
+    def age(self, liveness: Liveness) -> None:
+        self.now_ms += AGES[liveness]
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        for _ in range(10_000):
+            if condition():
+                return
+            self.now_ms += 10
+        raise AssertionError(what)
+
+    def reopen(self) -> None:
+        self.plane.detach()  # a plane in a process's memory cannot outlive it otherwise
+
+    def left(self) -> list[str]:
+        return list(self.plane.read())
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _next(self) -> int:
+        self._port += 1
+        return self._port
+
+    def _one(self, group: RouteGroup, flow: bytes | None) -> str:
+        if group.name not in self.plane.read():
+            return "failed: nobody listens"
+        verdict = self.memory.route(group.name, flow)
+        if verdict.backend is None:
+            return str(verdict.refused)
+        self.memory.done(group.name, verdict.backend, latency_ms=1.0, ok=True)
+        return verdict.backend
+
+
+class RealWorld(World):
+    """A plane on this machine, with real backends, connections and processes."""
+
+    def __init__(self) -> None:
+        # Not pytest's folder: the path of a socket has 107 bytes and no more.
+        self._home = tempfile.TemporaryDirectory(prefix="fairlead-")
+        self.folder = Path(self._home.name) / "plane"
+        self.backends = Backends()
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.groups: list[RouteGroup] = []
+        self.plane = self.open()
+
+    @abstractmethod
+    def open(self) -> Dataplane:
+        """The plane, as an agent opens it."""
+
+    @abstractmethod
+    def opener(self) -> tuple[str, Mapping[str, Any]]:
+        """`module:function` and its keyword arguments, which open the same plane elsewhere."""
+
+    def group(self, name: str, ids: Sequence[str]) -> RouteGroup:
+        backends = tuple(self.backends.start(id) for id in ids)
+        made = RouteGroup(name, HOST, free_port(), Proto.TCP, backends)
+        self.groups.append(made)
+        return made
+
+    def send(self, group: RouteGroup, count: int) -> list[str]:
+        return [request(group.vip, group.port) for _ in range(count)]
+
+    def flow(self, group: RouteGroup, number: int) -> str:
+        return request(group.vip, group.port, source_port=flow_port(number))
+
+    @contextlib.contextmanager
+    def load(self, group: RouteGroup, clients: int) -> Iterator[Load]:
+        with ThreadLoad(lambda: request(group.vip, group.port)).running(clients) as load:
+            yield load
+
+    def reopen(self) -> None:
+        self.plane.detach()
+        self.plane = self.open()
+
+    def agent(self, tables: Sequence[Table]) -> subprocess.Popen[bytes]:
+        """A process that configures the groups, applies the tables and beats until it dies."""
+        opener, arguments = self.opener()
+        task = {
+            "opener": opener, "arguments": arguments,
+            "groups": [asdict(group) for group in self.groups],
+            "tables": [asdict(table) for table in tables],
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.dataplane.agent"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self.agents.append(process)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(task).encode())
+        process.stdin.close()
+        ready, _, _ = select.select([process.stdout], [], [], 60)
+        assert ready, "the agent did not begin"
+        assert process.stdout.readline() == b"ready\n", "the agent died"
+        return process
+
+    def close(self) -> None:
+        for process in self.agents:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+        self.plane.remove()
+        self.backends.close()
+        self._home.cleanup()
+
+    def _listening(self) -> list[str]:
+        """Groups whose address still answers."""
+        found = []
+        for group in self.groups:
+            with socket.socket() as probe:
+                if probe.connect_ex((group.vip, group.port)) == 0:
+                    found.append(f"{group.name} listens")
+        return found
+
+    def _processes(self) -> list[str]:
+        """Processes that were started for our folder."""
+        wanted, found = str(self.folder).encode(), []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and wanted in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(f"process {name}")
+        return found
+
+
+class HaproxyWorld(RealWorld):
+    """A real HAProxy."""
+
+    split_error_max = 1
+
+    def open(self) -> Dataplane:
+        return haproxy(str(self.folder))
+
+    def opener(self) -> tuple[str, Mapping[str, Any]]:
+        return "tests.dataplane.worlds:haproxy", {"folder": str(self.folder)}
+
+    def age(self, liveness: Liveness) -> None:
+        """Its table forgets by the clock: there is no way to make an entry old but to wait."""
+        if liveness == Liveness.FALLBACK:
+            files = Files(self.folder)
+            tell(files.socket, [f"clear table {BEAT}", f"set map {files.words} {BORN} 0"])
+        else:
+            time.sleep(AGES[liveness] / 1000)
+
+    def left(self) -> list[str]:
+        there = [str(self.folder)] if self.folder.exists() else []
+        return there + self._processes() + self._listening()
+
+
+class EnvoyWorld(RealWorld):
+    """A real Envoy with its dead-man process."""
+
+    split_error_max = 1
+
+    def open(self) -> Dataplane:
+        return envoy(str(self.folder))
+
+    def opener(self) -> tuple[str, Mapping[str, Any]]:
+        return "tests.dataplane.worlds:envoy", {"folder": str(self.folder)}
+
+    def age(self, liveness: Liveness) -> None:
+        deadman.beat(str(self.folder), deadman.now_ms() - AGES[liveness])
+        self.until(
+            lambda: {seen.liveness for seen in self.plane.read().values()} == {liveness},
+            f"the dead-man process says {liveness}",
+        )
+
+    def left(self) -> list[str]:
+        there = [str(self.folder)] if self.folder.exists() else []
+        return there + self._processes() + self._listening()
+
+
+def haproxy(folder: str) -> Dataplane:
+    """Open the HAProxy plane."""
+    return HaproxyPlane(Path(folder))
+
+
+def envoy(folder: str) -> Dataplane:
+    """Open the Envoy plane."""
+    return EnvoyPlane(Path(folder))
+
+
+def free_port() -> int:
+    """A port that nobody has, outside of what the kernel hands to clients."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for offset in range(2_000):
+        port = low - 1 - (os.getpid() * 61 + _taken() + offset) % 12_000
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise AssertionError("no port is free")
+
+
+def flow_port(number: int) -> int:
+    """The source port of a flow."""
+    _FLOWS.setdefault(number, free_port())
+    return _FLOWS[number]
+
+
+_FLOWS: dict[int, int] = {}
+_COUNTER = iter(range(10**9))
+
+
+def _taken() -> int:
+    return next(_COUNTER)
