@@ -56,6 +56,8 @@ def test_blind_is_neither_latency_nor_errors_of_anybody() -> None:
     assert measured(Backend("a", 10), Backend("b", 20)).blind
     assert not measured(Backend("a", 10), Backend("b", 20, error_rate=0.0)).blind
     assert not measured().blind
+    remembered = measure_pressure([Backend("a", 10, requests=0)], [0.3], {}, Config())
+    assert remembered.blind
 
 
 def test_layers_are_off_by_default() -> None:

@@ -95,6 +95,14 @@ def test_silence_keeps_the_last_counted_rate_for_five_seconds() -> None:
     assert count(silent, BackendMemory("a"), 100, Config()) == (0.0, None, None)
 
 
+def test_a_null_rate_of_no_requests_is_silence_too() -> None:
+    """0/0 is null to many a sensor: the last counted rate answers it, later it is missing."""
+    silent, memory = Backend("a", requests=0), BackendMemory("a", 0, 0.0, 0.3, 100)
+    assert count(silent, memory, 5_100, Config()) == (0.3, 0.3, 100)
+    assert count(silent, memory, 5_101, Config()) == (None, None, None)
+    assert count(silent, BackendMemory("a"), 5_101, Config()) == (None, None, None)
+
+
 def test_rates_are_counted_in_the_order_of_the_backends() -> None:
     """One entry each."""
     backends = [Backend("a", error_rate=0.1, requests=50), Backend("b")]

@@ -114,18 +114,19 @@ def test_freed_slots_go_to_backends_below_target_only() -> None:
     assert plan.slots == {"a": 171, "b": 85, "c": 0}
 
 
-def test_a_bypass_does_not_stop_an_ordinary_step() -> None:
-    """Step every tick until the deviation is back under delta_w."""
+def test_in_the_tick_of_a_bypass_only_the_freed_slots_move() -> None:
+    """Mid-slew too: nobody else loses any; the next tick steps on."""
     group = Group("a", "b", "c")
     group.every(requests=10)
     group.run(400)
     group.set("b", p95_ms=400)
     group.run(1_400)
-    before = group.plan.slots["b"]  # type: ignore[union-attr]
+    before = group.plan.slots  # type: ignore[union-attr]
     group.set("c", isolated=True)
     plan = group.step()
     assert plan.bypass == ("c",)
-    assert plan.slots["b"] == before - 4
+    assert plan.slots == {"a": before["a"] + before["c"], "b": before["b"], "c": 0}
+    assert group.step().slots["b"] == before["b"] - 4
 
 
 def test_joins_and_returns_wait_and_slew() -> None:
@@ -335,13 +336,13 @@ def test_one_routable_beside_isolated_ones_is_no_monopoly() -> None:
 
 
 def test_no_backends_is_denied() -> None:
-    """Hard, no slots, nothing let in; the first ones to come are placed at once."""
+    """Hard, no slots; the first ones to come are placed at once."""
     group = Group("a")
     group.step()
     group.backends.clear()
     plan = group.step()
     assert (plan.slots, plan.bypass, plan.conductance) == ({}, ("a",), 0.0)
-    assert (plan.admission.mode, plan.admission.rate_per_s, plan.admission.burst) == ("hard", 0, 0)
+    assert (plan.admission.mode, plan.admission.rate_per_s, plan.admission.burst) == ("hard", 1, 1)
     assert reasons(plan) == ["no_backends", "conductance"]
     group.backends = {name: backend(name) for name in "bc"}
     plan = group.step()

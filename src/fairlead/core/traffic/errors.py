@@ -32,14 +32,20 @@ def count_errors(
 
 
 def count(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config) -> Counted:
-    """One backend's rate. Without a rate or a volume there is no evidence at all: missing."""
+    """One backend's rate. Without a rate or a volume there is no evidence at all: missing.
+
+    Of no requests at all many a sensor says null rather than 0; what is remembered answers both.
+    """
     rate, requests = backend.error_rate, backend.requests
+    kept = Counted(memory.error_rate, memory.error_rate, memory.error_ms)
+    if requests == 0 and memory.error_ms is not None:
+        if clock_ms - memory.error_ms <= config.error_keep_ms:
+            return kept
+        kept = Counted(None, None, None)
     if rate is None or requests is None:
-        return Counted(None, memory.error_rate, memory.error_ms)
-    if requests:
-        enough = requests >= config.error_requests_min
-        counted = rate if enough else wilson_lower(rate, requests, config.wilson_z)
-        return Counted(counted, counted, clock_ms)
-    if memory.error_ms is not None and clock_ms - memory.error_ms <= config.error_keep_ms:
-        return Counted(memory.error_rate, memory.error_rate, memory.error_ms)
-    return Counted(0.0, None, None)
+        return kept._replace(rate=None)
+    if not requests:
+        return Counted(0.0, None, None)
+    enough = requests >= config.error_requests_min
+    counted = rate if enough else wilson_lower(rate, requests, config.wilson_z)
+    return Counted(counted, counted, clock_ms)

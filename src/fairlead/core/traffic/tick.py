@@ -158,10 +158,11 @@ def _move(scene: Scene) -> Moved:
     guard = regrow(guard, clock_ms, config)
     off = deviation(scene.shares, placed.slots, config.s_total) if scene.routable else 0.0
     gate = advance_gate(gate, off, clock_ms, config)
-    # Blind, nothing steps; and a tick that would open the door leaves the slots alone, whether
-    # conductance then confirms it or not.
+    # In the tick of a bypass only the freed slots move; blind, nothing does; and a tick that would
+    # open the door leaves the slots alone, whether conductance then confirms it or not.
     still = (
         before is None
+        or bool(placed.bypass)
         or scene.pressures.blind
         or relaxes(scene.door, scene.level, clock_ms, config)
     )
@@ -236,8 +237,6 @@ def _plan(
 
 
 def _admission(scene: Scene, door: Door) -> Admission:
-    if not scene.backends:
-        return Admission(door.mode, 0.0, 0.0)
     requests = sum(backend.requests or 0 for backend in scene.backends)
     return admission_of(door, requests, scene.clock_ms, scene.config)
 
