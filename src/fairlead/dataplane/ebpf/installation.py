@@ -1,0 +1,241 @@
+"""Putting the programs into the kernel, finding them there again, and taking them out.
+
+    PINS/live/map_*     the plane's memory
+    PINS/live/prog_*    the programs; `agent` is run by the agent, the others hang on the cgroup
+    PINS/live/link_*    what ties a program to the cgroup, with or without an agent
+
+An installation is prepared in PINS/new and becomes PINS/live by one rename, so a half-made one is
+never taken for whole. Whoever has a plane open holds a lock on PINS; kill -9 lets go of it.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.dataplane.ebpf.layout import Capacity, Order, OrderSheet, Settings
+from fairlead.dataplane.ebpf.libbpf import (
+    CGROUP_SOCK_ADDR,
+    SET_RETVAL,
+    BpfError,
+    facts,
+    libbpf,
+    pin,
+    pinned,
+)
+from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+
+# Program to the kernel's number of the hook it hangs on (enum bpf_attach_type).
+HOOKS = {
+    "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15, "recvmsg4": 19,
+    "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30, "telemetry": 3, "release": 34,
+}  # fmt: skip
+AGENT = "agent"
+MAPS = (
+    "schema", "heartbeat", "vips", "groups", "tables", "buckets", "group_counts", "backends",
+    "healths", "backend_counts", "replies", "origins", "barrier",
+)  # fmt: skip
+_MS = 1_000_000
+_TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
+
+
+@contextlib.contextmanager
+def as_faults(doing: str) -> Iterator[None]:
+    """What the kernel or the file system refuses becomes a fault of the port."""
+    try:
+        yield
+    except OSError as error:
+        raise _fault(error, doing) from error
+
+
+def _fault(error: OSError, doing: str) -> Fault:
+    said = error.said.strip() if isinstance(error, BpfError) else ""
+    place = f" ({error.filename})" if error.filename else ""
+    message = f"{doing}: {error.strerror}{place}" + (f"\n{said}" if said else "")
+    if error.errno in _TEMPORARY:
+        return TemporaryFault(message, retry_after_ms=1_000)
+    return PermanentFault(message)
+
+
+class Installation:
+    """One folder of pins, locked. `live` is what is in force, once `attach` has been called."""
+
+    def __init__(self, pins: Path) -> None:
+        self.pins, self.live = pins, pins / "live"
+        with as_faults(f"{pins}: cannot be used"):
+            pins.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(pins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise PermanentFault(f"{pins}: another agent has this plane open") from error
+
+    def attach(self, cgroup: Path, program: Path, capacity: Capacity, soft_errno: int) -> None:
+        """Take over what is installed, or install it; afterwards it hangs on `cgroup`."""
+        with as_faults(f"the eBPF plane in {self.pins} on {cgroup}"):
+            directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if self.live.exists():
+                    if self.schema_version() == SCHEMA_VERSION:
+                        self._hang(self.live, directory)
+                else:
+                    self._install(directory, program, capacity, soft_errno)
+            except BaseException:
+                self._abandon()
+                raise
+            finally:
+                os.close(directory)
+
+    def schema_version(self) -> int:
+        """Of the maps that are installed. This one map is the same in every version."""
+        descriptor = pinned(self.live / "map_schema")
+        try:
+            version = ctypes.c_uint32()
+            key = ctypes.c_uint32(0)
+            libbpf().call("bpf_map_lookup_elem", descriptor, ctypes.byref(key),
+                          ctypes.byref(version), what="schema")  # fmt: skip
+            return version.value
+        finally:
+            os.close(descriptor)
+
+    def _install(self, directory: int, program: Path, capacity: Capacity, soft_errno: int) -> None:
+        fresh = self.pins / "new"
+        _clear(fresh)
+        fresh.mkdir(mode=0o700)
+        library = libbpf()
+        handle = library.call(
+            "bpf_object__open_file", os.fsencode(program), None, what=str(program)
+        )
+        try:
+            _prepare(handle, capacity, soft_errno)
+            library.call("bpf_object__load", handle, what=str(program))
+            for name in MAPS:
+                descriptor = library.call("bpf_map__fd", _map(handle, name))
+                if name == "schema":
+                    _say_version(descriptor)
+                pin(descriptor, fresh / f"map_{name}")
+            for name in (*HOOKS, AGENT):
+                found = library.call("bpf_object__find_program_by_name", handle, name.encode())
+                descriptor = library.call("bpf_program__fd", found)
+                pin(descriptor, fresh / f"prog_{name}")
+                if name == AGENT:  # whoever installs is alive
+                    library.run(descriptor, OrderSheet(kind=Order.BEAT))
+        finally:
+            library.close_object(handle)
+        self._hang(fresh, directory)
+        fresh.rename(self.live)
+
+    def _hang(self, folder: Path, directory: int) -> None:
+        """Tie every program to the cgroup, unless it is: a cgroup that was removed and made again
+        is another one, and its links are dead."""
+        wanted = os.fstat(directory).st_ino  # which is the cgroup's id
+        for name, hook in HOOKS.items():
+            place = folder / f"link_{name}"
+            if _cgroup_of(place) == wanted:
+                continue
+            _cut(place)
+            program = pinned(folder / f"prog_{name}")
+            try:
+                link = libbpf().call("bpf_link_create", program, directory, hook, None, what=name)
+            finally:
+                os.close(program)
+            try:
+                pin(link, place)
+            finally:
+                os.close(link)
+
+    def _abandon(self) -> None:
+        """Leave nothing of an installation that failed half way."""
+        if not self.live.exists():
+            with contextlib.suppress(OSError):
+                _clear(self.pins / "new")
+                self.pins.rmdir()
+
+    def close(self) -> None:
+        """Let go; what is pinned goes on."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def remove(self) -> None:
+        """Take everything out of the kernel and let go."""
+        if self._lock < 0:  # let go before: somebody else may have it now
+            if self.pins.exists():
+                Installation(self.pins).remove()
+            return
+        with as_faults(f"{self.pins}: cannot be removed"):
+            if self.pins.exists():
+                _clear(self.live)
+                _clear(self.pins / "new")
+                self.pins.rmdir()
+        self.close()
+
+
+def _map(handle: int, name: str) -> int:
+    return libbpf().call("bpf_object__find_map_by_name", handle, name.encode(), what=name)
+
+
+def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
+    """What has to be known before the verifier looks."""
+    library = libbpf()
+    connections = 1 << (capacity.connections - 1).bit_length()
+    sizes = {
+        "vips": capacity.groups, "groups": capacity.groups, "tables": 2 * capacity.groups,
+        "buckets": capacity.groups, "group_counts": capacity.groups,
+        "backends": capacity.backends, "healths": capacity.backends,
+        "backend_counts": capacity.backends, "origins": connections,
+        "replies": capacity.replies,
+    }  # fmt: skip
+    for name, entries in sizes.items():
+        library.call("bpf_map__set_max_entries", _map(handle, name), entries)
+    settings = Settings(
+        hold_after_ns=HOLD_AFTER_MS * _MS, fallback_after_ns=FALLBACK_AFTER_MS * _MS,
+        errno_soft=soft_errno, errno_hard=errno.ECONNREFUSED,
+        has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
+        origins_mask=connections - 1,
+    )  # fmt: skip
+    library.call("bpf_map__set_initial_value", _map(handle, ".rodata"), ctypes.byref(settings),
+                 ctypes.sizeof(settings))  # fmt: skip
+
+
+def _say_version(descriptor: int) -> None:
+    key, version = ctypes.c_uint32(0), ctypes.c_uint32(SCHEMA_VERSION)
+    libbpf().call("bpf_map_update_elem", descriptor, ctypes.byref(key), ctypes.byref(version), 0)
+
+
+def _cgroup_of(link: Path) -> int | None:
+    """The cgroup a pinned link holds on to: None without a link, 0 when its cgroup is gone."""
+    if not link.exists():
+        return None
+    descriptor = pinned(link)
+    try:
+        return int(facts(descriptor).get("cgroup_id", "0"))
+    finally:
+        os.close(descriptor)
+
+
+def _cut(link: Path) -> None:
+    """Detach first: dropping the last reference would detach too, but some time later."""
+    if not link.exists():
+        return
+    descriptor = pinned(link)
+    try:
+        libbpf().call("bpf_link_detach", descriptor, what=str(link))
+    finally:
+        os.close(descriptor)
+    link.unlink()
+
+
+def _clear(folder: Path) -> None:
+    if not folder.exists():
+        return
+    for link in sorted(folder.glob("link_*")):
+        _cut(link)
+    for each in sorted(folder.iterdir()):
+        each.unlink()
+    folder.rmdir()

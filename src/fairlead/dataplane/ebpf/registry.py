@@ -1,0 +1,240 @@
+"""Which group and which backend has which place in the maps, and how places change hands.
+
+The rule behind every order of steps here: a program that runs while we change something sees the
+group as it was or as it will be, and never another group's backend. So a place is given away only
+when nothing leads to it any more and every program that may still hold it has ended (`barrier`).
+A crash between two steps leaves what the next agent and its `configure` put right.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import c_uint32
+from dataclasses import dataclass
+
+from fairlead.dataplane.ebpf import layout
+from fairlead.dataplane.ebpf.encode import decode_slots, encode_admission, encode_slots
+from fairlead.dataplane.ebpf.layout import MODES, Answer, Order, epoch_of, next_word, word_of
+from fairlead.dataplane.ebpf.maps import Maps
+from fairlead.dataplane.tables import Current, current
+from fairlead.ports.dataplane import Admission, Backend, RouteGroup, Table
+from fairlead.ports.faults import PermanentFault
+
+_FULL = 2**63
+"""A new bucket's level; it is capped to its budget when it is first used."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """A group in the maps."""
+
+    index: int
+    vip: layout.Tuple
+    word: int
+    current: Current
+    at: dict[str, int]
+    """Backend id to its place."""
+
+
+class Registry:
+    """The groups of an installation. Raises BpfError, and PermanentFault where there is no room."""
+
+    def __init__(self, maps: Maps) -> None:
+        self._maps = maps
+        self.placed: dict[str, Placed] = {}
+        """By name."""
+        self._find()
+
+    def configure(self, groups: Sequence[RouteGroup]) -> None:
+        """These groups and no others."""
+        wanted = {group.name: group for group in groups}
+        self._check_room(wanted)
+        gone = {name: placed for name, placed in self.placed.items() if name not in wanted}
+        moved = {
+            name: placed for name, placed in self.placed.items()
+            if name in wanted and bytes(placed.vip) != bytes(_vip(wanted[name]))
+        }  # fmt: skip
+        for placed in (*gone.values(), *moved.values()):
+            self._maps.vips.discard(placed.vip)
+        free = [index for placed in gone.values() for index in placed.at.values()]
+        for name in wanted.keys() & self.placed.keys():
+            free += self._reshape(self.placed[name], wanted[name])
+        if gone or moved or free:
+            self._maps.barrier()
+        self._clear_backends(free)
+        for name, placed in gone.items():
+            self._maps.groups[placed.index] = layout.Group()
+            heapq.heappush(self._free_groups, placed.index)
+            del self.placed[name]
+        for name, placed in moved.items():
+            self._move(placed, _vip(wanted[name]))
+        for group in groups:
+            if group.name not in self.placed:
+                self.placed[group.name] = self._create(group)
+            placed = self.placed[group.name]
+            self._maps.vips[placed.vip] = c_uint32(placed.index)
+
+    def flip(self, table: Table) -> Answer:
+        """Ask the kernel to go by a table from now on."""
+        placed = self.placed[table.group]
+        word = next_word(placed.word, table.epoch)
+        encoded = layout.Table()
+        encode_admission(encoded, table.admission)
+        encode_slots(encoded, word, table.slots, placed.at)
+        answer = self._write(placed, Order.FLIP, word, encoded)
+        if answer == Answer.DONE:
+            placed.current = Current(table.epoch, dict(table.slots), table.admission)
+        return answer
+
+    # What one group goes through.
+
+    def _create(self, group: RouteGroup) -> Placed:
+        index = heapq.heappop(self._free_groups)
+        at = {each.id: self._place_backend(each, group, index) for each in group.backends}
+        begin = current(group, None)
+        word = word_of(begin.epoch, turn=0, side=0)
+        table = layout.Table()
+        encode_admission(table, begin.admission)
+        encode_slots(table, word, begin.slots, at)
+        self._maps.tables[2 * index] = table
+        self._maps.buckets[index] = layout.Bucket(level=_FULL)
+        self._maps.group_counts.clear(index)
+        vip = _vip(group)
+        self._maps.groups[index] = layout.Group(
+            selector=word, vip=vip, live=1, name=group.name.encode()
+        )
+        return Placed(index, vip, word, begin, at)
+
+    def _reshape(self, placed: Placed, group: RouteGroup) -> list[int]:
+        """Give a group other backends; returns the places that nothing leads to any more."""
+        staying = self._staying(placed, group)
+        if len(staying) == len(placed.at) == len(group.backends):
+            return []
+        at = {
+            each.id: staying[each.id] if each.id in staying
+            else self._place_backend(each, group, placed.index)
+            for each in group.backends
+        }  # fmt: skip
+        active = self._maps.tables[2 * placed.index + (placed.word & 1)]
+        now = current(group, placed.current)
+        word = next_word(placed.word, epoch_of(placed.word))
+        table = layout.Table(mode=active.mode, budget=active.budget, decayed=active.decayed)
+        encode_slots(table, word, now.slots, at)
+        answer = self._write(placed, Order.RESHAPE, word, table)
+        if answer != Answer.DONE:
+            raise PermanentFault(f"group {group.name!r}: somebody else changed it ({answer.name})")
+        free = [index for id, index in placed.at.items() if at.get(id) != index]
+        placed.at, placed.current = at, now
+        return free
+
+    def _write(self, placed: Placed, kind: Order, word: int, table: layout.Table) -> Answer:
+        """The table on the idle side first, then the one word that makes it the active one."""
+        self._maps.tables[2 * placed.index + (word & 1)] = table
+        answer, _ = self._maps.order(kind, placed.index, expected=placed.word, word=word)
+        if answer == Answer.DONE:
+            placed.word = word
+        return answer
+
+    def _move(self, placed: Placed, vip: layout.Tuple) -> None:
+        """Nothing leads to the group now, so its cursor can be copied with the rest."""
+        group = self._maps.groups[placed.index]
+        group.vip = placed.vip = vip
+        self._maps.groups[placed.index] = group
+
+    # Places.
+
+    def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
+        place = heapq.heappop(self._free_backends)
+        # A new generation first: sockets of whoever was here before then count no more.
+        self._maps.backends[place] = layout.Backend(
+            to=layout.Tuple.of(backend.host, backend.port, group.proto),
+            group=index + 1,
+            generation=self._maps.backends[place].generation + 1 & 0xFFFF_FFFF,
+            name=backend.id.encode(),
+        )
+        self._maps.backend_counts.clear(place)
+        self._maps.healths[place] = layout.Health()
+        return place
+
+    def _clear_backends(self, places: Iterable[int]) -> None:
+        for place in places:
+            generation = self._maps.backends[place].generation
+            self._maps.backends[place] = layout.Backend(generation=generation)
+            heapq.heappush(self._free_backends, place)
+
+    def _staying(self, placed: Placed, group: RouteGroup) -> dict[str, int]:
+        """The backends that have a place already, and at the same address."""
+        staying = {}
+        for backend in group.backends:
+            place = placed.at.get(backend.id)
+            if place is not None:
+                to = layout.Tuple.of(backend.host, backend.port, group.proto)
+                if bytes(self._maps.backends[place].to) == bytes(to):
+                    staying[backend.id] = place
+        return staying
+
+    def _check_room(self, wanted: Mapping[str, RouteGroup]) -> None:
+        """Before anything is touched: is there a place for everybody?"""
+        rooms = {"groups": (len(wanted), self._maps.groups.entries)}
+        # Those who join a group that stays need a place before those who leave give theirs up.
+        joining = sum(
+            len(group.backends) - len(self._staying(self.placed[name], group))
+            for name, group in wanted.items() if name in self.placed
+        )  # fmt: skip
+        backends = sum(len(group.backends) for group in wanted.values())
+        used = self._maps.backends.entries - len(self._free_backends)
+        rooms["backends"] = max(backends, used + joining), self._maps.backends.entries
+        for what, (needed, room) in rooms.items():
+            if needed > room:
+                raise PermanentFault(
+                    f"{what}: places for {needed} are needed, the plane was installed with {room}"
+                )
+
+    # Taking over.
+
+    def _find(self) -> None:
+        """What an earlier agent left."""
+        groups = self._maps.groups.first(self._maps.groups.entries)
+        backends = self._maps.backends.first(self._maps.backends.entries)
+        self._free_groups = [index for index, group in enumerate(groups) if not group.live]
+        self._free_backends: list[int] = []
+        members: dict[int, dict[int, str]] = {}
+        strays = []
+        for place, backend in enumerate(backends):
+            owner = backend.group - 1
+            if owner < 0:
+                self._free_backends.append(place)
+            elif groups[owner].live:
+                members.setdefault(owner, {})[place] = backend.name.decode()
+            else:
+                strays.append(place)  # its group was not finished, or is half removed
+        for index, group in enumerate(groups):
+            if group.live:
+                placed, left = self._found(index, group, members.get(index, {}))
+                self.placed[group.name.decode()] = placed
+                strays += left
+        if strays:
+            self._maps.barrier()
+            self._clear_backends(strays)
+
+    def _found(
+        self, index: int, group: layout.Group, members: Mapping[int, str]
+    ) -> tuple[Placed, list[int]]:
+        """A group as it stands, and places that its active table does not lead to although a
+        change of the backends had begun or ended there."""
+        table = self._maps.tables[2 * index + (group.selector & 1)]
+        led = {slot & 0xFFFF_FFFF for slot in table.slots[: table.total]} | set(table.rendezvous)
+        at: dict[str, int] = {}
+        strays = []
+        for place, id in sorted(members.items(), key=lambda member: member[0] in led):
+            if id in at:
+                strays.append(at[id])
+            at[id] = place
+        slots = decode_slots(table, at)
+        door = Admission(MODES[table.mode])
+        placed = Placed(index, layout.Tuple.from_buffer_copy(group.vip), group.selector,
+                        Current(epoch_of(group.selector), slots, door), at)  # fmt: skip
+        return placed, strays
+
+
+def _vip(group: RouteGroup) -> layout.Tuple:
+    return layout.Tuple.of(group.vip, group.port, group.proto)

@@ -1,0 +1,1 @@
+"""Tests of the eBPF plane: real programs in the kernel, real connections on loopback."""

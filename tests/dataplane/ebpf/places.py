@@ -1,0 +1,193 @@
+"""A place for the eBPF plane in tests: a cgroup, a bpf file system, servers and clients of our own.
+
+Everything is made for the tests and taken away afterwards; processes end by id.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead.dataplane.ebpf import EbpfPlane, build, default_cgroup, missing, uninstall
+from fairlead.dataplane.ebpf.build import tools_missing
+from fairlead.dataplane.ebpf.libbpf import libbpf
+from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
+from fairlead.ports.faults import Fault
+
+ROOT = Path(__file__).resolve().parents[3]
+NORMAL = Admission()
+
+
+class Talker:
+    """A process of ours that answers a line of JSON with a line of JSON."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        self.hello = self.hear()
+
+    def tell(self, do: str, **arguments: object) -> None:
+        """Send an order and do not wait."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        """The next answer."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args} ended with {self.process.wait()}"
+        return json.loads(line)
+
+    def do(self, do: str, **arguments: object) -> Any:
+        """Send an order and wait for the answer."""
+        self.tell(do, **arguments)
+        return self.hear()
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self.process.kill()
+        with self.process:  # closes the pipes
+            self.process.wait()
+
+
+@dataclass
+class Place:
+    """Where planes are opened in tests."""
+
+    cgroup: Path
+    pins: Path
+    ports: list[int]
+    """Of the servers on 127.0.0.1, by their number."""
+    ports6: list[int]
+    """Of those on ::1."""
+    _talkers: list[Talker] = field(default_factory=list)
+
+    def client(self) -> Talker:
+        """A process in the cgroup."""
+        return self.talker("tests.dataplane.ebpf.client", str(self.cgroup))
+
+    def talker(self, module: str, *arguments: str) -> Talker:
+        """Any process of ours; it is ended with the place at the latest."""
+        self._talkers.append(Talker(module, *arguments))
+        return self._talkers[-1]
+
+    def plane(self, **options: Any) -> EbpfPlane:
+        """A plane, installed or taken over."""
+        return EbpfPlane(self.cgroup, self.pins, **options)
+
+    def clear(self) -> None:
+        """Whatever a test left pinned."""
+        uninstall(self.pins)
+
+    def end(self) -> None:
+        for talker in self._talkers:
+            talker.kill()
+
+
+def group(
+    name: str, vip: str, port: int, to: dict[str, int], proto: Proto = Proto.TCP, *, host: str = ""
+) -> RouteGroup:
+    """A group whose backends are servers on loopback: id to port."""
+    host = host or ("::1" if ":" in vip else "127.0.0.1")
+    return RouteGroup(
+        name, vip, port, proto, tuple(Backend(id, host, each) for id, each in to.items())
+    )
+
+
+def table(name: str, epoch: int, slots: dict[str, int], admission: Admission = NORMAL) -> Table:
+    return Table(name, epoch, slots, admission)
+
+
+def limited(mode: Mode, rate: float, burst: float, stored: float | None = None) -> Admission:
+    return Admission(mode, rate, burst, stored, stored)
+
+
+def grow_old(plane: EbpfPlane, seconds: float) -> None:
+    """Set the heartbeat back, in the kernel's map, instead of waiting."""
+    maps, _ = plane._open()
+    maps.heartbeat[0] = ctypes.c_uint64(time.monotonic_ns() - round(seconds * 1e9))
+
+
+@contextlib.contextmanager
+def own_bpffs() -> Iterator[Path]:
+    """A bpf file system of our own."""
+    point = Path(tempfile.mkdtemp(prefix="fairlead-bpffs-"))
+    try:
+        subprocess.run(["mount", "-t", "bpf", "bpf", str(point)], check=True, capture_output=True)
+        try:
+            yield point
+        finally:
+            subprocess.run(["umount", str(point)], check=True, capture_output=True)
+    finally:
+        point.rmdir()
+
+
+@contextlib.contextmanager
+def own_cgroup() -> Iterator[Path]:
+    """A cgroup of our own."""
+    mount = default_cgroup()
+    assert mount is not None
+    folder = mount / f"fairlead-test-ebpf-{os.getpid()}-{time.monotonic_ns()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove_cgroup(folder)
+
+
+def remove_cgroup(folder: Path) -> None:
+    """A cgroup whose last process is just ending is tried again."""
+    for _ in range(500):
+        with contextlib.suppress(OSError):
+            return folder.rmdir()
+        time.sleep(0.01)
+    return folder.rmdir()
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Place]:
+    """A cgroup, a bpf file system and five servers of each family."""
+    build()
+    with own_bpffs() as bpffs, own_cgroup() as cgroup:
+        place = Place(cgroup, bpffs / "fairlead", [], [])
+        try:
+            for host, ports in (("127.0.0.1", place.ports), ("::1", place.ports6)):
+                ports.extend(place.talker("tests.dataplane.ebpf.servers", "5", host).hello)
+            yield place
+        finally:
+            place.end()
+            place.clear()
+
+
+def missing_ebpf_packages() -> str | None:
+    """Which programs and libraries are not installed; None when all are."""
+    lacking = tools_missing()
+    try:
+        libbpf()
+    except OSError as error:
+        lacking.append(str(error))
+    return "; ".join(lacking) or None
+
+
+def missing_ebpf() -> str | None:
+    """Why the eBPF plane cannot be tested here; None when it can."""
+    lacking = missing_ebpf_packages()
+    if lacking:
+        return lacking
+    try:
+        build()
+        with own_bpffs() as bpffs:
+            return "; ".join(missing(pins=bpffs / "fairlead")) or None
+    except (Fault, OSError, subprocess.CalledProcessError) as error:
+        return f"no eBPF here: {error}"
