@@ -105,6 +105,7 @@ class ThreadLoad:
     """Clients in threads, each sending one request after the other."""
 
     send: Callable[[], str]
+    pause_s: float = 0.0
     _sent: list[Sent] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 
@@ -124,6 +125,7 @@ class ThreadLoad:
             began = time.monotonic()
             word = self.send()
             self._sent.append(Sent(began, time.monotonic(), word))
+            self._over.wait(self.pause_s)
 
     @contextlib.contextmanager
     def running(self, clients: int) -> Iterator["ThreadLoad"]:

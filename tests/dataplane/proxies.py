@@ -4,7 +4,7 @@ import socket
 
 from fairlead.ports.dataplane import Admission, BackendSeen, Mode
 from tests.dataplane.clients import exchange, word
-from tests.dataplane.conformance import only, opened
+from tests.dataplane.tables import only, opened
 from tests.dataplane.worlds import RealWorld
 
 

@@ -12,8 +12,9 @@ from fairlead.dataplane.envoy import EnvoyPlane, deadman
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Liveness, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
-from tests.dataplane.conformance import RealConformance, only, opened
-from tests.dataplane.worlds import EnvoyWorld
+from tests.dataplane.conformance import RealConformance
+from tests.dataplane.proxy_worlds import EnvoyWorld
+from tests.dataplane.tables import only, opened
 
 needs_envoy = pytest.mark.component("envoy")
 

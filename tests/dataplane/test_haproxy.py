@@ -11,8 +11,9 @@ from fairlead.dataplane.haproxy import HaproxyPlane, words
 from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
-from tests.dataplane.conformance import RealConformance, only, opened
-from tests.dataplane.worlds import HaproxyWorld
+from tests.dataplane.conformance import RealConformance
+from tests.dataplane.proxy_worlds import HaproxyWorld
+from tests.dataplane.tables import only, opened
 
 pytestmark = pytest.mark.component("haproxy")
 

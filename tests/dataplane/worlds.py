@@ -1,7 +1,7 @@
 """Worlds for the conformance suite: a plane, backends that answer their id, and clients.
 
-A world of another plane subclasses `RealWorld` (or `World`): it opens its plane, says how far its
-splits may be off, makes the heartbeat old, and says what is left after `remove`.
+The world of a plane subclasses `RealWorld`: it opens its plane, says how far its splits may be off,
+makes the heartbeat old, and says what is left after `remove`.
 """
 
 import contextlib
@@ -20,10 +20,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.envoy import EnvoyPlane, deadman
-from fairlead.dataplane.haproxy import HaproxyPlane
-from fairlead.dataplane.haproxy.config import BEAT, BORN, Files
-from fairlead.dataplane.haproxy.runtime import tell
 from fairlead.dataplane.memory import MemoryPlane
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
@@ -49,11 +45,14 @@ class World(ABC):
     plane: Dataplane
     split_error_max = 0
     """How many requests a backend may be off its slots, in any Σ slots requests in a row."""
+    alone = False
+    """Whether the agent is to be thought dead: then nobody beats for it."""
 
     def apply(
         self, group: str, slots: Mapping[str, int], admission: Admission = NORMAL, *, epoch: int
     ) -> None:
         """What an agent does in a tick."""
+        self.alone = False
         self.plane.heartbeat()
         self.plane.apply(Table(group, epoch, slots, admission))
 
@@ -68,21 +67,37 @@ class World(ABC):
     def group(self, name: str, ids: Sequence[str]) -> RouteGroup:
         """A group with a backend for each id. Nothing is configured by this."""
 
-    @abstractmethod
     def send(self, group: RouteGroup, count: int) -> list[str]:
-        """One request after the other, each a flow of its own."""
+        """One request after the other, each a flow of its own; the agent, if any, lives on."""
+        words = []
+        for number in range(count):
+            if number % 32 == 31 and not self.alone:
+                self.plane.heartbeat()  # a slow machine may need longer than a heartbeat lasts
+            words.append(self.one(group))
+        return words
+
+    @abstractmethod
+    def one(self, group: RouteGroup) -> str:
+        """One request, a flow of its own."""
 
     @abstractmethod
     def flow(self, group: RouteGroup, number: int) -> str:
         """One request of a flow; the same number is the same flow."""
 
     @abstractmethod
-    def load(self, group: RouteGroup, clients: int) -> contextlib.AbstractContextManager[Load]:
+    def load(
+        self, group: RouteGroup, clients: int, *, pause_s: float = 0.0
+    ) -> contextlib.AbstractContextManager[Load]:
         """Requests that go on meanwhile."""
 
-    @abstractmethod
     def age(self, liveness: Liveness) -> None:
-        """Make the last heartbeat so old that the plane must think this of its agent."""
+        """The agent dies, and has been dead so long that the plane must think this of it."""
+        self.alone = True
+        self.make_old(liveness)
+
+    @abstractmethod
+    def make_old(self, liveness: Liveness) -> None:
+        """Make the last heartbeat that old."""
 
     @abstractmethod
     def reopen(self) -> None:
@@ -110,14 +125,14 @@ class MemoryWorld(World):
         backends = tuple(Backend(id, HOST, self._next()) for id in ids)
         return RouteGroup(name, HOST, self._next(), Proto.TCP, backends)
 
-    def send(self, group: RouteGroup, count: int) -> list[str]:
-        return [self._one(group, None) for _ in range(count)]
+    def one(self, group: RouteGroup) -> str:
+        return self._one(group, None)
 
     def flow(self, group: RouteGroup, number: int) -> str:
         return self._one(group, b"flow %d" % number)
 
     @contextlib.contextmanager
-    def load(self, group: RouteGroup, clients: int) -> Iterator[Load]:
+    def load(self, group: RouteGroup, clients: int, *, pause_s: float = 0.0) -> Iterator[Load]:
         world = self
 
         class Steps:
@@ -134,7 +149,7 @@ class MemoryWorld(World):
 
         yield Steps()
 
-    def age(self, liveness: Liveness) -> None:
+    def make_old(self, liveness: Liveness) -> None:
         self.now_ms += AGES[liveness]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -193,15 +208,16 @@ class RealWorld(World):
         self.groups.append(made)
         return made
 
-    def send(self, group: RouteGroup, count: int) -> list[str]:
-        return [request(group.vip, group.port) for _ in range(count)]
+    def one(self, group: RouteGroup) -> str:
+        return request(group.vip, group.port)
 
     def flow(self, group: RouteGroup, number: int) -> str:
         return request(group.vip, group.port, source_port=flow_port(number))
 
     @contextlib.contextmanager
-    def load(self, group: RouteGroup, clients: int) -> Iterator[Load]:
-        with ThreadLoad(lambda: request(group.vip, group.port)).running(clients) as load:
+    def load(self, group: RouteGroup, clients: int, *, pause_s: float = 0.0) -> Iterator[Load]:
+        load = ThreadLoad(lambda: request(group.vip, group.port), pause_s)
+        with load.running(clients):
             yield load
 
     def reopen(self) -> None:
@@ -210,6 +226,7 @@ class RealWorld(World):
 
     def agent(self, tables: Sequence[Table]) -> subprocess.Popen[bytes]:
         """A process that configures the groups, applies the tables and beats until it dies."""
+        self.alone = True  # it beats for itself
         opener, arguments = self.opener()
         task = {
             "opener": opener, "arguments": arguments,
@@ -258,63 +275,6 @@ class RealWorld(World):
                 if name.isdigit() and wanted in Path(f"/proc/{name}/cmdline").read_bytes():
                     found.append(f"process {name}")
         return found
-
-
-class HaproxyWorld(RealWorld):
-    """A real HAProxy."""
-
-    split_error_max = 1
-
-    def open(self) -> Dataplane:
-        return haproxy(str(self.folder))
-
-    def opener(self) -> tuple[str, Mapping[str, Any]]:
-        return "tests.dataplane.worlds:haproxy", {"folder": str(self.folder)}
-
-    def age(self, liveness: Liveness) -> None:
-        """Its table forgets by the clock: there is no way to make an entry old but to wait."""
-        if liveness == Liveness.FALLBACK:
-            files = Files(self.folder)
-            tell(files.socket, [f"clear table {BEAT}", f"set map {files.words} {BORN} 0"])
-        else:
-            time.sleep(AGES[liveness] / 1000)
-
-    def left(self) -> list[str]:
-        there = [str(self.folder)] if self.folder.exists() else []
-        return there + self._processes() + self._listening()
-
-
-class EnvoyWorld(RealWorld):
-    """A real Envoy with its dead-man process."""
-
-    split_error_max = 1
-
-    def open(self) -> Dataplane:
-        return envoy(str(self.folder))
-
-    def opener(self) -> tuple[str, Mapping[str, Any]]:
-        return "tests.dataplane.worlds:envoy", {"folder": str(self.folder)}
-
-    def age(self, liveness: Liveness) -> None:
-        deadman.beat(str(self.folder), deadman.now_ms() - AGES[liveness])
-        self.until(
-            lambda: {seen.liveness for seen in self.plane.read().values()} == {liveness},
-            f"the dead-man process says {liveness}",
-        )
-
-    def left(self) -> list[str]:
-        there = [str(self.folder)] if self.folder.exists() else []
-        return there + self._processes() + self._listening()
-
-
-def haproxy(folder: str) -> Dataplane:
-    """Open the HAProxy plane."""
-    return HaproxyPlane(Path(folder))
-
-
-def envoy(folder: str) -> Dataplane:
-    """Open the Envoy plane."""
-    return EnvoyPlane(Path(folder))
 
 
 def free_port() -> int:
