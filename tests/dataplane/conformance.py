@@ -61,7 +61,7 @@ class Conformance(Flips, Failsafe):
         own = [{"a1", "a2"}, {"c1", "c2"}]
         for liveness in (Liveness.NORMAL, Liveness.FALLBACK):
             if liveness == Liveness.FALLBACK:
-                world.age(liveness)
+                world.abandon(liveness)
             for group, ids in zip(groups, own, strict=True):
                 assert set(world.send(group, 40)) <= ids
         world.apply("one", {"a1": 0, "a2": 0}, epoch=1)
@@ -73,7 +73,7 @@ class Conformance(Flips, Failsafe):
         group = opened(world, ids=())
         world.apply("web", {}, CLOSED, epoch=1)
         assert set(world.send(group, 5)) == {HARD}
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         assert set(world.send(group, 5)) <= {HARD, SOFT}
         assert world.plane.read()["web"].admitted == 0
 

@@ -29,7 +29,7 @@ class Failsafe:
         """Until the next heartbeat."""
         group = opened(world)
         world.apply("web", only("b1"), epoch=1)
-        world.age(Liveness.HOLD)
+        world.abandon(Liveness.HOLD)
         assert world.plane.read()["web"].liveness == Liveness.HOLD
         with pytest.raises(Stale):
             world.plane.apply(Table("web", 2, only("b2"), Admission()))
@@ -41,7 +41,7 @@ class Failsafe:
         """Sticky per flow, spread over those who had slots; the table is back with the agent."""
         group = opened(world)
         world.apply("web", {"b1": 254, "b2": 1, "b3": 1, "b4": 0}, epoch=1)
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         assert world.plane.read()["web"].liveness == Liveness.FALLBACK
         with pytest.raises(Stale):
             world.plane.apply(Table("web", 2, only("b2"), Admission()))
@@ -56,11 +56,11 @@ class Failsafe:
     def test_in_fallback_only_the_flows_of_a_backend_that_left_move(self, world: World) -> None:
         """Modulo would move three in four."""
         group = opened(world)
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         before = [world.flow(group, number) for number in FLOWS]
         stay = tuple(each for each in group.backends if each.id != "b1")
         world.plane.configure([RouteGroup(group.name, group.vip, group.port, group.proto, stay)])
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         after = [world.flow(group, number) for number in FLOWS]
         assert "b1" not in after
         moved = [old for old, new in zip(before, after, strict=True) if old not in (new, "b1")]
@@ -71,9 +71,9 @@ class Failsafe:
         group = opened(world)
         world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 0.0, 50.0, 5.0), epoch=1)
         assert set(world.send(group, 10)) == {HARD}
-        world.age(Liveness.HOLD)
+        world.abandon(Liveness.HOLD)
         assert set(world.send(group, 10)) == {HARD}
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         assert world.plane.read()["web"].mode == Mode.SOFT
         words: Counter[str] = Counter()
 
@@ -89,7 +89,7 @@ class Failsafe:
         group = opened(world)
         world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 3.0), epoch=1)
         assert Counter(world.send(group, 9)) == {"b1": 3, HARD: 6}
-        world.age(Liveness.FALLBACK)
+        world.abandon(Liveness.FALLBACK)
         assert set(world.send(group, 9)) == {SOFT}
 
 

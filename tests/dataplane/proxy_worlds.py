@@ -24,7 +24,7 @@ class HaproxyWorld(RealWorld):
     def opener(self) -> tuple[str, Mapping[str, Any]]:
         return "tests.dataplane.proxy_worlds:haproxy", {"folder": str(self.folder)}
 
-    def make_old(self, liveness: Liveness) -> None:
+    def age(self, liveness: Liveness) -> None:
         """Its table forgets by the clock: there is no way to make an entry old but to wait."""
         if liveness == Liveness.FALLBACK:
             files = Files(self.folder)
@@ -48,7 +48,7 @@ class EnvoyWorld(RealWorld):
     def opener(self) -> tuple[str, Mapping[str, Any]]:
         return "tests.dataplane.proxy_worlds:envoy", {"folder": str(self.folder)}
 
-    def make_old(self, liveness: Liveness) -> None:
+    def age(self, liveness: Liveness) -> None:
         deadman.beat(str(self.folder), deadman.now_ms() - AGES[liveness])
         self.until(
             lambda: {seen.liveness for seen in self.plane.read().values()} == {liveness},

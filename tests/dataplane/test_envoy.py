@@ -71,7 +71,7 @@ def test_a_dead_man_that_dies_is_replaced(world: EnvoyWorld) -> None:
     os.rename(life, life.with_name("elsewhere"))  # so the one that watches lets go
     world.plane.heartbeat()
     assert life.stat().st_ino != first
-    world.age(Liveness.FALLBACK)
+    world.abandon(Liveness.FALLBACK)
 
 
 @needs_envoy

@@ -90,13 +90,13 @@ class World(ABC):
     ) -> contextlib.AbstractContextManager[Load]:
         """Requests that go on meanwhile."""
 
-    def age(self, liveness: Liveness) -> None:
+    def abandon(self, liveness: Liveness) -> None:
         """The agent dies, and has been dead so long that the plane must think this of it."""
         self.alone = True
-        self.make_old(liveness)
+        self.age(liveness)
 
     @abstractmethod
-    def make_old(self, liveness: Liveness) -> None:
+    def age(self, liveness: Liveness) -> None:
         """Make the last heartbeat that old."""
 
     @abstractmethod
@@ -149,7 +149,7 @@ class MemoryWorld(World):
 
         yield Steps()
 
-    def make_old(self, liveness: Liveness) -> None:
+    def age(self, liveness: Liveness) -> None:
         self.now_ms += AGES[liveness]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
