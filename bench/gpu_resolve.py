@@ -76,10 +76,11 @@ def end_to_end(data: bytes) -> bytes:
 
 def measure(leases: int, *, by_lot: bool, repetitions: int) -> Line:
     """One size: seconds of core and end to end, and what was decided."""
-    document = conflict_document(leases, by_lot=by_lot)
-    data = json.dumps(document).encode()
+    data = json.dumps(conflict_document(leases, by_lot=by_lot)).encode()
     conflict: Conflict = to_conflict(check_shape(parse_json(data), ResolveDocument))
+    # What is there before the call is not the call's to collect: a fresh process has none of it.
     gc.collect()
+    gc.freeze()
     timed = interleave(
         {
             "core": lambda: resolve(conflict, bytes.fromhex(SEED)),

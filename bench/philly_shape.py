@@ -11,6 +11,10 @@ The three: `fairlead` (spares, steps, then gangs by lot, owners equal; also with
 `youngest` (kill the youngest gang until it is enough), `lottery` (kill any gang, all equally
 likely, until it is enough).
 
+Chance that treats owners alike takes as often from a small owner as from a large one, so measured
+against entitlements it is less even than chance that treats gangs alike; that is the choice between
+the two weightings, and why it is configurable.
+
 GPU-hours lost: the work of a stopped gang since its last hourly checkpoint, and for every GPU that
 is removed an hour, which is how long such a conflict lasts here.
 """
@@ -36,7 +40,7 @@ from fairlead.core.lottery import OwnerWeighting
 OWNERS = 14
 NODE_GPUS = 8
 SIZES = {1: 0.62, 2: 0.11, 4: 0.09, 8: 0.11, 16: 0.045, 32: 0.015, 64: 0.007, 128: 0.003}
-DEFICITS = (4, 8, 16, 32, 64, 128, 256)
+DEFICITS = (8, 16, 32, 64, 128, 256, 512)
 AGE_MEDIAN_H, AGE_SIGMA = 0.25, 2.0
 CONFLICT_H = CHECKPOINT_H = 1.0
 
