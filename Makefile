@@ -32,8 +32,8 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 venv: $(VENV)/.run ## create .venv with the fairlead command
 dev: $(VENV)/.dev ## the same with the development tools
 
-up: venv ## set up and watch the CPU market live (Ctrl-C stops it)
-	@$(BIN)/fairlead demo
+up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
+	@$(BIN)/fairlead up --demo
 
 test: check ## set up, then everything: format, lint, types, imports, tests
 
@@ -48,11 +48,12 @@ soak: dev ## the large counts in full; the report goes to bench/results/soak.jso
 	@$(BIN)/python -m tests.soak
 
 bench: dev ## every benchmark; JSON and plots go to bench/results
-	@for each in cpu_clear cpu_signal cpu_agent cpu ledger gpu_accounting gpu_resolve traffic_ebpf; do \
+	@for each in cpu_clear cpu_signal cpu_agent cpu ledger gpu_accounting gpu_resolve traffic_ebpf traffic_tick; do \
 	  echo "--- bench.$$each"; $(BIN)/python -m bench.$$each || exit 1; done
 
-docs: dev ## regenerate the pictures in docs from the running code
+docs: dev ## regenerate the pictures and the command reference in docs from the running code
 	@$(BIN)/python docs/make_pictures.py
+	@$(BIN)/python docs/make_reference.py
 
 lock: dev ## re-pin requirements/*.txt (hashes, no addresses)
 	@cd requirements && for f in run dev; do CUSTOM_COMPILE_COMMAND="make lock" \
