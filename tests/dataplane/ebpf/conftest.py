@@ -22,10 +22,8 @@ def place(session_place: Place) -> Iterator[Place]:
 
 
 @pytest.fixture
-def plane(place: Place) -> Iterator[EbpfPlane]:
-    plane = place.plane()
-    yield plane
-    plane.detach()
+def plane(place: Place) -> EbpfPlane:
+    return place.plane()
 
 
 @pytest.fixture(scope="session")

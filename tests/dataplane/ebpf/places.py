@@ -72,6 +72,7 @@ class Place:
     ports6: list[int]
     """Of those on ::1."""
     _talkers: list[Talker] = field(default_factory=list)
+    _planes: list[EbpfPlane] = field(default_factory=list)
 
     def client(self) -> Talker:
         """A process in the cgroup."""
@@ -84,10 +85,13 @@ class Place:
 
     def plane(self, **options: Any) -> EbpfPlane:
         """A plane, installed or taken over."""
-        return EbpfPlane(self.cgroup, self.pins, **options)
+        self._planes.append(EbpfPlane(self.cgroup, self.pins, **options))
+        return self._planes[-1]
 
     def clear(self) -> None:
-        """Whatever a test left pinned."""
+        """Whatever a test left open or pinned."""
+        while self._planes:
+            self._planes.pop().detach()
         uninstall(self.pins)
 
     def end(self) -> None:

@@ -1,6 +1,7 @@
 """Installing, taking over, changing and removing: nothing is lost, nothing is left."""
 
 import ctypes
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,19 @@ from tests.dataplane.ebpf.places import (
 
 pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"
+building = import_module("fairlead.dataplane.ebpf.build")  # the package shows the function
 
 
 def names(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
+
+
+def test_the_sources_compile_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "_OPTIONS", (*building._OPTIONS, "-Werror"))
+    assert building.build(tmp_path / "x.o").stat().st_size > 10_000
+    assert names(tmp_path) == {"x.o"}
 
 
 def test_the_verifier_takes_every_program(place: Place, plane: EbpfPlane) -> None:
