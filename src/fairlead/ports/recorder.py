@@ -53,6 +53,8 @@ class Recorder(Protocol):
     """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`.
 
     Whatever is raised, nothing was recorded and the next call works as if this one had not been.
+    A recorder that puts off syncing promises less: what it returned outlives its process, and the
+    machine only from the next `sync` on. Before a head is anchored, it is synced.
     Sequence numbers grow; entries are not the only things that have one.
     """
 
@@ -74,7 +76,10 @@ class Recorder(Protocol):
         """Entries without a mark, oldest first."""
 
     def head(self) -> Head:
-        """The durable end of the chain."""
+        """The end of the chain."""
+
+    def sync(self) -> None:
+        """Make what was recorded outlive the machine, where a recorder puts that off."""
 
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""

@@ -88,7 +88,7 @@ class SegmentFile:
             raise
         return file
 
-    def append(self, line: bytes, *, at: int) -> None:
+    def append(self, line: bytes, *, at: int, sync: bool = True) -> None:
         """Write a line after the first `at` bytes; durable when it returns, else not there.
 
         Whatever lies beyond `at` belongs to an append that failed and was promised to nobody.
@@ -99,11 +99,16 @@ class SegmentFile:
         self._cut(at)
         try:
             _write_all(self._descriptor, line)
-            os.fdatasync(self._descriptor)
+            if sync:
+                self.sync()
         except BaseException:
             with suppress(OSError):  # if not now, then before the next line or at the next opening
                 self._cut(at)
             raise
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fdatasync(self._descriptor)
 
     def _cut(self, at: int) -> None:
         if os.fstat(self._descriptor).st_size != at:

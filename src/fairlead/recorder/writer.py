@@ -59,7 +59,9 @@ class FileRecorder:
     """Appends to a directory of segments; see the port for the promises.
 
     The oldest segment is dropped whole once `segment_count` are full: about the last 64 MiB of
-    decisions are kept by default. An entry larger than a segment has one for itself.
+    decisions are kept by default. An entry larger than a segment has one for itself. Without
+    `sync_each` lines are left to the kernel until `sync`: for a governor of five ticks a second,
+    to which a slow disk must not happen.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class FileRecorder:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         segment_count: int = SEGMENTS,
+        sync_each: bool = True,
     ) -> None:
         # With a single one, beginning the next would drop the entry that is being applied.
         require(segment_count >= 2, "a recorder keeps at least two segments")
         self._directory = Path(directory)
         self._segment_bytes, self._segment_count = segment_bytes, segment_count
+        self._sync_each = sync_each
         self._file: disk.SegmentFile | None = None
         self._lock: int | None = None
         try:
@@ -169,8 +173,17 @@ class FileRecorder:
             raise disk.fault(error, f"read {self._directory}") from error
 
     def head(self) -> Head:
-        """The durable end of the chain."""
+        """The end of the chain."""
         return Head(self._end.seq, self._end.hash.hex())
+
+    def sync(self) -> None:
+        """Have the disk take what the kernel still holds."""
+        if self._file is None:
+            raise InvariantBroken("an open recorder is synced")
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise disk.fault(error, "sync the record") from error
 
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
@@ -221,7 +234,7 @@ class FileRecorder:
             if not self._names_durable:
                 disk.sync_directory(self._directory)
                 self._names_durable = True
-            self._file.append(line.text, at=self._end.segment_bytes)
+            self._file.append(line.text, at=self._end.segment_bytes, sync=self._sync_each)
         except OSError as error:
             raise disk.fault(error, doing) from error
         self._end = self._end.after(line)
@@ -236,6 +249,8 @@ class FileRecorder:
                 self._parts[0].path.unlink(missing_ok=True)
                 del self._parts[0]
                 self._forget_dropped()
+            if self._file is not None and not self._sync_each:
+                self._file.sync()  # only the newest segment may end in what a machine forgot
             seq, chain = self._end.seq + 1, self._end.hash
             header = self._seal(header_body(seq, chain=chain, pending=sorted(self._pending)))
             file = disk.SegmentFile.create(path, header.text)
