@@ -206,7 +206,7 @@ def test_spares_added_are_spares_taken_away(groups: int, size: int, spares: int)
 def test_the_schema_is_json_and_names_the_fields() -> None:
     """For editors, the API's document and custom resources."""
     schema = json_schema()
-    assert set(schema) == {"Budget", "Run", "Node"}
+    assert set(schema) == {"Budget", "Run", "Node", "Reservation"}
     text = json.dumps(schema)
     for field in ("totalGPUs", "maxGPUHours", "aggregateCaps", "secretEnv", "minTotalGPUs"):
         assert f'"{field}"' in text

@@ -34,7 +34,7 @@ API_VERSION = "fairlead.dev/v1alpha1"
 DURATION_MS_MAX = 366 * 86_400_000
 RUN_MUTABLE = frozenset({"funding"})
 
-Kind = Literal["Budget", "Run", "Node"]
+Kind = Literal["Budget", "Run", "Node", "Reservation"]
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
@@ -93,6 +93,7 @@ SHAPES: dict[str, type[Manifest]] = {
     "Budget": BudgetManifest,
     "Run": RunManifest,
     "Node": NodeManifest,
+    "Reservation": ReservationManifest,
 }
 SPECS: dict[str, type[Spec]] = {
     "Budget": BudgetSpec,

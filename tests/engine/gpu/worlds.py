@@ -7,6 +7,7 @@ from typing import Any
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ledger import MemoryLedger
+from fairlead.ports.chance import Chance
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
@@ -96,15 +97,20 @@ class FakeExecutor:
 class World:
     """A control plane on fakes."""
 
-    def __init__(self, ledger: Ledger | None = None, *, config: Config | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger | None = None, *, config: Config | None = None,
+        chance: Chance | None = None,
+    ) -> None:  # fmt: skip
         self.now_ms = START
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()
-        self.config = config
+        self.config, self.chance = config, chance
         self.plane = self.open()
 
     def open(self) -> ControlPlane:
-        return ControlPlane(self.ledger, self.executor, lambda: self.now_ms, self.config)
+        return ControlPlane(
+            self.ledger, self.executor, lambda: self.now_ms, self.config, self.chance
+        )
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         for each in manifests:

@@ -413,7 +413,13 @@ class _Moment(Mapping[Key, Usage]):
 
     # `Mapping.get` would go through an exception for every unknown key.
     def get(self, key: Key, default: Any = None) -> Any:
-        return self[key] if key in self._accounts else default
+        known = self._known.get(key)
+        if known is None:
+            account = self._accounts.get(key)
+            if account is None:
+                return default
+            known = self._known[key] = account.usage(self._now_ms)
+        return known
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._accounts)

@@ -63,9 +63,13 @@ def consider(projection: Projection, spec: RunSpec, now_ms: int) -> Verdict:
 
 
 def _placed(spec: RunSpec, request: Request, output: dict[str, Any], nodes: list[Node]) -> Verdict:
-    elsewhere = any(Tier(line["tier"]).value.endswith("elsewhere") for line in output["plan"])
-    gang = to_gang(spec, without_spares(spec, output["gpus"]), elsewhere=elsewhere)
+    gang = to_gang(spec, without_spares(spec, output["gpus"]), elsewhere=elsewhere_of(output))
     return Verdict(request, output, gang, place(nodes, gang))
+
+
+def elsewhere_of(output: dict[str, Any]) -> bool:
+    """Whether a plan is paid, in part, by envelopes elsewhere: then it may be placed there too."""
+    return any(Tier(line["tier"]).value.endswith("elsewhere") for line in output["plan"])
 
 
 def fund_input(projection: Projection, request: Request, now_ms: int) -> dict[str, Any]:

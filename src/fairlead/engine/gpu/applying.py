@@ -14,7 +14,7 @@ from fairlead.core.gpu.funding import demotions
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.admit import consider
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import Stored
+from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.values import Author, Conflict, Denied, Forbidden, Refused
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.border import BadInput
@@ -23,6 +23,7 @@ from fairlead.schema.objects import (
     BudgetManifest,
     Manifest,
     NodeManifest,
+    ReservationManifest,
     RunManifest,
     spec_document,
     to_budget,
@@ -69,11 +70,12 @@ def judge(
     """What each manifest of a batch comes to; raises for the first that cannot be."""
     _refuse_repeated(wishes)
     budgets = _budgets_after(projection, wishes)
+    runs = {wish.key[1]: wish.given for wish in wishes if isinstance(wish.given, RunManifest)}
     steps = []
     for wish in wishes:
         before = projection.get(*wish.key)
         try:
-            may_apply(author, wish.given, before)
+            may_apply(projection, author, wish.given, runs)
             _check_version(wish, before)
             _check(projection, wish.given, before, budgets)
         except BadInput as error:
@@ -89,20 +91,41 @@ def judge(
     return steps
 
 
-def may_apply(author: Author, given: Manifest, before: Stored | None) -> None:
-    """Budgets and nodes are the operator's: a tenant that could edit its budget has none."""
-    if isinstance(given, RunManifest):
-        if not author.may_act_for(given.spec.owner):
-            raise Forbidden(f"{author.user} may not act for owner {given.spec.owner!r}")
+def may_apply(
+    projection: Projection, author: Author, given: Manifest, runs: Mapping[str, RunManifest]
+) -> None:
+    """Budgets and nodes are the operator's: a tenant that could edit its budget has none.
+
+    `runs` are those of the same batch: a reservation is its run's owner's.
+    """
+    if isinstance(given, RunManifest | ReservationManifest):
+        owner = _owner_of(projection, given, runs)
+        if not author.may_act_for(owner):
+            raise Forbidden(f"{author.user} may not act for owner {owner!r}")
     elif not author.admin:
         raise Forbidden(f"{author.user} may not change a {given.kind}")
+    before = projection.get(given.kind, given.metadata.name)
     if before is not None:
-        may_touch(author, before)
+        may_touch(projection, author, before)
 
 
-def may_touch(author: Author, stored: Stored) -> None:
+def _owner_of(
+    projection: Projection, given: RunManifest | ReservationManifest,
+    runs: Mapping[str, RunManifest],
+) -> str:  # fmt: skip
+    if isinstance(given, RunManifest):
+        return given.spec.owner
+    name = given.spec.run
+    if name in runs:
+        return runs[name].spec.owner
+    if name not in projection.runs:
+        raise BadInput("spec.run", f"names no run, {name!r}")
+    return projection.run_spec(name).owner
+
+
+def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
     """Whether an object that is there is this author's to change."""
-    owner = getattr(stored.spec, "owner", None) if stored.kind == "Run" else None
+    owner = projection.owner_of(stored) if stored.kind in ("Run", "Reservation") else None
     if not (author.admin or (owner is not None and author.may_act_for(owner))):
         raise Forbidden(f"{author.user} may not touch {stored.kind} {stored.name!r}")
 
@@ -113,6 +136,8 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
         _refuse_used_payers(projection, stored.name, keeping=set())
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and projection.waits_for_time(stored.name):
+        raise Refused("RunReserved", f"run {stored.name!r} is reserved; delete that first")
     elif stored.kind == "Node" and projection.taken.get(stored.name):
         raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
 
@@ -127,6 +152,8 @@ def preview(projection: Projection, given: Manifest, now_ms: int) -> dict[str, A
     if isinstance(given, BudgetManifest):
         lost = demotions(to_budget(name, given.spec), projection.accounts, now_ms)
         return {"unfunded": sorted(each.lease for each in lost)}
+    if isinstance(given, ReservationManifest):
+        return {"due": given.spec.earliest_start}
     return {"leases": sorted(set(projection.taken.get(name, {}).values()))}
 
 
@@ -189,12 +216,33 @@ def _check(
         for key, value in spec_document(given.spec).items():
             if key not in RUN_MUTABLE and before.document[key] != value:
                 raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
+    elif isinstance(given, ReservationManifest):
+        _check_reservation(projection, given, before)
     elif isinstance(given, NodeManifest) and before is not None:
         taken = projection.taken.get(name, {})
         if taken and (
             given.spec.devices <= max(taken) or given.spec.flavor != before.document["flavor"]
         ):
             raise Refused("DeviceInUse", f"node {name!r} has leased devices; drain it first")
+
+
+def _check_reservation(
+    projection: Projection, given: ReservationManifest, before: Stored | None
+) -> None:
+    """One reservation per run, made before the run starts; only its time can be changed."""
+    run, name = given.spec.run, given.metadata.name
+    if before is not None:
+        if before.document["run"] != run:
+            raise BadInput("spec.run", "cannot be changed; delete the reservation and make another")
+        if not projection.resolver.reservations[name].waits:
+            raise Refused("ReservationOver", f"reservation {name!r} was activated already")
+        return
+    if run in projection.reserved:
+        other = projection.reserved[run]
+        raise Refused("RunReserved", f"run {run!r} is reserved already, by {other!r}")
+    state = projection.runs.get(run)
+    if state is not None and state.phase is not Phase.PENDING:
+        raise Refused("NotPending", f"run {run!r} is {state.phase.value}")
 
 
 def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]) -> None:

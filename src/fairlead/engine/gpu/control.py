@@ -8,18 +8,32 @@ up and decides again, so nothing is spent twice. One lock; any thread may call.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fairlead.engine.gpu import checkpoint
+from fairlead.engine.gpu.conditions import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.state import Stored
-from fairlead.engine.gpu.status import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.values import NotFound
+from fairlead.ports.chance import Chance
 from fairlead.ports.executor import Executor
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Archived, Draft, Entry, HeadMoved, Ledger
 
 READ_AT_ONCE = 1_000
 RACES_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """A public source of chance with a round every so often, counted from 1."""
+
+    source: str
+    genesis_ms: int
+    period_ms: int
+
+    def round_after(self, now_ms: int) -> int:
+        """The first round that surely begins in the future, clocks a round apart included."""
+        return max(0, (now_ms - self.genesis_ms) // self.period_ms) + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,14 @@ class Config:
     near_limit_percent: int = NEAR_LIMIT_PERCENT
     checkpoint_every: int = 20_000
     """Entries between checkpoints: a start folds at most about as many."""
+    resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
+    """Whether anybody is made to give way: never; only shown who would; really."""
+    may_resolve: frozenset[str] = frozenset()
+    """Owners whose runs may be started by others giving way, besides by reservation."""
+    beacon: Beacon | None = None
+    """Where chance comes from that nobody here can know before; None: outcomes do not wait."""
+    hold_ms: int = 120_000
+    """How long a commitment that waits for its beacon keeps other runs of the flavor waiting."""
 
 
 class Core:
@@ -37,9 +59,10 @@ class Core:
 
     def __init__(
         self, ledger: Ledger, executor: Executor | None, now_ms: Callable[[], int],
-        config: Config | None = None,
+        config: Config | None = None, chance: Chance | None = None,
     ) -> None:  # fmt: skip
         self._ledger, self._executor, self._clock = ledger, executor, now_ms
+        self._chance = chance
         self.config = config or Config()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)

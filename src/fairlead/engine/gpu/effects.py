@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fairlead.engine.gpu.control import Core
+from fairlead.engine.gpu.resolver.cuts import kept_devices
 from fairlead.engine.gpu.settle import end_run
-from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.engine.gpu.state import Cut, Phase, RunState
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -23,6 +24,10 @@ class Effects(Core):
         """Jobs that this process asked for."""
         self._stopped_in_place: set[str] = set()
         """Jobs that this process paused."""
+        self._told: dict[str, int] = {}
+        """Runs that this process told of a smaller width, and of which cut."""
+        self._missing: set[str] = set()
+        """Jobs that are to end and that the executor does not know."""
         self.faults: dict[str, str] = {}
         """What the executor last failed at, by run or `*call`; for status pages and logs."""
 
@@ -48,18 +53,24 @@ class Effects(Core):
             "*running", lambda: running.update(executor.running())
         ):
             return
+        self._missing.clear()
         wanted = {state.job for state in self._projection.runs.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
             self._try(run, lambda run=run: executor.stop(run, 0))  # type: ignore[misc]
         for name, state in sorted(self._projection.runs.items()):
             if state.job is not None and self._has_process(name):
-                self._drive(executor, name, state, running - wanted)
+                self._drive(executor, name, state, running, running - wanted)
 
-    def _drive(self, executor: Executor, name: str, state: RunState, leaving: set[str]) -> None:
-        job = state.job or ""
-        if state.stopping:
-            self._try(name, lambda: executor.stop(name, self.config.grace_ms))
+    def _drive(
+        self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
+    ) -> None:
+        job, cut = state.job or "", state.cut
+        if state.stopping or (cut is not None and cut.preempts):
+            grace_ms = self.config.grace_ms if cut is None else cut.grace_ms
+            self._try(name, lambda: executor.stop(name, grace_ms))
+            if job not in running:
+                self._missing.add(name)  # ended already, or never started: no exit will come
             return
         fresh = job not in self._started
         if fresh:
@@ -68,6 +79,7 @@ class Effects(Core):
             if not self._try(name, lambda: executor.start(self._job(name, state)), starting=True):
                 return
             self._started.add(job)
+        self._tell(executor, name, state)
         if state.paused and job not in self._stopped_in_place:
             if self._try(name, lambda: executor.pause(name)):
                 self._stopped_in_place.add(job)
@@ -76,6 +88,17 @@ class Effects(Core):
         halted = job in self._stopped_in_place or (fresh and state.reason == "Resumed")
         if halted and not state.paused and self._try(name, lambda: executor.resume(name)):
             self._stopped_in_place.discard(job)
+
+    def _tell(self, executor: Executor, name: str, state: RunState) -> None:
+        """A run that is to shrink is told which devices it keeps, before they are taken."""
+        cut = state.cut
+        if cut is None or self._was_told(name, cut):
+            return
+        if self._try(name, lambda: executor.resize(name, kept_devices(state))):
+            self._told[name] = cut.since_ms
+
+    def _was_told(self, run: str, cut: Cut) -> bool:
+        return self._told.get(run) == cut.since_ms
 
     def _try(self, name: str, effect: Callable[[], object], *, starting: bool = False) -> bool:
         """One effect; a fault is kept for people and tried again at the next turn."""

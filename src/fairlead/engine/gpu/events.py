@@ -7,7 +7,9 @@ from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 
-_ABOUT = (("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
+_ABOUT = (
+    ("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"),
+)  # fmt: skip
 # Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts"})
 
@@ -20,7 +22,7 @@ def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
         about = {"kind": body["kind"], "name": body["name"]}
     else:
         for key, kind in _ABOUT:
-            if key in body:
+            if body.get(key) is not None:
                 about = {"kind": kind, "name": body[key]}
                 break
     return {
@@ -61,4 +63,4 @@ def _owner(
     if isinstance(body.get("owner"), str):
         return str(body["owner"])
     stored = None if about is None else projection.get(about["kind"], about["name"])
-    return getattr(stored.spec, "owner", None) if stored is not None else None
+    return None if stored is None else projection.owner_of(stored)

@@ -5,34 +5,46 @@ from typing import Any
 
 from fairlead.engine.gpu.admit import admission
 from fairlead.engine.gpu.applying import may_touch
-from fairlead.engine.gpu.effects import Effects
+from fairlead.engine.gpu.conditions import conditions
 from fairlead.engine.gpu.reports import Reports
+from fairlead.engine.gpu.resolver.cuts import preempted, shrink_draft
+from fairlead.engine.gpu.resolver.telling import OutcomeReports
 from fairlead.engine.gpu.settle import end_run, refunding
 from fairlead.engine.gpu.state import Phase, RunState, Stored
-from fairlead.engine.gpu.status import conditions
 from fairlead.engine.gpu.swap import swap
 from fairlead.engine.gpu.values import SYSTEM, Applied, Author, Refused
 from fairlead.ports.executor import Exit
 from fairlead.ports.ledger import Draft
 
 
-class ControlPlane(Effects, Reports):
+class ControlPlane(OutcomeReports, Reports):
     """The embedded control plane. `reconcile` is to be called after commands and every second."""
 
     # -- verbs ----------------------------------------------------------------------------------
 
-    def act(self, kind: str, name: str, verb: str, *, author: Author) -> dict[str, Any]:
-        """Run: cancel, pause, resume. Node: cordon, uncordon, drain, fail. Returns the object."""
-        return self.carry_out(kind, name, verb, author=author).object
+    def act(
+        self, kind: str, name: str, verb: str, *, author: Author, **parameters: Any
+    ) -> dict[str, Any]:
+        """One verb on one object, which is returned as it is then.
+
+        Run: cancel, pause, resume, nominate, denominate, shrink (`width`), resolve. Node: cordon,
+        uncordon, drain, fail.
+        """
+        return self.carry_out(kind, name, verb, author=author, **parameters).object
 
     def carry_out(
-        self, kind: str, name: str, verb: str, *, author: Author, dry_run: bool = False
-    ) -> Applied:
+        self, kind: str, name: str, verb: str, *, author: Author, dry_run: bool = False,
+        **parameters: Any,
+    ) -> Applied:  # fmt: skip
         """The same, with whether it changed anything; a dry run says which runs it would touch."""
         verbs: dict[tuple[str, str], Callable[[Stored, Author], list[Draft]]] = {
             ("Run", "cancel"): self._cancel,
             ("Run", "pause"): lambda stored, by: self._pause(stored, by, paused=True),
             ("Run", "resume"): lambda stored, by: self._pause(stored, by, paused=False),
+            ("Run", "nominate"): lambda stored, by: self._nominate(stored, by, nominated=True),
+            ("Run", "denominate"): lambda stored, by: self._nominate(stored, by, nominated=False),
+            ("Run", "shrink"): lambda stored, by: self._shrink(stored, by, **parameters),
+            ("Run", "resolve"): lambda stored, by: [],
             ("Node", "cordon"): lambda stored, by: self._cordon(stored, by, cordoned=True),
             ("Node", "uncordon"): lambda stored, by: self._cordon(stored, by, cordoned=False),
             ("Node", "drain"): lambda stored, by: self._vacate(stored, by, "Drained"),
@@ -44,7 +56,7 @@ class ControlPlane(Effects, Reports):
 
         def decide() -> list[Draft]:
             stored = self._stored(kind, name)
-            may_touch(author, stored)
+            may_touch(self._projection, author, stored)
             return found(stored, author)
 
         with self._lock:
@@ -53,9 +65,30 @@ class ControlPlane(Effects, Reports):
                 drafts = decide()
                 change = "configured" if drafts else "unchanged"
                 return Applied(self._document(kind, name), change, _touched(drafts))  # type: ignore[arg-type]
-            change = "configured" if self._commit(decide) else "unchanged"
+            before = self._projection.seq
+            if (kind, verb) == ("Run", "resolve"):
+                self._start_by_resolving(self._stored(kind, name), author)
+            elif (kind, verb) == ("Node", "drain") and self._resolves:
+                self._drain(self._stored(kind, name), author)
+            else:
+                self._commit(decide)
+            change = "configured" if self._projection.seq > before else "unchanged"
             self._touch_world()
             return Applied(self._document(kind, name), change)  # type: ignore[arg-type]
+
+    def _nominate(self, stored: Stored, author: Author, *, nominated: bool) -> list[Draft]:
+        if self._projection.runs[stored.name].nominated == nominated:
+            return []
+        body = {"run": stored.name, "nominated": nominated}
+        return [self._draft("run.nominated", author.user, body)]
+
+    def _shrink(self, stored: Stored, author: Author, *, width: int) -> list[Draft]:
+        return [
+            shrink_draft(
+                self._projection, stored.name, width, default_grace_ms=self.config.grace_ms,
+                now_ms=self._now(), author=author.user,
+            )
+        ]  # fmt: skip
 
     def _cancel(self, stored: Stored, author: Author) -> list[Draft]:
         state, now_ms = self._projection.runs[stored.name], self._now()
@@ -118,9 +151,12 @@ class ControlPlane(Effects, Reports):
         with self._lock:
             self._catch_up()
             now_ms = max(self._now(), now_ms or 0)
+            self._introduce()
             self._end_runs(now_ms)
             self._roll_over(now_ms, now_ms)
             self._settle(now_ms, now_ms)
+            self._proceed(now_ms)
+            self._reserve(now_ms)
             for name in self._projection.pending():
                 self._commit(lambda name=name: self._admit(name, now_ms))  # type: ignore[misc]
             self._touch_world()
@@ -139,7 +175,7 @@ class ControlPlane(Effects, Reports):
 
     def _admit(self, name: str, now_ms: int) -> list[Draft]:
         # Another replica may have started or removed it since the list was made.
-        if name not in self._projection.pending():
+        if name not in self._projection.pending() or self._held(name, now_ms):
             return []
         return admission(self._projection, name, now_ms)
 
@@ -151,6 +187,8 @@ class ControlPlane(Effects, Reports):
             until_ms = self._virtual_end(name, state)
             if until_ms is not None and until_ms <= now_ms:
                 endings.append((until_ms, name, None))  # type: ignore[arg-type]
+        told = {each.run for each in exits}
+        endings += [(now_ms, name, None) for name in sorted(self._missing - told)]  # type: ignore[misc]
         for time_ms, name, found in sorted(endings, key=lambda each: each[:2]):
             self._end(name, min(time_ms, now_ms), now_ms, found)
         self._acknowledge(exits)
@@ -174,15 +212,21 @@ class ControlPlane(Effects, Reports):
                 return []
             if found is not None and found.job != state.job:
                 return []  # an earlier start of the same run, settled when it was displaced
+            if found is None and self._has_process(name) and not _is_to_end(state):
+                return []
+            how: dict[str, Any] = {
+                "code": None if found is None else found.code,
+                "signal": None if found is None else found.signal,
+                "exit_reason": None if found is None else found.reason,
+            }
+            if _gave_way(state, end_ms):
+                return preempted(self._projection, name, end_ms=end_ms, now_ms=now_ms, **how)
             phase, reason, message = _verdict(state, found)
             if found is not None and found.reason is not None:
                 message = f"{message}: {found.reason}"
             return end_run(
                 self._projection, name, end_ms=end_ms, now_ms=now_ms, phase=phase, reason=reason,
-                message=message, lease_reason="Cancelled" if state.stopping else "Completed",
-                code=None if found is None else found.code,
-                signal=None if found is None else found.signal,
-                exit_reason=None if found is None else found.reason,
+                message=message, lease_reason="Cancelled" if state.stopping else "Completed", **how,
             )  # fmt: skip
 
         self._commit(decide)
@@ -224,6 +268,16 @@ def _touched(drafts: Iterable[Draft]) -> dict[str, Any]:
             {key: draft.body[key] for key in keys} for draft in drafts if draft.kind == "run.phase"
         ]
     }
+
+
+def _is_to_end(state: RunState) -> bool:
+    return state.stopping or (state.cut is not None and state.cut.preempts)
+
+
+def _gave_way(state: RunState, end_ms: int) -> bool:
+    """Whether a process ended because it was asked to give way, and not by itself before that."""
+    cut = state.cut
+    return cut is not None and cut.preempts and not state.stopping and end_ms >= cut.since_ms
 
 
 def _verdict(state: RunState, found: Exit | None) -> tuple[Phase, str, str]:

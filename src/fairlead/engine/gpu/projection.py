@@ -114,6 +114,14 @@ class Projection:
         require(isinstance(spec, RunSpec), "a Run has a run's spec")
         return spec  # type: ignore[return-value]
 
+    def owner_of(self, stored: Stored) -> str | None:
+        """Whose an object is: a reservation is its run's owner's."""
+        spec = stored.spec
+        if isinstance(spec, ReservationSpec):
+            run = self.get("Run", spec.run)
+            return None if run is None else self.owner_of(run)
+        return None if isinstance(spec, NodeSpec) else spec.owner
+
     def next_job(self, name: str) -> str:
         """The plan id of a run's next start; another run of the same name has another uid."""
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt

@@ -6,6 +6,7 @@ from typing import Any
 from fairlead.core.gpu import Usage
 from fairlead.core.gpu.charges import Part
 from fairlead.engine.gpu.projection import DayKey
+from fairlead.engine.gpu.resolver.fold import COUNTED
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.engine.gpu.status import lease_document
 from fairlead.engine.gpu.store import Rows, Store
@@ -161,6 +162,8 @@ class Reports(Store):
                 return {"object": document, "leases": paid}
             if kind == "Node":
                 return {"object": document, "runs": self._runs_on(name)}
+            if kind == "Reservation":
+                return {"object": document, "run": self._document("Run", document["spec"]["run"])}
             state = self._projection.runs[name]
             mine = [row for row in self.leases() if row["run"] == name]
             return {
@@ -169,7 +172,12 @@ class Reports(Store):
                 "cover": self._decision(state.cover_seq),
                 "placement": self._decision(state.place_seq),
                 "waitingFor": state.refusal["remedy"] if state.refusal else None,
+                "cut": self.why_cut(name),
             }
+
+    def why_cut(self, run: str) -> dict[str, Any] | None:
+        """What the last resolve did to a run; the resolver's part of the control plane knows."""
+        return None
 
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Plain values by metric name, each with its labels; counters never go down."""
@@ -183,6 +191,10 @@ class Reports(Store):
                     for result, count in sorted(projection.plans.items())
                 ],
                 "budget_lending_denied_total": _labelled(projection.denied),
+                **{
+                    name: [({}, projection.resolver.counters.get(name, 0))]
+                    for name in sorted(COUNTED.values())
+                },
                 "budget_gpu_hours_total": [
                     (labels, amount / 3_600_000) for labels, amount in _labelled(totals)
                 ],

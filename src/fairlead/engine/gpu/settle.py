@@ -12,9 +12,12 @@ from fairlead.ports.ledger import Draft
 
 def close_lease(
     projection: Projection, lease: LeaseFact, *, end_ms: int, reason: str, now_ms: int,
-    author: str = SYSTEM,
+    author: str = SYSTEM, outcome: int | None = None,
 ) -> Iterator[Draft]:  # fmt: skip
-    """A lease ends: what it used is posted, what it still held is void."""
+    """A lease ends: what it used is posted, what it still held is void.
+
+    `outcome` is the resolve that decided it, where one did.
+    """
     end_ms = max(end_ms, lease.start_ms)
     charge = projection.accounts.of_lease(lease.id).quote(lease.id, end_ms)
 
@@ -25,7 +28,9 @@ def close_lease(
         )  # fmt: skip
 
     payer = {"budget": lease.budget, "envelope": lease.envelope}
-    yield draft("lease.close", "close", {"run": lease.run, "end_ms": end_ms, "reason": reason})
+    cited = {} if outcome is None else {"outcome": outcome}
+    closed = {"run": lease.run, "end_ms": end_ms, "reason": reason, **cited}
+    yield draft("lease.close", "close", closed)
     yield draft(
         "charge.post",
         "post",
@@ -49,15 +54,21 @@ def end_run(
     projection: Projection, run: str, *, end_ms: int, now_ms: int, phase: Phase, reason: str,
     message: str, lease_reason: str, author: str = SYSTEM, **facts: Any,
 ) -> list[Draft]:  # fmt: skip
-    """All leases of a run close, and it is in another phase; ended, or waiting again."""
+    """All leases of a run close, and it is in another phase; ended, or waiting again.
+
+    Leases that an outcome has cut close with its reason and cite it, whatever ends the run.
+    """
     state = projection.runs[run]
+    cut = {} if state.cut is None else state.cut.leases
+    outcome = None if state.cut is None else state.cut.outcome
     drafts = [
         draft
         for lease in sorted(state.leases.values(), key=lambda each: each.id)
         for draft in close_lease(
-            projection, lease, end_ms=end_ms, reason=lease_reason, now_ms=now_ms, author=author
+            projection, lease, end_ms=end_ms, reason=cut.get(lease.id, lease_reason),
+            now_ms=now_ms, author=author, outcome=outcome if lease.id in cut else None,
         )
-    ]
+    ]  # fmt: skip
     body = {
         "run": run, "phase": phase.value, "reason": reason, "message": message,
         "ended_ms": end_ms, **facts,

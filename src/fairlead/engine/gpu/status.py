@@ -1,131 +1,13 @@
 """Objects as users see them: metadata, spec and a status worked out from the projection."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Usage, aggregate
+from fairlead.engine.gpu.conditions import NEAR_LIMIT_PERCENT, conditions
 from fairlead.engine.gpu.projection import Projection, node_spec
-from fairlead.engine.gpu.state import Condition, LeaseFact, Stored
+from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_time, hours
-
-NEAR_LIMIT_PERCENT = 90
-CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendingEntry")
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """One cap of a budget and what counts against it; hours in GPU-milliseconds."""
-
-    kind: str
-    name: str
-    limit: int
-    used: int
-    held: int
-    hours: bool
-
-    @property
-    def taken(self) -> int:
-        """Used and promised."""
-        return self.used + self.held
-
-    def text(self) -> str:
-        """For people."""
-        unit = "GPU-hours" if self.hours else "GPUs"
-        taken, limit = (
-            (f"{self.taken / 3_600_000:.2f}", f"{self.limit / 3_600_000:.2f}")
-            if self.hours
-            else (str(self.taken), str(self.limit))
-        )
-        return f"{self.kind} {self.name}: {taken} of {limit} {unit}"
-
-
-def gauges(projection: Projection, budget: Budget, now_ms: int) -> Iterator[Gauge]:
-    """Every cap of a budget that has a limit."""
-    usage = projection.accounts.at(now_ms)
-    for envelope in budget.envelopes:
-        used, lending = usage[budget.name, envelope.name], envelope.lending
-        yield from _pair(
-            "envelope", envelope.name, (envelope.gpus, envelope.max_hours_ms),
-            (used.gpus, used.used_ms, used.held_ms),
-        )  # fmt: skip
-        if lending.allow:
-            yield from _pair(
-                "lending", envelope.name, (lending.max_gpus, lending.max_hours_ms),
-                (used.lent_gpus, used.lent_used_ms, used.lent_held_ms),
-            )  # fmt: skip
-    for cap in budget.aggregate_caps:
-        used = aggregate(usage, budget.name, cap.envelopes)
-        yield from _pair(
-            "aggregate", cap.name, (cap.max_gpus, cap.max_hours_ms),
-            (used.gpus, used.used_ms, used.held_ms),
-        )  # fmt: skip
-
-
-def _pair(
-    kind: str, name: str, limits: tuple[int | None, int | None], used: tuple[int, int, int]
-) -> Iterator[Gauge]:
-    """GPUs and hours of one thing; `used` is GPUs, hours used, hours held."""
-    max_gpus, max_ms = limits
-    if max_gpus is not None:
-        yield Gauge(kind, name, max_gpus, used[0], 0, hours=False)
-    if max_ms is not None:
-        yield Gauge(kind, name, max_ms, used[1], used[2], hours=True)
-
-
-def conditions(
-    projection: Projection, stored: Stored, now_ms: int,
-    near_limit_percent: int = NEAR_LIMIT_PERCENT,
-) -> list[Condition]:  # fmt: skip
-    """The five conditions of a budget; `since_ms` moves only with the status."""
-    budget = projection.budgets[stored.name]
-    caps = list(gauges(projection, budget, now_ms))
-    near = [c for c in caps if c.limit and c.taken * 100 >= c.limit * near_limit_percent]
-    out = [c for c in caps if c.hours and c.taken >= c.limit]
-    over = [c for c in caps if c.taken > c.limit]
-    unused = list(_unused_entries(projection, budget))
-    ill = out or over
-    answers = {
-        "Healthy": (not ill, "CapExceeded" if over else "HoursUsedUp", "WithinCaps", ill),
-        "NearLimit": (bool(near), "AboveThreshold", "BelowThreshold", near),
-        "Exhausted": (bool(out), "HoursUsedUp", "HoursLeft", out),
-        "Overcommitted": (bool(over), "CapExceeded", "WithinCaps", over),
-    }
-    found = []
-    for name, (status, bad, good, about) in answers.items():
-        reason = bad if about else good
-        found.append((name, status, reason, "; ".join(cap.text() for cap in about)))
-    found.append(
-        (
-            "UnusedLendingEntry", bool(unused), "NoSuchOwner" if unused else "AllEntriesMatch",
-            "; ".join(unused),
-        )
-    )  # fmt: skip
-    described = []
-    for name, status, reason, message in found:
-        before = projection.conditions.get((stored.name, name))
-        since_ms = now_ms if before is None or before.status != status else before.since_ms
-        described.append(Condition(name, status, reason, message, stored.generation, since_ms))
-    return described
-
-
-def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
-    """Lending entries that match no owner of a budget or a run: most often a slip of the pen."""
-    if not any(envelope.lending.to for envelope in budget.envelopes):
-        return
-    owners = {other.owner for other in projection.budgets.values() if other.name != budget.name}
-    owners |= {projection.run_spec(name).owner for name in projection.runs}
-    owners.discard(budget.owner)
-    for envelope in budget.envelopes:
-        for entry in envelope.lending.to:
-            matches = any(
-                owner.startswith(entry[:-1]) if entry.endswith("*") else owner == entry
-                for owner in owners
-            )
-            if not matches or not envelope.lending.allow:
-                why = "matches no owner" if envelope.lending.allow else "is off: allow is false"
-                yield f"{envelope.name}: {entry!r} {why}"
 
 
 def object_document(
@@ -137,6 +19,8 @@ def object_document(
         status = budget_status(projection, stored, now_ms, near_limit_percent)
     elif stored.kind == "Run":
         status = run_status(projection, stored)
+    elif stored.kind == "Reservation":
+        status = reservation_status(projection, stored)
     else:
         status = node_status(projection, stored)
     return {
@@ -226,7 +110,7 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
     state = projection.runs[stored.name]
     return {
         "observedGeneration": stored.generation,
-        "phase": state.phase.value,
+        "phase": _phase(state, reserved=projection.waits_for_time(stored.name)),
         "reason": state.reason,
         "message": state.message,
         "since": format_time(state.since_ms),
@@ -246,6 +130,33 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
         "placeSeq": state.place_seq,
         "job": state.job,
         "attempts": state.attempt,
+        "reservation": projection.reserved.get(stored.name),
+        "nominated": state.nominated,
+        "lastOutcome": state.last_outcome,
+        "givesWay": None if state.cut is None else sorted(state.cut.leases),
+    }
+
+
+def _phase(state: RunState, *, reserved: bool) -> str:
+    """As users see it: a reserved run waits for its time, a shrunk one runs on with less."""
+    if state.phase is Phase.PENDING and reserved:
+        return "Reserved"
+    return "Shrunk" if state.phase is Phase.RUNNING and state.shrunk else state.phase.value
+
+
+def reservation_status(projection: Projection, stored: Stored) -> dict[str, Any]:
+    """Where a reservation stands, and what is missing."""
+    state = projection.resolver.reservations[stored.name]
+    return {
+        "observedGeneration": stored.generation,
+        "state": state.state,
+        "reason": state.reason,
+        "message": state.message,
+        "since": format_time(state.since_ms),
+        "shortfallGPUs": state.shortfall_gpus,
+        "outcome": state.outcome,
+        "activated": _time(state.activated_ms),
+        "released": _time(state.released_ms),
     }
 
 

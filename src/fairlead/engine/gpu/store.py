@@ -64,7 +64,7 @@ class Store(Core):
         def decide() -> Drafts:
             nonlocal before
             stored = self._stored(kind, name)
-            may_touch(author, stored)
+            may_touch(self._projection, author, stored)
             refuse_in_use(self._projection, stored)
             before = self._render(stored)
             body = {"kind": kind, "name": name, "uid": stored.uid}
@@ -112,7 +112,7 @@ class Store(Core):
             raise BadInput("kind", "must be Run: only runs are planned")
         with self._lock:
             self._catch_up()
-            may_apply(author, given, self._projection.get("Run", given.metadata.name))
+            may_apply(self._projection, author, given, {})
             return preview(self._projection, given, self._now())
 
     def events(self, after: int, limit: int) -> Rows:
@@ -159,7 +159,8 @@ class Store(Core):
             def decide() -> Drafts:
                 nonlocal steps
                 steps = judge(self._projection, wishes, author, self._now())
-                return [step.draft for step in steps if step.draft is not None]
+                drafts = [step.draft for step in steps if step.draft is not None]
+                return [*self._also(wishes), *drafts] if drafts else []
 
             self._commit(decide)
             self._refund(edited)
@@ -167,6 +168,10 @@ class Store(Core):
                 Applied(self._document(*wish.key), step.change)
                 for wish, step in zip(wishes, steps, strict=True)
             ]
+
+    def _also(self, wishes: Sequence[Wish]) -> Drafts:
+        """What is recorded before new objects, in the same step."""
+        return []
 
     def _judge(self, wishes: Sequence[Wish], author: Author) -> Steps:
         self._catch_up()

@@ -29,8 +29,9 @@ def _owner_pseudonym(projection: "Projection", entry: Entry, body: Body) -> None
 def _scope(projection: "Projection", entry: Entry, body: Body) -> None:
     chain = body["chain"]
     projection.resolver.chains[chain] = Chain(
-        chain, body["flavor"], body["location"], body["capped"], entry.seq
-    )
+        chain, body["flavor"], body["location"], body["capped"], entry.seq,
+        body["next_commitment"],
+    )  # fmt: skip
 
 
 def _commit(projection: "Projection", entry: Entry, body: Body) -> None:
@@ -67,10 +68,12 @@ def _final(projection: "Projection", entry: Entry, body: Body) -> None:
     resolver = projection.resolver
     outcome, chain = resolver.outcomes[body["commit_seq"]], resolver.chains[body["chain"]]
     chain.k, chain.published_seq, chain.open_seq = chain.k + 1, entry.seq, None
+    chain.commitment = body["next_commitment"]
     outcome.final_seq, outcome.label = entry.seq, body["label"]
     outcome.result_digest = body["result_digest"]
     if entry.kind == "gpu.resolve.void":
         outcome.stage, outcome.reason = Stage.VOID, body["reason"]
+        outcome.voided_by = entry.author
         del resolver.open_seqs[outcome.flavor]
         resolver.world_seq = entry.seq
     else:

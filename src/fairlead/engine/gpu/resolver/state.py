@@ -32,6 +32,8 @@ class Chain:
     capped: bool
     published_seq: int
     """The entry that fixed the entropy of the next outcome."""
+    commitment: str
+    """SHA-256 of that entropy."""
     k: int = 0
     """The number of the next outcome."""
     open_seq: int | None = None
@@ -66,6 +68,7 @@ class Outcome:
     label: str = ""
     reason: str = ""
     """Why it was given up."""
+    voided_by: str = ""
     cutting: dict[str, bool] = field(default_factory=dict)
     """Runs that still hold what they are to give up."""
 

@@ -1,0 +1,293 @@
+"""What people ask of the resolver: resolve a scope or a cap, forecast, void, add to the chance."""
+
+import re
+from typing import Any
+
+from fairlead.core.gpu import Forecast, Scope, ScopeCap, aggregate, forecast
+from fairlead.core.gpu.place import Gang
+from fairlead.engine.gpu.projection import node_spec
+from fairlead.engine.gpu.resolver.freeze import Places, freeze, in_scope, spared
+from fairlead.engine.gpu.resolver.names import Names, chain_of
+from fairlead.engine.gpu.resolver.protocol import Case, final_draft, show
+from fairlead.engine.gpu.resolver.reserving import Reserving, reservation_spec, starts_ms
+from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.engine.gpu.resolver.winner import deficit_of, free_at, need_of
+from fairlead.engine.gpu.state import Phase, Stored
+from fairlead.engine.gpu.store import Drafts
+from fairlead.engine.gpu.swap import swap
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.schema.border import BadInput
+from fairlead.schema.times import format_time
+
+_NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
+_VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
+
+
+class ResolverCommands(Reserving):
+    """The resolver as people use it."""
+
+    def resolve(
+        self, *, flavor: str, gpus: int, author: Author, location: dict[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Free so many GPUs somewhere, for maintenance: nobody is placed on them."""
+        _refuse_others(author)
+        scope = Scope(flavor, dict(location or {}))
+        return self._by_hand(Case("scope", scope, gpus, author.user), dry_run=dry_run)
+
+    def resolve_cap(
+        self, budget: str, cap: str, *, author: Author, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Free what a tightened budget does not pay for any more, among what that cap pays."""
+        _refuse_others(author)
+        with self._lock:
+            self._catch_up()
+            scope = self._cap_scope(budget, cap)
+            gpus = self._over(scope)
+        return self._by_hand(Case("cap", scope, gpus, author.user), dry_run=dry_run)
+
+    def _by_hand(self, case: Case, *, dry_run: bool) -> dict[str, Any]:
+        with self._lock:
+            self._catch_up()
+            shown = self._forecast(case)
+            if dry_run or self.config.resolver != "enforce" or not case.deficit_gpus:
+                return {"outcome": None, "forecast": shown}
+            if shown["shortfallGPUs"]:
+                raise Refused("NotEnough", f"{shown['shortfallGPUs']} GPUs would be missing if "
+                              "everybody in scope gave way")  # fmt: skip
+            outcome = self._begin(case)
+            self._touch_world()
+            return {"outcome": outcome.seq, "forecast": shown}
+
+    def forecast(self, kind: str, name: str) -> dict[str, Any]:
+        """What starting a run, or a reservation's, would take now: when, and who is at risk."""
+        with self._lock:
+            self._catch_up()
+            stored, at_ms = self._stored(kind, name), self._now()
+            run = reservation_spec(stored).run if kind == "Reservation" else name
+            if kind == "Reservation":
+                at_ms = max(at_ms, starts_ms(stored))
+            state = self._projection.runs.get(run)
+            if state is None or state.phase is not Phase.PENDING:
+                raise Refused("NotPending", f"run {run!r} is not waiting")
+            return self._outlook(run, at_ms)
+
+    def _outlook(self, run: str, at_ms: int) -> dict[str, Any]:
+        now_ms = self._now()
+        need = need_of(self._projection, run, now_ms)
+        nothing = {"cuts": [], "atRisk": [], "deficitGPUs": 0, "shortfallGPUs": 0, "scope": None}
+        if need.starts or need.gang is None:
+            start = format_time(at_ms) if need.starts else None
+            return {"starts": need.starts, "refusal": need.refusal, "earliestStart": start,
+                    "withoutCuts": start, **nothing}  # fmt: skip
+        deficit = deficit_of(self._projection, run, need.gang)
+        shown: dict[str, Any] = dict(nothing)
+        if deficit is not None:
+            shown = self._forecast(Case("run", deficit.scope, deficit.gpus, run=run))
+        possible = deficit is not None and not shown["shortfallGPUs"]
+        waiting = self._room_at(need.gang, at_ms)
+        cuts = self.config.resolver == "enforce" and possible
+        return {
+            "starts": False, "refusal": None, **shown, "withoutCuts": waiting,
+            "earliestStart": format_time(at_ms) if cuts else waiting,
+        }  # fmt: skip
+
+    def _room_at(self, gang: Gang, at_ms: int) -> str | None:
+        free_ms = free_at(self._projection, gang, self._now())
+        return None if free_ms is None else format_time(max(free_ms, at_ms))
+
+    def _forecast(self, case: Case) -> dict[str, Any]:
+        """Who would give way, by rule, and who might, with which odds; in clear."""
+        owner = None
+        if case.scope.cap is not None:
+            owner = self._projection.budgets[case.scope.cap.budget].owner
+        if self._chance is None:
+            raise Refused("NoChance", "this control plane has no master secret to draw lots with")
+        chain = chain_of(self._chance, case.scope, owner)
+        known = self._projection.resolver.chains.get(chain)
+        # Ties go by the pseudonyms of the very outcome that would come next.
+        names = Names(self._projection, self._chance, chain, 0 if known is None else known.k)
+        frozen = freeze(
+            self._projection, names, case.scope, case.deficit_gpus, beneficiary=case.run,
+            node=case.node,
+        )  # fmt: skip
+        return _shown(names, case, forecast(frozen.conflict))
+
+    def void(self, seq: int, reason: str, *, author: Author) -> dict[str, Any]:
+        """Give up an outcome that waits for its beacon; what it would have been is disclosed."""
+        _refuse_others(author)
+        if not reason.strip():
+            raise BadInput("reason", "must say why")
+
+        def decide() -> Drafts:
+            outcome = self._outcome(seq)
+            if outcome.stage is not Stage.COMMITTED or self._chance is None:
+                raise Refused("NotOpen", f"outcome {seq} is {outcome.stage.value}")
+            shown = show(
+                self._projection, self._chance, outcome, self._conflict(outcome),
+                self._beacon_value(outcome),
+            )  # fmt: skip
+            head = self._ledger.head().as_document()
+            return [
+                final_draft(
+                    self._chance, outcome, shown, commit_head=head, now_ms=self._now(),
+                    author=author.user, void=reason,
+                )
+            ]  # fmt: skip
+
+        with self._lock:
+            self._commit(decide)
+            return {"outcome": seq, "stage": self._outcome(seq).stage.value}
+
+    def add_nonce(self, owner: str, nonce: str, *, author: Author) -> dict[str, Any]:
+        """An owner's own bytes, for the next outcome: then nobody could have known its seed."""
+        if not author.may_act_for(owner):
+            raise Forbidden(f"{author.user} may not act for owner {owner!r}")
+        if not _NONCE.fullmatch(nonce):
+            raise BadInput("nonce", "must be 1 to 64 bytes in hex, lower case")
+        with self._lock:
+            self._catch_up()
+            if owner not in self._projection.resolver.owners:
+                raise NotFound("owner", owner)
+            body = {"owner": owner, "nonce": nonce}
+            self._commit(lambda: [self._draft("gpu.resolve.nonce", author.user, body)])
+            return body
+
+    def add_beacon(self, source: str, number: int, value: str, *, author: Author) -> dict[str, Any]:
+        """The value of a beacon's round, as its public source says; outcomes that wait go on."""
+        _refuse_others(author)
+        if not _VALUE.fullmatch(value):
+            raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
+        body = {"source": source, "round": number, "value": value}
+
+        def decide() -> Drafts:
+            known = self._projection.resolver.beacons.get(f"{source}/{number}")
+            if known is not None and known != value:
+                raise Refused("RoundKnown", f"round {number} of {source!r} has another value")
+            return [] if known is not None else [self._draft("gpu.beacon", author.user, body)]
+
+        with self._lock:
+            self._commit(decide)
+            self._proceed(self._now())
+            self._touch_world()
+            return body
+
+    # -- verbs of runs and nodes ----------------------------------------------------------------
+
+    def _start_by_resolving(self, stored: Stored, author: Author) -> None:
+        """A waiting run starts now, if need be by others giving way; for those who may ask that."""
+        run, now_ms = stored.name, self._now()
+        self._catch_up()
+        owner = self._projection.run_spec(run).owner
+        if not (author.admin or (author.may_act_for(owner) and owner in self.config.may_resolve)):
+            raise Forbidden(f"{author.user} may not have others give way for runs of {owner!r}")
+        state = self._projection.runs[run]
+        if state.phase is not Phase.PENDING or state.stopping:
+            raise Refused("NotPending", f"run {run!r} is not waiting")
+        need = need_of(self._projection, run, now_ms)
+        if need.refusal is not None:
+            raise Refused(need.refusal["code"], need.refusal["message"])
+        if need.gang is None:
+            return  # it fits: the next turn starts it
+        deficit = deficit_of(self._projection, run, need.gang)
+        why = self._hopeless(deficit)
+        if why is not None or deficit is None:
+            raise Refused("NoDevices" if why is None else why.reason, "" if why is None else
+                          why.message)  # fmt: skip
+        self._begin(Case("run", deficit.scope, deficit.gpus, author.user, run=run))
+
+    def _drain(self, stored: Stored, author: Author) -> None:
+        """Cordon a node; gangs with spares elsewhere go on, and the others give way in order."""
+        if not author.admin:
+            raise Forbidden(f"{author.user} may not touch Node {stored.name!r}")
+        name, flavor = stored.name, node_spec(stored).flavor
+        self._refuse_open(flavor)
+
+        def decide() -> Drafts:
+            drafts = self._cordon(self._stored("Node", name), author, cordoned=True)
+            for run in self._runs_on(name):
+                drafts += swap(self._projection, run, name, self._now(), author.user)
+            return drafts
+
+        self._commit(decide)
+        scope = Scope(flavor, {"node": name})
+        found = in_scope(self._projection, scope, Places(self._projection, name))
+        gpus = sum(
+            lease.gpus
+            for run, leases in found.items()
+            if spared(self._projection, run, None) is None
+            for lease in leases
+        )
+        if gpus:
+            self._begin(Case("drain", scope, gpus, author.user, node=name))
+
+    def _cordon(self, stored: Stored, author: Author, *, cordoned: bool) -> Drafts:
+        """The entries that take a node out of service; the control plane's verbs have it."""
+        raise NotImplementedError
+
+    # -- caps -----------------------------------------------------------------------------------
+
+    def _cap_scope(self, budget: str, cap: str) -> Scope:
+        """An aggregate cap by name; else an envelope, as a cap of its own."""
+        found = self._projection.budgets.get(budget)
+        if found is None:
+            raise NotFound("Budget", budget)
+        for each in found.aggregate_caps:
+            if each.name == cap:
+                members = tuple(sorted(each.envelopes))
+                return Scope(each.flavor, {}, ScopeCap(budget, cap, members))
+        for envelope in found.envelopes:
+            if envelope.name == cap:
+                return Scope(envelope.flavor, {}, ScopeCap(budget, cap, (cap,)))
+        raise NotFound("cap", f"{budget}/{cap}")
+
+    def _over(self, scope: Scope) -> int:
+        """GPUs above a cap's limit, or that its hours pay for no longer."""
+        cap = scope.cap
+        if cap is None:
+            return 0
+        budget = self._projection.budgets[cap.budget]
+        limits = {each.name: each.max_gpus for each in budget.aggregate_caps}
+        limits |= {
+            each.name: each.gpus
+            for each in budget.envelopes
+            if each.name == cap.name and each.name not in limits
+        }
+        used = aggregate(self._projection.accounts.at(self._now()), cap.budget, cap.envelopes)
+        limit = limits.get(cap.name)
+        unpaid = sum(
+            lease.gpus
+            for lease in self._projection.leases.values()
+            if lease.budget == cap.budget
+            and lease.envelope in cap.envelopes
+            and not self._projection.is_funded(lease.id)
+        )
+        return max(0 if limit is None else used.gpus - limit, unpaid)
+
+
+def _refuse_others(author: Author) -> None:
+    if not author.admin:
+        raise Forbidden(f"{author.user} may not use the resolver by hand")
+
+
+def _shown(names: Names, case: Case, outlook: Forecast) -> dict[str, Any]:
+    """A forecast in clear."""
+    withdrawn = {action.lease for action in outlook.withdrawn}
+    owners = {names.owner(owner): owner for owner in names.known_owners()}
+    return {
+        "scope": {"flavor": case.scope.flavor, "location": dict(case.scope.location)},
+        "deficitGPUs": case.deficit_gpus,
+        "shortfallGPUs": outlook.shortfall_gpus,
+        "cuts": [
+            {"run": names.runs[action.run], "lease": names.leases[action.lease],
+             "kind": action.kind.value, "gpus": action.gpus, "tier": action.tier.value}
+            for action in outlook.actions
+            if action.lease not in withdrawn
+        ],
+        "atRisk": [
+            {"run": names.runs[odds.token], "owner": owners[odds.owner], "tier": risk.tier.value,
+             "oneIn": odds.chance.denominator, "certain": risk.all_lost}
+            for risk in outlook.risks
+            for odds in risk.odds
+        ],
+    }  # fmt: skip

@@ -1,0 +1,384 @@
+"""The protocol of a fair chance: fixed beforehand, shown afterwards, never decided twice."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.core.canonical import canonical
+from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.control import Beacon
+from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
+from fairlead.ledger.master import MasterChance, open_master
+from fairlead.ports.faults import PermanentFault
+from fairlead.schema.border import BadInput, parse_json
+from fairlead.schema.kinds import KINDS
+from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
+from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
+from verify import fairlead_verify
+
+BOB = Author("bob", frozenset({"b"}))
+BEACON = Beacon("drand", START - 300_000, 30_000)
+
+
+def crowded(**config: Any) -> World:
+    """Two teams fill a node; a third has a reservation for half of it in an hour."""
+    world = world_of(**config)
+    world.apply(*(run(f"b{i}", owner="b", gpus=2) for i in range(2)),
+                *(run(f"c{i}", owner="c", gpus=1) for i in range(4)))  # fmt: skip
+    world.turn()
+    reserve(world, run("winner", gpus=4), hours=1)
+    world.turn(0.5)
+    return world
+
+
+def victims(world: World) -> list[str]:
+    return sorted(name for name, phase in phases(world).items() if phase == "Pending")
+
+
+# -- what a tenant can check ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cap", [False, True])
+def test_an_export_is_verified_without_fairlead(cap: bool) -> None:  # noqa: FBT001
+    """By the loser and by the public, against a kept head; any changed byte is found."""
+    if cap:
+        world = world_of(devices=16)
+        world.apply(run("m1", owner="b", gpus=4), run("m2", owner="b", gpus=4))
+        world.turn()
+        kept = world.ledger.head().head
+        world.apply(budget("b", "b", envelope(concurrency=4)))
+        world.plane.resolve_cap("b", "west", author=ADMIN)
+    else:
+        world = crowded()
+        kept = world.ledger.head().head
+        world.turn(0.5)
+    (outcome,) = outcomes(world)
+    assert outcome.stage is Stage.APPLIED
+    world.apply(budget("later"))
+    heads = ((kept.size, kept.root),)
+    data = world.plane.export_outcome(outcome.seq, author=BOB, heads=heads)
+    found = fairlead_verify.verify(data, list(heads))
+    assert found[0] == 0, found
+    public = world.plane.export_outcome(outcome.seq, author=ADMIN, public=True)
+    assert fairlead_verify.verify(public)[0] == 0
+    for name in ("b0", "c0", "winner", "team"):
+        assert f'"{name}"'.encode() not in public
+    assert b"secret" not in public
+    rng = random.Random(3)
+    for _ in range(60):
+        at = rng.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ (1 << rng.randrange(7))]) + data[at + 1 :]
+        assert fairlead_verify.verify(flipped, list(heads))[0] != 0, at
+
+
+def test_exports_open_the_names_of_those_who_ask_alone() -> None:
+    """Own owners, or one that is named; an admin says whose."""
+    world = crowded()
+    world.turn(0.5)
+    seq = outcomes(world)[0].seq
+    (opening,) = parse_json(world.plane.export_outcome(seq, author=BOB))["openings"]
+    assert opening["owner"] == "b"
+    assert {"kind": "run", "parts": ["b0"]} in opening["names"]
+    with pytest.raises(Forbidden):
+        world.plane.export_outcome(seq, author=BOB, owner="c")
+    with pytest.raises(BadInput, match="say whose names"):
+        world.plane.export_outcome(seq, author=ADMIN)
+    with pytest.raises(NotFound):
+        world.plane.export_outcome(1, author=BOB)
+    with pytest.raises(Refused, match="entries, not"):
+        world.plane.export_outcome(seq, author=BOB, heads=((10**6, "ab" * 32),))
+    mine, theirs = (world.plane.outcome(seq, author=each) for each in (BOB, ADMIN))
+    assert set(mine["names"].values()) < set(theirs["names"].values())
+    assert (mine["run"], theirs["run"]) == (None, "winner")
+    assert mine["result"]["resolved"] is True
+    assert [row["outcome"] for row in world.plane.outcomes()] == [seq]
+
+
+def test_explain_says_why_a_run_was_cut() -> None:
+    """By which outcome, with which odds, and whether chance or rules decided."""
+    world = crowded()
+    world.turn(0.5)
+    (loser, *_) = victims(world)
+    cut = world.plane.explain("Run", loser)["cut"]
+    assert (cut["outcome"], cut["drawn"], cut["kinds"]) == (
+        outcomes(world)[0].seq, True, ["RandomPreempt"],
+    )  # fmt: skip
+    assert cut["oneIn"] in (4, 8)
+    assert cut["label"] == "operator-trusted"
+    assert world.plane.explain("Run", "winner")["cut"] is None
+
+
+def test_the_recorded_decision_is_that_of_decide() -> None:
+    """`fairlead decide gpu.resolve` on the frozen conflict and the shown seed gives the result."""
+    world = crowded()
+    world.turn(0.5)
+    commit, draw = (
+        next(entry for entry in world.log if entry.kind == kind)
+        for kind in ("gpu.resolve.commit", "gpu.resolve.draw")
+    )
+    frozen = parse_json(world.ledger.blob_get(commit.body["conflict_digest"]))
+    decided = KINDS["gpu.resolve"].run(canonical({**frozen, "seed": draw.body["seed"]})).result
+    assert canonical(decided) == world.ledger.blob_get(draw.body["result_digest"])
+    assert commit.input_digest == decided["conflict_digest"]
+
+
+# -- chance ---------------------------------------------------------------------------------------
+
+
+def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
+    """Of owners with a stake alone; whose it is and what it is, everybody can see."""
+    world = crowded()
+    world.plane.add_nonce("b", "00ff", author=BOB)
+    world.plane.add_nonce("a", "aa", author=ADMIN)
+    with pytest.raises(Forbidden):
+        world.plane.add_nonce("c", "00", author=BOB)
+    with pytest.raises(BadInput, match="in hex"):
+        world.plane.add_nonce("b", "xyz", author=BOB)
+    with pytest.raises(NotFound):
+        world.plane.add_nonce("nobody", "00", author=ADMIN)
+    plain = crowded()
+    world.turn(0.5)
+    plain.turn(0.5)
+    (outcome,) = outcomes(world)
+    assert outcome.label == "verifiable"
+    assert [each["nonce"] for each in outcome.nonces] == ["00ff"]
+    assert world.plane._projection.resolver.nonces == {"a": "aa"}
+    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    assert fairlead_verify.verify(data)[0] == 0
+    seeds = [
+        next(e for e in each.log if e.kind == "gpu.resolve.draw").body["seed"]
+        for each in (world, plain)
+    ]
+    assert seeds[0] != seeds[1]
+
+
+def test_an_outcome_waits_for_its_beacon() -> None:
+    """Nobody is cut and nothing starts in between; the value decides, and is supplied once."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    assert (outcome.stage, victims(world)) == (Stage.COMMITTED, [])
+    assert outcome.beacon == {"source": "drand", "round": BEACON.round_after(world.now_ms)}
+    status = world.status("Reservation", "winner-slot")
+    assert (status["state"], status["outcome"]) == ("Pending", outcome.seq)
+    world.turn(0.001)
+    assert world.status("Reservation", "winner-slot")["reason"] == "Resolving"
+    with pytest.raises(Refused, match="not over"):
+        world.plane.resolve(flavor="H100", gpus=1, author=ADMIN)
+    number = outcome.beacon["round"]
+    with pytest.raises(Forbidden):
+        world.plane.add_beacon("drand", number, "ab" * 32, author=BOB)
+    with pytest.raises(BadInput, match="in hex"):
+        world.plane.add_beacon("drand", number, "", author=ADMIN)
+    world.plane.add_beacon("drand", number - 1, "00" * 32, author=ADMIN)
+    assert victims(world) == []
+    world.plane.add_beacon("drand", number, "ab" * 32, author=ADMIN)
+    world.plane.add_beacon("drand", number, "ab" * 32, author=ADMIN)
+    with pytest.raises(Refused, match="another value"):
+        world.plane.add_beacon("drand", number, "cd" * 32, author=ADMIN)
+    assert phases(world)["winner"] == "Running"
+    assert outcomes(world)[0].label == "verifiable"
+    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    assert fairlead_verify.verify(data)[0] == 0
+
+
+def test_a_commitment_that_waits_holds_others_for_a_while_only() -> None:
+    """What is free is meant for the winner; but an absent beacon does not stop the lab."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    world.plane.act("Run", "b0", "cancel", author=ADMIN)
+    world.apply(run("small", owner="c"))
+    world.turn(0.01)
+    assert phases(world)["small"] == "Pending"
+    world.turn(0.1)
+    assert phases(world)["small"] == "Running"
+
+
+def test_an_operator_voids_what_is_never_revealed() -> None:
+    """It discloses the entropy; the scope goes on with the next one, the reservation stays put."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    with pytest.raises(Forbidden):
+        world.plane.void(outcome.seq, "why not", author=BOB)
+    with pytest.raises(BadInput, match="must say why"):
+        world.plane.void(outcome.seq, " ", author=ADMIN)
+    world.plane.void(outcome.seq, "the beacon is down", author=ADMIN)
+    final = next(entry for entry in world.log if entry.kind == "gpu.resolve.void")
+    assert (final.author, final.body["reason"]) == ("root", "the beacon is down")
+    assert (final.body["seed"], final.body["result_digest"]) == (None, None)
+    assert final.body["entropy"] == CHANCE.entropy(outcome.chain, 0).hex()
+    with pytest.raises(Refused, match="is void"):
+        world.plane.void(outcome.seq, "again", author=ADMIN)
+    assert fairlead_verify.verify(world.plane.export_outcome(outcome.seq, author=BOB))[0] == 0
+    world.turn(0.01)
+    status = world.status("Reservation", "winner-slot")
+    assert (status["state"], status["reason"]) == ("Blocked", "OutcomeVoided")
+    assert victims(world) == []
+    world.config = replace(world.config, beacon=None)
+    world.plane = world.open()
+    place = {"region": "west", "cluster": "a", "domain": "d1"}
+    world.plane.resolve(flavor="H100", gpus=1, location=place, author=ADMIN)
+    last = outcomes(world)[-1]
+    assert (last.chain, last.k, last.stage) == (outcome.chain, 1, Stage.APPLIED)
+    assert fairlead_verify.verify(world.plane.export_outcome(last.seq, author=BOB))[0] == 0
+
+
+def test_a_void_with_a_known_value_says_what_the_outcome_would_have_been() -> None:
+    """Its winner was cancelled meanwhile: nobody is cut, and everything is shown."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    world.plane.act("Run", "winner", "cancel", author=ADMIN)
+    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    (outcome,) = outcomes(world)
+    assert (outcome.stage, outcome.reason) == (Stage.VOID, "the run that it was for is gone")
+    assert victims(world) == []
+    assert closed(world) == {}
+    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    assert parse_json(data)["result"]["resolved"] is True
+    assert fairlead_verify.verify(data)[0] == 0
+
+
+@pytest.mark.parametrize("how", ["reservation", "fits", "unpaid"])
+def test_nobody_is_cut_for_a_run_that_will_not_start(how: str) -> None:
+    """The reservation is gone, there is room by now, or its budget pays no longer: a void."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    if how == "reservation":
+        world.plane.delete("Reservation", "winner-slot", author=ADMIN)
+    elif how == "fits":
+        for name in ("b0", "b1"):
+            world.plane.act("Run", name, "cancel", author=ADMIN)
+    else:
+        world.apply(budget("a", "a", envelope(concurrency=1)))
+    before = len(closed(world))
+    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    assert outcomes(world)[0].stage is Stage.VOID
+    assert len(closed(world)) == before
+    world.turn(0.001)
+    if how == "fits":
+        assert phases(world)["winner"] == "Running"
+
+
+def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) -> None:
+    """What was fixed with one secret is not shown with another."""
+    world = crowded(beacon=BEACON)
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    world.chance = MasterChance(b"x" * 32)
+    world.plane = world.open()
+    with pytest.raises(PermanentFault, match="not the one"):
+        world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    first, second = open_master(tmp_path / "keys"), open_master(tmp_path / "keys")
+    assert first.owner_secret("a") == second.owner_secret("a") != first.owner_secret("b")
+    assert first.entropy("ab" * 32, 1) != first.entropy("ab" * 32, 2)
+    (tmp_path / "keys" / "chance.key").chmod(0o644)
+    with pytest.raises(PermanentFault, match="owner alone"):
+        open_master(tmp_path / "keys")
+    with pytest.raises(PermanentFault, match="32 bytes"):
+        MasterChance(b"short")
+
+
+# -- crashes --------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """A ledger whose process dies before, or right after, a given append."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger, self.lives, self.before = ledger, 10**9, True
+
+    def append(self, drafts: Any, **named: Any) -> Any:
+        self.lives -= 1
+        if self.lives < 0 and self.before:
+            raise Crash
+        done = self._ledger.append(drafts, **named)
+        if self.lives < 0:
+            raise Crash
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+
+def story(world: World) -> None:
+    """From an empty ledger to a winner that runs, as far as the process lives."""
+    world.turn(0.5)
+    world.turn(0.01)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_crash_at_any_point_changes_nothing_about_who_gives_way(before: bool) -> None:  # noqa: FBT001
+    """Killed at every append between commit and applied; the next process goes on with the same."""
+    calm = crowded()
+    story(calm)
+    expected, marks = victims(calm), [e.kind for e in calm.log if e.kind.startswith("gpu.resolve")]
+    assert expected
+    deaths = 0
+    for lives in range(40):
+        ledger = Mortal(MemoryLedger(time_ms=START))
+        world = crowded(ledger=ledger)
+        ledger.lives, ledger.before = lives, before
+        try:
+            story(world)
+        except Crash:
+            deaths += 1
+        else:
+            break
+        ledger.lives = 10**9
+        world.plane = world.open()
+        world.turn()
+        world.turn(0.5)
+        world.turn(0.01)
+        assert victims(world) == expected, lives
+        assert phases(world)["winner"] == "Running"
+        assert [e.kind for e in world.log if e.kind.startswith("gpu.resolve")] == marks
+        cited = [outcome for _, outcome in closed(world).values()]
+        assert len(set(cited)) == 1
+    assert deaths > 6
+
+
+def test_two_planes_on_one_ledger_make_one_outcome(tmp_path: Path) -> None:
+    """Both want to activate the same reservation; the second goes on with the first one's."""
+    ledger = SqliteLedger.open(tmp_path / "l.db", MemoryKeys(), time_ms=START)
+    world = crowded(ledger=ledger)
+    other = world.open()
+    world.now_ms += 3_600_000
+    other.reconcile(world.now_ms)
+    world.turn()
+    assert [entry.kind for entry in world.log].count("gpu.resolve.commit") == 1
+    assert phases(world)["winner"] == "Running"
+    assert ledger.verify().ok
+    ledger.close()
+
+
+def test_several_scopes_have_chains_of_their_own() -> None:
+    """The smallest scope that covers the deficit: a domain, else a cluster, else everywhere."""
+    world = world_of(devices=4, gpus=64)
+    for i in range(2, 4):
+        place = {"region": "west", "cluster": "a", "domain": f"d{i}"}
+        world.apply(node(f"n{i}", 4, location=place))
+    far = {"region": "east", "cluster": "z", "domain": "d9"}
+    world.apply(node("n9", 4, location=far))
+    world.apply(*(run(f"r{i}", owner="bc"[i % 2], gpus=2) for i in range(8)))
+    world.turn()
+    for size, location in (
+        (2, 3), (6, 2), (14, 0),
+    ):  # fmt: skip
+        reserve(world, run(f"w{size}", gpus=size))
+        world.turn(0.01)
+        scope = parse_json(world.ledger.blob_get(outcomes(world)[-1].conflict_digest))["scope"]
+        assert len(scope["location"]) == location, (size, scope)
+        world.plane.act("Run", f"w{size}", "cancel", author=ADMIN)
+        world.turn(0.01)
+    assert len({each.chain for each in outcomes(world)}) == 3

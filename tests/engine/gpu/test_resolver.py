@@ -1,0 +1,382 @@
+"""Reservations and resolves on the control plane, without processes: every cut is at once."""
+
+import pytest
+
+from fairlead.engine.gpu import Refused
+from fairlead.engine.gpu.resolver.state import Stage
+from tests.engine.gpu.resolving import closed, outcomes, phases, reservation, reserve, world_of
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run, state_of
+
+
+def test_a_reservation_that_fits_starts_at_its_time() -> None:
+    """Not before it, however much room there is; nobody gives way."""
+    world = world_of()
+    reserve(world, run("r", gpus=4), hours=2)
+    world.turn(1)
+    assert phases(world) == {"r": "Reserved"}
+    status = world.status("Reservation", "r-slot")
+    assert (status["state"], status["reason"]) == ("Pending", "NotDue")
+    world.turn(1)
+    assert phases(world) == {"r": "Running"}
+    status = world.status("Reservation", "r-slot")
+    assert (status["state"], status["activated"]) == ("Active", "2026-01-01T02:00:00Z")
+    assert outcomes(world) == []
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.turn()
+    assert world.status("Reservation", "r-slot")["state"] == "Released"
+
+
+def test_spares_then_steps_then_a_draw_make_room_for_a_reservation() -> None:
+    """The whole story at once: every closure cites the outcome, and the winner has its devices."""
+    world = world_of(devices=16, gpus=16)
+    world.apply(
+        run("spare", owner="b", gpus=2, groupGPUs=2, sparesPerGroup=2),
+        run("elastic", owner="b", gpus=6, groupGPUs=2,
+            malleable={"minTotalGPUs": 2, "stepGPUs": 2}),
+        run("gang-1", owner="c", gpus=3), run("gang-2", owner="c", gpus=3),
+    )  # fmt: skip
+    world.turn()
+    assert set(phases(world).values()) == {"Running"}
+    reserve(world, run("big", gpus=8), hours=1)
+    world.turn(1)
+    (outcome,) = outcomes(world)
+    assert outcome.stage is Stage.APPLIED
+    assert outcome.deficit_gpus == 8
+    found = phases(world)
+    assert found["big"] == "Running"
+    assert world.status("Reservation", "big-slot")["outcome"] == outcome.seq
+    assert world.status("Run", "spare")["spares"] == 0
+    preempted = [name for name, phase in found.items() if phase == "Pending"]
+    assert len(preempted) == 1
+    said = [entry.body for entry in world.log if entry.body.get("reason") == "Preempted"]
+    assert [(body["run"], body["outcome"]) for body in said] == [(preempted[0], outcome.seq)]
+    assert world.status("Run", preempted[0])["lastOutcome"] == outcome.seq
+    assert {cited for _, cited in closed(world).values()} == {outcome.seq}
+    kinds = sorted(reason for reason, _ in closed(world).values())
+    assert "RandomPreempt" in kinds
+    assert set(kinds) <= {"DropSpare", "Shrink", "RandomPreempt"}
+    applied = world.plane.metrics()
+    assert applied["resolver_invocations_total"] == [({}, 1)]
+    assert applied["resolver_lottery_draws_total"] == [({}, 1)]
+    assert sum(value for _, value in applied["resolver_spares_dropped_total"]) == kinds.count(
+        "DropSpare"
+    )
+    assert sum(value for _, value in applied["resolver_shrinks_total"]) == kinds.count("Shrink")
+    taken = [slot for row in world.plane.leases() for slot in row["slots"]]
+    assert len(taken) == len(set(taken))
+    again = world.open()
+    assert again._projection.leases == world.plane._projection.leases
+
+
+def test_the_order_of_entries_is_the_protocols() -> None:
+    """Scope and secrets long before, then commit, draw, closures, start, applied."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    kinds = world.kinds()
+    wanted = ["gpu.resolve.scope", "owner.pseudonym", "gpu.resolve.commit", "gpu.resolve.case",
+              "gpu.resolve.draw", "run.cut", "lease.close", "gpu.resolve.applied"]  # fmt: skip
+    places = [kinds.index(kind) for kind in wanted]
+    assert places == sorted(places)
+    budgets = [entry.seq for entry in world.log if entry.body.get("kind") == "Budget"]
+    secrets = [entry.seq for entry in world.log if entry.kind == "owner.pseudonym"]
+    assert [seq < budget for seq, budget in zip(secrets, budgets, strict=True)] == [True] * 3
+    assert phases(world) == {"old": "Pending", "new": "Running"}
+    before = len(world.log)
+    for _ in range(3):
+        world.turn(0.1)
+    assert len(world.log) == before, "who gave way waits, and cuts nobody"
+
+
+def test_a_preempted_run_starts_again_when_there_is_room() -> None:
+    """And never by itself against who took its place."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4, duration="2h"))
+    world.turn()
+    world.turn(1)
+    assert phases(world)["old"] == "Pending"
+    world.turn(1.5)
+    assert phases(world) == {"old": "Running", "new": "Completed"}
+    assert len(outcomes(world)) == 1
+
+
+def test_two_reservations_do_not_take_turns_in_cutting_each_other() -> None:
+    """The one that gave way is released: its run waits like any other."""
+    world = world_of(teams="ab")
+    reserve(world, run("first", owner="a", gpus=8))
+    world.turn()
+    assert phases(world)["first"] == "Running"
+    reserve(world, run("second", owner="b", gpus=8), hours=1)
+    world.turn(1)
+    assert phases(world) == {"first": "Pending", "second": "Running"}
+    status = world.status("Reservation", "first-slot")
+    assert (status["state"], status["reason"]) == ("Released", "Preempted")
+    for _ in range(3):
+        world.turn(0.1)
+    assert len(outcomes(world)) == 1
+
+
+def test_a_budget_shortfall_never_draws() -> None:
+    """Blocked with the refusal and what is short; started when the budget allows it."""
+    world = world_of(gpus=4)
+    world.apply(run("old", owner="b", gpus=4), run("older", owner="c", gpus=4))
+    world.turn()
+    reserve(world, run("big", gpus=6))
+    world.turn()
+    status = world.status("Reservation", "big-slot")
+    assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
+        "Blocked", "ConcurrencyCapExceeded", 2,
+    )  # fmt: skip
+    size = len(world.log)
+    world.turn(0.1)
+    assert len(world.log) == size, "the same answer is not said again"
+    assert outcomes(world) == []
+    world.apply(budget("a", "a", envelope(concurrency=6)))
+    world.turn()
+    assert phases(world)["big"] == "Running"
+    assert len(outcomes(world)) == 1
+
+
+def test_nobody_is_hurt_when_everything_would_not_be_enough() -> None:
+    """Blocked with the shortfall; tried again when the world changes."""
+    world = world_of(gpus=20)
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("huge", gpus=12))
+    world.turn()
+    status = world.status("Reservation", "huge-slot")
+    assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
+        "Blocked", "NotEnough", 4,
+    )  # fmt: skip
+    assert phases(world)["old"] == "Running"
+    assert "gpu.resolve.commit" not in world.kinds()
+    world.apply(node("n2", 4, location={"region": "west", "cluster": "a", "domain": "d1"}))
+    world.turn()
+    assert phases(world) == {"old": "Pending", "huge": "Running"}
+
+
+@pytest.mark.parametrize("mode", ["off", "dry-run"])
+def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
+    """It is said why the reservation waits; the forecast says who would give way."""
+    world = world_of(resolver=mode)
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    status = world.status("Reservation", "new-slot")
+    assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
+        "Blocked", "ResolverOff", 4,
+    )  # fmt: skip
+    found = world.plane.forecast("Reservation", "new-slot")
+    assert found["atRisk"] == [
+        {"run": "old", "owner": "b", "tier": "funded", "oneIn": 1, "certain": False}
+    ]
+    assert (found["deficitGPUs"], found["scope"]["location"]["domain"]) == (4, "d1")
+    assert phases(world)["old"] == "Running"
+    assert world.plane.resolve(flavor="H100", gpus=2, author=ADMIN)["outcome"] is None
+
+
+def test_one_resolve_for_one_activation() -> None:
+    """When what was freed is lost before the start, nobody is cut a second time."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8, command=["train"]), run("other", owner="c", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=8))
+    world.turn()
+    (outcome,) = outcomes(world)
+    assert outcome.stage is Stage.DRAWN
+    world.plane.act("Node", "n1", "cordon", author=ADMIN)
+    world.executor.end("old", world.now_ms + 5, signal=15)
+    world.turn(0.1)
+    assert outcomes(world)[0].stage is Stage.APPLIED
+    assert phases(world)["new"] == "Reserved"
+    world.turn(0.1)
+    status = world.status("Reservation", "new-slot")
+    assert (status["state"], status["reason"]) == ("Blocked", "NoDevices")
+    world.plane.act("Node", "n1", "uncordon", author=ADMIN)
+    world.turn(0.1)
+    assert phases(world)["new"] == "Running"
+    assert len(outcomes(world)) == 1
+
+
+def test_by_hand_for_a_scope() -> None:
+    """So many GPUs in a place; nobody is placed; not for tenants."""
+    world = world_of()
+    world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
+    world.turn()
+    shown = world.plane.resolve(flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN,
+                                dry_run=True)  # fmt: skip
+    assert sorted(row["oneIn"] for row in shown["forecast"]["atRisk"]) == [2, 2]
+    done = world.plane.resolve(flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN)
+    (outcome,) = outcomes(world)
+    assert (done["outcome"], outcome.stage) == (outcome.seq, Stage.APPLIED)
+    assert sorted(phases(world).values()) == ["Pending", "Running"]
+    with pytest.raises(Refused, match="would be missing"):
+        world.plane.resolve(flavor="H100", gpus=40, author=ADMIN)
+
+
+def test_a_tightened_budget_cuts_under_its_cap_only() -> None:
+    """Lowering demotes; `--cap` ends what that cap does not pay for, and nobody else."""
+    world = world_of(devices=16)
+    world.apply(run("mine-1", owner="b", gpus=4), run("mine-2", owner="b", gpus=4),
+                run("other", owner="c", gpus=8))  # fmt: skip
+    world.turn()
+    world.turn(1)
+    world.apply(budget("b", "b", envelope(concurrency=4)))
+    assert set(phases(world).values()) == {"Running"}
+    shown = world.plane.resolve_cap("b", "west", author=ADMIN, dry_run=True)
+    assert shown["forecast"]["deficitGPUs"] == 4
+    world.plane.resolve_cap("b", "west", author=ADMIN)
+    found = phases(world)
+    assert found["other"] == "Running"
+    assert sorted([found["mine-1"], found["mine-2"]]) == ["Pending", "Running"]
+    unfunded = [row for row in world.plane.leases() if not row["funded"]]
+    assert unfunded == []
+    assert world.plane.resolve_cap("b", "west", author=ADMIN)["outcome"] is None
+
+
+def test_nominated_runs_go_first() -> None:
+    """An owner offers its own; only they are drawn from, whatever the chance."""
+    world = world_of(devices=12)
+    world.apply(run("keep", owner="b", gpus=4), run("offer", owner="b", gpus=4),
+                run("other", owner="c", gpus=4))  # fmt: skip
+    world.turn()
+    world.plane.act("Run", "offer", "nominate", author=ADMIN)
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    assert phases(world) == {"keep": "Running", "offer": "Pending", "other": "Running",
+                             "new": "Running"}  # fmt: skip
+    world.plane.act("Run", "keep", "nominate", author=ADMIN)
+    world.plane.act("Run", "keep", "denominate", author=ADMIN)
+    assert world.status("Run", "keep")["nominated"] is False
+
+
+def test_a_run_may_be_started_by_resolving_by_those_who_may() -> None:
+    """An admin, or an owner that was allowed to; nobody else."""
+    from fairlead.engine.gpu import Author, Forbidden  # noqa: PLC0415 - only here
+
+    world = world_of(may_resolve=frozenset({"a"}))
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    world.apply(run("new", owner="a", gpus=4), run("no", owner="c", gpus=4))
+    world.turn()
+    with pytest.raises(Forbidden):
+        world.plane.act("Run", "no", "resolve", author=Author("carol", frozenset({"c"})))
+    world.plane.act("Run", "new", "resolve", author=Author("alice", frozenset({"a"})))
+    world.turn()
+    assert phases(world)["new"] == "Running"
+    with pytest.raises(Refused, match="not waiting"):
+        world.plane.act("Run", "new", "resolve", author=ADMIN)
+
+
+def test_draining_goes_through_the_resolver() -> None:
+    """Spares elsewhere take over, elastic runs shrink, the rest gives way; all cite the outcome."""
+    world = world_of(devices=8)
+    place = {"region": "west", "cluster": "a", "domain": "d1"}
+    world.apply(node("n2", 4, location=place))
+    world.apply(run("swaps", owner="b", gpus=2, groupGPUs=2, sparesPerGroup=2),
+                run("gang", owner="c", gpus=4))  # fmt: skip
+    world.turn()
+    on = {row["run"]: row["slots"] for row in world.plane.leases() if row["role"] == "Active"}
+    target = on["gang"][0].split("#")[0]
+    world.plane.act("Node", target, "drain", author=ADMIN)
+    for row in world.plane.leases():
+        assert all(not slot.startswith(f"{target}#") for slot in row["slots"])
+    (outcome,) = outcomes(world)
+    assert (outcome.cause, outcome.node) == ("drain", target)
+    reasons = {(reason, cited) for reason, cited in closed(world).values()}
+    assert ("RandomPreempt", outcome.seq) in reasons
+
+
+def test_a_reservation_is_checked_against_the_other_objects() -> None:
+    """A run that is there, waits, and has none; only its time can be changed."""
+    from fairlead.engine.gpu import Author, Forbidden  # noqa: PLC0415 - only here
+    from fairlead.schema.border import BadInput  # noqa: PLC0415 - only here
+
+    world = world_of()
+    with pytest.raises(BadInput, match=r"spec\.run: names no run"):
+        world.apply(reservation("s", "nobody"))
+    world.apply(run("r"))
+    with pytest.raises(Forbidden):
+        world.plane.apply(reservation("s", "r"), author=Author("bob", frozenset({"b"})))
+    world.apply(reservation("s", "r", 5))
+    with pytest.raises(Refused, match="reserved already"):
+        world.apply(reservation("t", "r"))
+    with pytest.raises(Refused, match="reserved"):
+        world.plane.delete("Run", "r", author=ADMIN)
+    world.apply(run("q"))
+    with pytest.raises(BadInput, match=r"spec\.run: cannot be changed"):
+        world.apply(reservation("s", "q"))
+    world.apply(reservation("s", "r", 0))
+    world.turn()
+    assert phases(world) == {"r": "Running", "q": "Running"}
+    with pytest.raises(Refused, match="activated already"):
+        world.apply(reservation("s", "r", 9))
+    with pytest.raises(Refused, match="is Running"):
+        world.apply(reservation("t", "q"))
+    world.plane.delete("Reservation", "s", author=ADMIN)
+    assert world.plane.list("Reservation") == []
+    assert phases(world)["r"] == "Running"
+
+
+def test_a_deleted_reservation_lets_its_run_wait_like_any_other() -> None:
+    """As soon as there is room."""
+    world = world_of()
+    reserve(world, run("r"), hours=9)
+    world.turn()
+    assert phases(world) == {"r": "Reserved"}
+    world.plane.delete("Reservation", "r-slot", author=ADMIN)
+    world.turn()
+    assert phases(world) == {"r": "Running"}
+
+
+def test_a_winner_that_is_malleable_asks_for_its_minimum() -> None:
+    """Nobody gives way for more than it takes to start."""
+    world = world_of()
+    world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
+    world.turn()
+    reserve(world, run("new", gpus=8, malleable={"minTotalGPUs": 2, "stepGPUs": 2}))
+    world.turn()
+    assert outcomes(world)[0].deficit_gpus == 2
+    assert world.status("Run", "new")["width"] == 4, "and takes what became free"
+
+
+def test_projections_are_equal_after_a_restart() -> None:
+    """From a checkpoint and from the log."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4), hours=1)
+    world.turn(1)
+    before = state_of(world)
+    world.plane = world.open()
+    assert state_of(world) == before
+    world.plane.checkpoint()
+    world.plane = world.open()
+    assert state_of(world) == before
+    world.turn(1)
+
+
+def test_groups_that_must_stay_together_get_a_place_whoever_is_drawn() -> None:
+    """Four domains, small gangs everywhere: the winner's group fits, and in one domain."""
+    for seed in range(6):
+        world = World(config=world_of().config, chance=type(world_of().chance)(bytes([seed]) * 32))
+        world.apply(*(budget(t, t, envelope(concurrency=32)) for t in "abc"))
+        for i in range(4):
+            place = {"region": "west", "cluster": "a", "domain": f"d{i}"}
+            world.apply(node(f"n{i}", 4, location=place))
+        world.apply(*(run(f"r{i}", owner="bc"[i % 2], gpus=1) for i in range(16)))
+        world.turn()
+        reserve(world, run("big", gpus=6, groupGPUs=3))
+        world.turn()
+        assert phases(world)["big"] == "Running", seed
+        mine = [row for row in world.plane.leases() if row["run"] == "big"]
+        for group in {row["group"] for row in mine}:
+            slots = [slot for row in mine if row["group"] == group for slot in row["slots"]]
+            assert len({slot.split("#")[0] for slot in slots}) == 1
+        freed = sum(1 for phase in phases(world).values() if phase == "Pending")
+        assert freed <= 6 + 3 * 2
