@@ -22,14 +22,14 @@ _STATUS = {("429", b"soft"): SOFT, ("503", b"hard"): HARD}
 _ERRNO = {errno.EAGAIN: SOFT, errno.ECONNREFUSED: HARD}
 
 
-def request(host: str, port: int, *, source_port: int = 0) -> str:
+def request(host: str, port: int, *, source: tuple[str, int] | None = None) -> str:
     """Send one request over a connection of its own."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if source_port:
-            connection.bind((socket.gethostbyname("localhost"), source_port))
+        if source is not None:
+            connection.bind(source)
             # Close with a reset: the port is to be used again at once.
             linger = struct.pack("ii", 1, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

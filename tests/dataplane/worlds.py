@@ -212,7 +212,7 @@ class RealWorld(World):
         return request(group.vip, group.port)
 
     def flow(self, group: RouteGroup, number: int) -> str:
-        return request(group.vip, group.port, source_port=flow_port(number))
+        return request(group.vip, group.port, source=flow_source(number))
 
     @contextlib.contextmanager
     def load(self, group: RouteGroup, clients: int, *, pause_s: float = 0.0) -> Iterator[Load]:
@@ -290,13 +290,12 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
-def flow_port(number: int) -> int:
-    """The source port of a flow."""
-    _FLOWS.setdefault(number, free_port())
-    return _FLOWS[number]
+def flow_source(number: int) -> tuple[str, int]:
+    """The client's address and port of a flow: loopback has addresses for every process."""
+    pid = os.getpid()
+    return f"127.{1 + pid // 250 % 250}.{1 + pid % 250}.{1 + number % 250}", 20_000 + number
 
 
-_FLOWS: dict[int, int] = {}
 _COUNTER = iter(range(10**9))
 
 
