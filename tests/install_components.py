@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
 from tests.ledger.postgres_server import missing_postgres
 from tests.verify.node import missing_node
@@ -18,6 +19,10 @@ from tests.verify.node import missing_node
 COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "node": (missing_node, ("nodejs",)),
     "postgres": (missing_postgres, ("postgresql", "postgresql-client")),
+    "cc": (lambda: _missing_program("cc"), ("gcc", "libc6-dev")),
+    "chromium": (missing_chromium, ("chromium",)),
+    "zsh": (lambda: _missing_program("zsh"), ("zsh",)),
+    "fish": (lambda: _missing_program("fish"), ("fish",)),
     "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),
     "ebpf": (missing_ebpf_packages, ("clang", "libbpf-dev", "libbpf1", "bpftool")),
 }

@@ -96,6 +96,11 @@ class UpConfig:
     allow_root: bool = False
     grace_ms: int = 30_000
     socket: Path | None = None
+    socket_mode: int | None = None
+    """None: 0660 where the socket belongs to a group, else everybody may knock."""
+    socket_group: int | None = None
+    discover: bool = True
+    """Whether this machine's own devices are told apart by what CUDA calls them."""
 
     @property
     def socket_path(self) -> Path:
@@ -121,11 +126,18 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     with open_file(config.data / FILE) as ledger:
         executor = LocalExecutor(
             config.data / "runs", allow_root=config.allow_root,
-            visible=discover().visible(os.uname().nodename),
+            visible=discover().visible(os.uname().nodename) if config.discover else None,
         )  # fmt: skip
         plane = ControlPlane(ledger, executor, _now_ms, Config(grace_ms=config.grace_ms))
-        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_path, _now_ms)
-        yield ControlServer(service, Listen(config.socket_path, config.port))
+
+        def log_parts(run: str) -> list[Path]:
+            path = executor.log_path(run)
+            return [] if path is None else [path]
+
+        service = Service(plane, ledger, Access(ledger, _now_ms), log_parts, _now_ms)
+        mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
+        listen = Listen(config.socket_path, config.port, mode, config.socket_group)
+        yield ControlServer(service, listen)
 
 
 def _now_ms() -> int:

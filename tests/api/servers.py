@@ -76,6 +76,19 @@ class Running:
         finally:
             connection.close()
 
+    @contextmanager
+    def open(self, path: str, *, token: str | None = None) -> Iterator[http.client.HTTPResponse]:
+        """A reply that goes on, over loopback."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        try:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            yield response
+        finally:
+            connection.close()
+
     def ok(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         reply = self.send(method, path, body, **more)
         assert reply.status == 200, reply

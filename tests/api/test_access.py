@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -119,7 +120,13 @@ def test_only_those_of_the_owner_see_commands_and_output(server: Running) -> Non
         ({"Origin": "null"}, 403),
         ({"Origin": "http://localhost:1"}, 403),
         ({"Origin": "http://localhost:{port}"}, 200),
+        ({"Origin": "https://localhost:{port}"}, 403),
+        ({"Host": "[::1]:{port}"}, 200),
+        ({"Host": "LOCALHOST:{port}"}, 200),
+        ({"Host": "localhost:{port}.evil.example"}, 403),
+        ({"Host": ""}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
@@ -128,9 +135,37 @@ def test_names_that_are_not_ours_are_not_answered(
 ) -> None:
     """DNS rebinding shows in Host, a page from elsewhere in Origin; a token does not help them."""
     given = {name: value.format(port=server.port) for name, value in headers.items()}
-    for token in (None, server.token("ada", "team-a")):
-        reply = server.send("GET", "/v1/budgets", tcp=True, token=token, headers=given)
-        assert reply.status == status
+    ada = server.token("ada", "team-a")
+    for method, path, body, token in (
+        ("GET", "/v1/budgets", None, None), ("GET", "/v1/budgets", None, ada),
+        ("GET", "/v1/watch?after=0&limit=1", None, None), ("GET", "/", None, None),
+        ("GET", "/page.js", None, None), ("GET", "/metrics", None, None),
+        ("POST", "/v1/plan", run("p"), ada),
+    ):  # fmt: skip
+        reply = server.send(method, path, body, tcp=True, token=token, headers=given)
+        assert reply.status == status, path
+
+
+def test_a_link_from_elsewhere_leads_to_the_page_and_to_nothing_else(server: Running) -> None:
+    """Following a link is harmless: who made it sees nothing. A frame or a request is not."""
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document"}  # fmt: skip
+    assert server.send("GET", "/", tcp=True, headers=link).status == 200
+    assert server.send("GET", "/v1/budgets", tcp=True, headers=link).status == 403
+    for change in ({"Sec-Fetch-Dest": "iframe"}, {"Sec-Fetch-Mode": "no-cors"},
+                   {"Host": "evil.example"}):  # fmt: skip
+        assert server.send("GET", "/", tcp=True, headers={**link, **change}).status == 403
+
+
+def test_two_hosts_are_none(server: Running) -> None:
+    """A request that names two hosts, or none at all, is not answered."""
+    for given in ("Host: localhost:{port}\r\nHost: evil.example\r\n", ""):
+        peer = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        head = given.format(port=server.port) + "Connection: close\r\n\r\n"
+        peer.sendall(b"GET /v1/budgets HTTP/1.1\r\n" + head.encode())
+        data = b"".join(iter(lambda: peer.recv(65536), b""))  # noqa: B023 - read at once
+        peer.close()
+        assert data.split()[1] in (b"400", b"403"), given
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from fairlead.cli.head_check import follow_keys, read_headers
 from tests.api.servers import Running, budget, manifest, node, run
 
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
@@ -27,7 +28,8 @@ def test_versions_guard_against_lost_updates(server: Running) -> None:
     now = server.ok("GET", path)
     assert now["spec"]["envelopes"][0]["concurrency"] == 6
     assert server.ok("PUT", path, now)["change"] == "unchanged"
-    assert server.ok("DELETE", path)["metadata"]["name"] == "edited"
+    gone = server.ok("DELETE", path)
+    assert (gone["object"]["metadata"]["name"], gone["change"]) == ("edited", "deleted")
     assert server.send("GET", path).status == 404
 
 
@@ -42,6 +44,13 @@ def test_a_dry_run_writes_nothing(server: Running) -> None:
     ]  # fmt: skip
     server.ok("DELETE", "/v1/objects/Node/box?dry_run=true")
     assert server.ok("POST", "/v1/plan", run("dry"))["funded"]
+    server.ok("PUT", "/v1/users/dry?dry_run=true", {"owners": ["team-a"]})
+    assert server.send("DELETE", "/v1/users/dry?dry_run=true").status == 404
+    made = server.ok("POST", "/v1/tokens?dry_run=true", {"user": "dry"})
+    assert (made["user"], made["id"], made["token"]) == ("dry", "", "")
+    for verb in ("cordon", "drain", "fail"):
+        act = server.ok("POST", f"/v1/objects/Node/box/actions/{verb}?dry_run=true")
+        assert act["change"] == "configured", verb
     assert server.ok("GET", "/v1/head")["size"] == size
 
 
@@ -90,21 +99,80 @@ def test_bad_queries_and_paths(server: Running) -> None:
     for path, status in (
         ("/v1/events?after=-1", 422), ("/v1/events?after=1_0", 422), ("/v1/events?x=1", 422),
         ("/v1/events?after=1&after=2", 422), ("/v1/budgets?x=1", 422), ("/v1/sponsors", 422),
-        ("/v1/objects/Pod", 422), ("/v1/objects/Run/none", 404), ("/v1/nothing", 404),
-        ("/v1/report?start=yesterday", 422), ("/v1/consistency?old=2&new=1", 422),
-        ("/v1/report?start=2026-02-01T00:00:00Z&end=2026-01-01T00:00:00Z", 422),
-        ("/v1/explain/Run/none", 404), ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422),
+        ("/v1/objects/Pod", 404), ("/v1/objects/Run/none", 404), ("/v1/nothing", 404),
+        ("/v1/consistency?old=2&new=1", 422), ("/v1/ledger?size=999999999", 422),
+        ("/v1/explain/Run/none", 404), ("/v1/explain/Lease/none", 404),
+        ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422),
     ):  # fmt: skip
         reply = server.send("GET", path)
         assert reply.status == status, (path, reply)
         assert reply.code
     assert server.send("PATCH", "/v1/budgets").status == 405
-    assert server.send("POST", "/v1/objects/Run/none/actions/cancel").status == 404
-    assert server.send("POST", "/v1/objects/Run/none/actions/fly").status == 409
-    several = {"manifests": [budget("whole"), run("broken", gpus=0)]}
-    reply = server.send("POST", "/v1/apply", several)
-    assert (reply.status, reply.json["error"]["path"]) == (422, "manifests[1].spec.totalGPUs")
-    assert server.send("GET", "/v1/objects/Budget/whole").status == 404
+    for target, status, code in (
+        ("Run/none/actions/cancel", 404, "NotFound"), ("Run/none/actions/fly", 404, "UnknownVerb"),
+        ("Pod/none/actions/cancel", 404, "UnknownKind"),
+        ("Run/none/actions/cordon", 409, "UnknownVerb"),  # a verb, but not one of runs
+        ("Budget/team-a/actions/drain", 409, "UnknownVerb"),
+        ("Lease/none/actions/cancel", 404, "UnknownVerb"),
+    ):  # fmt: skip
+        reply = server.send("POST", f"/v1/objects/{target}")
+        assert (reply.status, reply.code) == (status, code), target
+    assert server.send("DELETE", "/v1/objects/Lease/none").status == 403
+
+
+def test_several_manifests_are_one_step(server: Running) -> None:
+    """All or none: bad input, a stale version or somebody else's object leave nothing behind.
+
+    The error says which of them it is about; one may need what another brings.
+    """
+    stale = {**budget("team-a"), "metadata": {"name": "team-a", "resourceVersion": 1}}
+    for bad, status, path in (
+        (run("broken", gpus=0), 422, "manifests[1].spec.totalGPUs"),
+        (run("broken", surprise=1), 422, "manifests[1].spec.surprise"),
+        (budget("whole", 5), 422, "manifests[1].metadata.name"),
+        (stale, 409, "manifests[1]"), ([], 422, "manifests[1]"),
+    ):  # fmt: skip
+        reply = server.send("POST", "/v1/apply", {"manifests": [budget("whole"), bad]})
+        assert (reply.status, reply.json["error"]["path"]) == (status, path), reply
+        assert server.send("GET", "/v1/objects/Budget/whole").status == 404
+    size = server.ok("GET", "/v1/head")["size"]
+    together = [run("needs", owner="whole", gpus=99), budget("whole")]
+    done = server.ok("POST", "/v1/apply", {"manifests": together, "dry_run": True})["items"]
+    assert [each["change"] for each in done] == ["created", "created"]
+    assert done[0]["preview"]["refusal"]["code"] == "ConcurrencyCapExceeded", "not NoEnvelope"
+    assert server.ok("GET", "/v1/head")["size"] == size
+    server.apply(*together)
+    events = server.ok("GET", f"/v1/events?after={size}&limit=2")["items"]
+    assert [each["object"]["name"] for each in events] == ["needs", "whole"]
+    for kind, name in (("Run", "needs"), ("Budget", "whole")):
+        server.ok("DELETE", f"/v1/objects/{kind}/{name}")
+
+
+def test_a_window_that_ends_too_soon_is_said(server: Running) -> None:
+    """A window gates at the start only; whoever plans a longer run is warned."""
+    window = {"start": "2026-01-01T00:00:00Z", "end": "2120-01-01T00:00:00Z"}
+    server.apply(budget("windowed", window=window))
+    long = run("long", owner="windowed", duration="1h")
+    assert server.ok("POST", "/v1/plan", long)["warnings"] == []
+    endless = server.ok("POST", "/v1/plan", run("endless", owner="windowed"))["warnings"]
+    assert endless == [
+        "envelope windowed/main closes at 2120-01-01T00:00:00Z, and the run has no duration"
+    ]
+    server.ok("DELETE", "/v1/objects/Budget/windowed")
+
+
+def test_leases_are_explained_by_their_run(server: Running) -> None:
+    """The decisions that made them; leases are only looked at."""
+    server.apply(run("holder", duration="1h"))
+    server.until("running", lambda: server.status("Run", "holder")["phase"] == "Running")
+    (row,) = [row for row in server.ok("GET", "/v1/leases") if row["run"] == "holder"]
+    found = server.ok("GET", f"/v1/explain/Lease/{row['lease']}")
+    assert found["object"]["spec"]["run"] == "holder"
+    assert found["cover"]["output"]["funded"]
+    preview = server.ok("POST", "/v1/objects/Node/box/actions/drain?dry_run=true")["preview"]
+    moved = {each["run"]: each["phase"] for each in preview["runs"]}
+    assert moved["holder"] == "Pending"
+    server.ok("POST", "/v1/objects/Run/holder/actions/cancel")
 
 
 def test_a_run_is_really_run_and_charged(server: Running) -> None:
@@ -119,12 +187,8 @@ def test_a_run_is_really_run_and_charged(server: Running) -> None:
     assert log.data.startswith(b"devices ")
     assert len(log.data.split()[1].split(b",")) == 2
     assert server.send("GET", "/v1/runs/real/logs?tail=0").data == b""
-    rows = server.ok("GET", "/v1/report")
-    assert sum(row["gpu_hours"] for row in rows if row["owner"] == "team-a") > 0
-    assert any(row["kind"] == "idle" for row in rows)
-    text = server.send("GET", "/v1/report?format=csv")
-    assert text.headers["content-type"].startswith("text/csv")
-    assert text.data.splitlines()[0].startswith(b"kind,day,owner,payer")
+    rows = server.ok("GET", "/v1/report?by=run")
+    assert sum(row["gpu_hours"] for row in rows if row["run"] == "real") > 0
     explained = server.ok("GET", "/v1/explain/Run/real")
     assert explained["cover"]["output"]["funded"]
 
@@ -136,8 +200,10 @@ def test_a_run_is_paused_resumed_and_cancelled(server: Running) -> None:
     leases = [row for row in server.ok("GET", "/v1/leases") if row["run"] == "long"]
     assert [row["owner"] for row in leases] == ["team-b"]
     act = "/v1/objects/Run/long/actions/"
-    assert server.ok("POST", act + "pause")["status"]["paused"]
-    assert not server.ok("POST", act + "resume")["status"]["paused"]
+    paused = server.ok("POST", act + "pause")
+    assert (paused["change"], paused["object"]["status"]["paused"]) == ("configured", True)
+    assert server.ok("POST", act + "pause")["change"] == "unchanged"
+    assert not server.ok("POST", act + "resume")["object"]["status"]["paused"]
     assert server.send("DELETE", "/v1/objects/Run/long").status == 409
     server.ok("POST", act + "cancel")
     assert server.ended("long")["reason"] == "Cancelled"
@@ -174,6 +240,13 @@ def test_watchers_hear_of_everything_in_order(server: Running) -> None:
     told = [line for line in heard["sse"].splitlines() if line.startswith(b"data: ")]
     assert [json.loads(line[6:]) for line in told] == lines
     assert json.loads(heard["poll"])["items"][0] == lines[0]
+    # Cut off, a browser asks for the same address and says what it heard last.
+    resumed = server.send(
+        "GET", f"/v1/watch?after={after}&limit=1",
+        headers={"Accept": "text/event-stream", "Last-Event-ID": str(after + 1)},
+    )  # fmt: skip
+    assert f"id: {after + 2}\n".encode() in resumed.data
+    assert server.send("GET", "/v1/watch?limit=1", headers={"Last-Event-ID": "x"}).status == 422
 
 
 def test_every_reply_carries_the_head(server: Running) -> None:
@@ -185,6 +258,10 @@ def test_every_reply_carries_the_head(server: Running) -> None:
         size, root = reply.headers["fairlead-head"].split(":")
         assert int(size) > 0
         assert len(root) == 64
+        signed = read_headers({name.title(): text for name, text in reply.headers.items()})
+        assert signed is not None
+        own = server.ok("GET", f"/v1/ledger?size={size}")
+        assert isinstance(follow_keys(signed, own), dict), "signed with the ledger's key"
     head = server.ok("GET", "/v1/head")
     proof = server.ok("GET", f"/v1/consistency?old=1&new={head['size']}")
     assert proof["proof"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fairlead.ledger.place import open_file
@@ -187,3 +188,35 @@ def test_upkeep_keeps_the_ledger_verifiable(state: Path, tmp_path: Path) -> None
     assert audit("verify", "--head", held, state=state).returncode == 0
     lost = audit("verify", "--head", late, state=state)
     assert (lost.returncode, b"restored from a backup" in lost.stdout) == (1, True)
+
+
+def test_upkeep_can_be_tried_without_doing_it(state: Path, tmp_path: Path) -> None:
+    """--dry-run of every upkeep command: the same checks, a sentence, and nothing changed."""
+    ledger, copy = state / "ledger.db", tmp_path / "copy.db"
+    before = ledger.read_bytes(), sorted(path.name for path in (state / "keys").iterdir())
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for arguments in (("backup", copy), ("archive", archive, "--last", 6), ("rotate-key",)):
+        done = audit(*arguments, "--dry-run", state=state)
+        assert (done.returncode, b"(dry run)" in done.stdout) == (0, True), done
+    assert not copy.exists()
+    assert list(archive.iterdir()) == []
+    assert before == (ledger.read_bytes(), sorted(p.name for p in (state / "keys").iterdir()))
+    assert audit("archive", archive, "--last", 99, "--dry-run", state=state).returncode == 2
+    assert audit("backup", copy, state=state).returncode == 0
+    assert audit("backup", copy, "--dry-run", state=state).returncode == 3
+    restore = ("restore", copy, "--reason", "x", "--dry-run")
+    assert audit(*restore, state=state).returncode == 3, "a ledger is in the way"
+    ledger.rename(tmp_path / "old.db")
+    assert b"12 entries would be restored" in audit(*restore, state=state).stdout
+    assert not ledger.exists()
+    (state / "keys").rename(tmp_path / "away")
+    assert audit(*restore, state=state).returncode == 3, "the key is not there"
+
+
+def test_every_answer_is_yaml_too(state: Path) -> None:
+    """The same data as JSON."""
+    for arguments in (("head",), ("verify",), ("log", "--limit", 1)):
+        told = document(*arguments, "-o", "json", state=state)
+        said = audit(*arguments, "-o", "yaml", state=state).stdout
+        assert list(yaml.safe_load_all(said)) == [told], arguments

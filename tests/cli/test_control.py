@@ -1,42 +1,14 @@
 """The control plane's commands: outputs, exit codes, errors with the field, heads that are kept."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.api.servers import Running, budget, node, run, serving, short_folder
+from tests.api.servers import budget, run
+from tests.cli.shells import Shell
 from tests.e2e.planes import documents
-
-
-class Shell:
-    """Commands against a server that runs in this process."""
-
-    def __init__(self, server: Running, heads: Path) -> None:
-        self.server, self.heads = server, heads
-
-    def __call__(
-        self, *arguments: str, input: str | None = None, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "fairlead", *arguments],
-            input=input, capture_output=True, text=True, check=False, timeout=60,
-            env={**os.environ, "FAIRLEAD_SERVER": str(self.server.socket),
-                 "FAIRLEAD_HEADS": str(self.heads), **environment},
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    heads = tmp_path_factory.mktemp("heads") / "heads.json"
-    with short_folder() as folder, serving(folder) as running:
-        running.apply(node(), budget("team-a"))
-        yield Shell(running, heads)
 
 
 def test_what_is_got_can_be_applied_again(shell: Shell) -> None:
@@ -56,8 +28,10 @@ def test_exit_codes_and_the_offending_field(shell: Shell) -> None:
     """0 done, 1 refused, 2 bad usage or input, 3 fault; one line that says what and where."""
     bad = shell("apply", "-f", "-", input=documents(budget("new"), run("x", gpus=0)))
     assert (bad.returncode, bad.stderr) == (
-        2, "error: manifests[1].spec.totalGPUs: must be an integer between 1 and 100000, got 0\n",
-    )  # fmt: skip
+        2,
+        "error: standard input, document 2 (run/x): spec.totalGPUs: must be an integer between 1 "
+        "and 100000, got 0\n",
+    )
     assert shell("get", "budget", "new").returncode == 2
     assert shell("apply", "-f", "-", input="a: [").returncode == 2
     assert shell("apply", "-f", "-", input="").returncode == 2
@@ -103,33 +77,128 @@ def test_nodes_are_cordoned_and_drained(shell: Shell) -> None:
     assert shell("cancel", "moved").returncode == 0
     assert shell("delete", "run/moved", "--dry-run").stdout == "run/moved deleted (dry run)\n"
     assert shell("delete", "run/moved").returncode == 0
-    events = shell("watch", "--after", "0", "--limit", "3", "-o", "json").stdout.splitlines()
+    events = shell.ok("watch", "--after", "0", "--limit", "3", "-o", "json").splitlines()
     assert [json.loads(line)["seq"] for line in events] == [1, 2, 3]
+    about = shell.ok("watch", "run/moved", "--after", "0", "--limit", "2", "-o", "yaml")
+    assert [each["object"]["name"] for each in yaml.safe_load_all(about)] == ["moved", "moved"]
+    drained = shell.ok("watch", "--after", "0", "--limit", "4", "--owner", "team-a")
+    assert len(drained.splitlines()) == 4
 
 
-def test_a_rewritten_past_is_noticed(shell: Shell) -> None:
-    """The head of the last call is kept, and the next must continue it; 3 if it does not."""
-    assert shell("budgets").returncode == 0
-    kept = json.loads(shell.heads.read_text())
-    (where,) = [name for name in kept if name.endswith(".sock")]
-    shell.server.apply(budget("team-z"))
-    assert shell("budgets").returncode == 0
-    assert json.loads(shell.heads.read_text())[where]["size"] > kept[where]["size"]
-    for lie in ({"root": "0" * 64}, {"size": 10**6}, {"ledger": "another:0"}):
-        shell.heads.write_text(json.dumps({where: {**kept[where], **lie}}))
-        noticed = shell("budgets")
-        assert (noticed.returncode, "ledger" in noticed.stderr) == (3, True), lie
-    shell.heads.unlink()
-    assert shell("budgets").returncode == 0
+def test_every_writing_verb_has_a_dry_run(shell: Shell) -> None:
+    """It says what would happen, and nothing happens."""
+    shell.server.apply(run("dry-live", gpus=2, duration="1h"))
+    running = shell.server
+    running.until("running", lambda: running.status("Run", "dry-live")["phase"] == "Running")
+    size = running.ok("GET", "/v1/head")["size"]
+    manifest = documents(run("dry"), budget("dry"))
+    shown = shell.ok("apply", "-f", "-", "--dry-run", input=manifest)
+    assert shown.splitlines()[0] == "run/dry created (dry run)"
+    assert "starts now on" in shown
+    drained = shell.ok("drain", "box", "--dry-run").splitlines()
+    assert drained[0] == "node/box drained (dry run)"
+    assert drained[1].startswith("  run dry-live would be Pending (Drained)")
+    for arguments in (
+        ("submit", "-f", "-"), ("delete", "node/box"), ("cancel", "dry-live"),
+        ("pause", "run/dry-live"), ("cordon", "box"), ("uncordon", "box"),
+        ("users", "bind", "ada", "--owner", "team-a"), ("tokens", "create", "--user", "ada"),
+    ):  # fmt: skip
+        given = documents(run("dry")) if arguments[0] == "submit" else None
+        done = shell(*arguments, "--dry-run", input=given)
+        if arguments[0] == "delete":
+            assert (done.returncode, "drain it first" in done.stderr) == (1, True)
+        else:
+            assert (done.returncode, "dry run" in done.stdout + done.stderr) == (0, True), done
+    assert running.ok("GET", "/v1/head")["size"] == size
+    shell.ok("cancel", "dry-live")
 
 
-def test_completion_and_help(shell: Shell) -> None:
-    """Every shell gets a script that completes commands; every command has help."""
-    for name in ("bash", "zsh", "fish"):
-        assert "_FAIRLEAD_COMPLETE" in shell("completion", name).stdout
-    words = {"COMP_WORDS": "fairlead sp", "COMP_CWORD": "1", "_FAIRLEAD_COMPLETE": "bash_complete"}
-    assert "sponsors" in shell(**words).stdout
-    listed = shell("--help").stdout
-    for name in ("apply", "submit", "plan", "owes", "report", "tokens", "up"):
-        assert name in listed
-    assert "fairlead submit -f run.yaml" in shell("submit", "--help").stdout
+def test_every_read_command_speaks_json_and_yaml(shell: Shell) -> None:
+    """The same data in both; so do the results of verbs."""
+    shell.server.apply(run("spoken", duration="1h"))
+    running = shell.server
+    running.until("running", lambda: running.status("Run", "spoken")["phase"] == "Running")
+    for arguments in (
+        ("get", "runs"), ("get", "run", "spoken"), ("describe", "run/spoken"), ("budgets",),
+        ("explain", "run/spoken"), ("explain", "budget/team-a"), ("explain", "node/box"),
+        ("sponsors", "--owner", "team-a", "--flavor", "H100"), ("owes",), ("whoami",),
+        ("users", "list"), ("tokens", "list"), ("heads", "list"), ("pause", "spoken", "--dry-run"),
+        ("delete", "run/spoken", "--dry-run"), ("cordon", "box", "--dry-run"),
+        ("users", "bind", "x", "--dry-run"), ("report", "--by", "owner"),
+    ):  # fmt: skip
+        told = {}
+        for output in ("json", "yaml", "table"):
+            code, told[output] = shell.inside(*arguments, "-o", output)
+            refused = arguments[0] == "delete"
+            assert code == (1 if refused else 0), (arguments, output)
+        if not refused:
+            documents_ = list(yaml.safe_load_all(told["yaml"]))
+            found = json.loads(told["json"])
+            one = documents_[0] if len(documents_) == 1 else documents_
+            if isinstance(found, list) and not isinstance(one, list):
+                one = [one]
+            assert _shape(one) == _shape(found), arguments
+    shell.ok("cancel", "spoken")
+
+
+def _shape(value: object) -> object:
+    """What a document is made of; its numbers grow from one call to the next."""
+    if isinstance(value, dict):
+        return {key: _shape(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shape(each) for each in value]
+    return type(value).__name__ if not isinstance(value, str) else "str"
+
+
+def test_what_is_empty_or_misspelt_is_said(shell: Shell) -> None:
+    """On stderr, beside an empty table: what was asked for, and what there is."""
+    assert "owners are team-a" in shell("budgets", "--owner", "tem-a").stderr
+    assert "team-x holds no lease" in shell("leases", "--owner", "team-x").stderr
+    assert (
+        "lending: {allow: true" in shell("sponsors", "--owner", "team-a", "--flavor", "H100").stderr
+    )
+    assert "nobody ever borrowed" in shell("owes").stderr
+    shell.server.apply(run("train-7", gpus=99))
+    for arguments in (("get", "run", "train-8"), ("describe", "run/train-8"),
+                      ("explain", "run/train-8"), ("cancel", "train-8"), ("logs", "train-8"),
+                      ("delete", "run/train-8")):  # fmt: skip
+        done = shell(*arguments)
+        assert (done.returncode, done.stderr) == (
+            2, "error: there is no Run 'train-8'; did you mean 'train-7'?\n"
+        ), arguments  # fmt: skip
+    silent = shell("logs", "train-7")
+    assert (silent.returncode, silent.stdout) == (0, "")
+    shell.server.until("refused", lambda: shell.server.status("Run", "train-7")["refusal"])
+    assert (
+        "wrote nothing; it is Pending (ConcurrencyCapExceeded)" in shell("logs", "train-7").stderr
+    )
+    assert (
+        "FAIRLEAD_TOKEN_FILE"
+        in shell(
+            "cancel", "train-7", FAIRLEAD_SERVER=f"http://127.0.0.1:{shell.server.port}"
+        ).stderr
+    )
+    shell.ok("delete", "run/train-7")
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ("http://", "names no host"), ("http://127.0.0.1:99999", "ort"),
+        ("http://127.0.0.1:1", "no control plane answers"),
+    ],
+)  # fmt: skip
+def test_a_server_that_cannot_be(shell: Shell, server: str, said: str) -> None:
+    """Neither a traceback nor a guess: what is wrong with the address."""
+    done = shell("budgets", "--server", server)
+    assert done.returncode in (2, 3)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_token_is_never_sent_in_the_open(shell: Shell, tmp_path: Path) -> None:
+    """Only to this machine, or over https."""
+    (tmp_path / "token").write_text("flt_x")
+    done = shell("budgets", FAIRLEAD_SERVER="http://192.0.2.1:8470",
+                 FAIRLEAD_TOKEN_FILE=str(tmp_path / "token"))  # fmt: skip
+    assert (done.returncode, "in the open" in done.stderr) == (2, True)

@@ -119,29 +119,35 @@ class Access:
 
     # -- changes --------------------------------------------------------------------------------
 
-    def bind(self, user: User, *, author: str) -> dict[str, Any]:
+    def bind(self, user: User, *, author: str, dry_run: bool = False) -> dict[str, Any]:
         """Say for which owners a user acts, in place of what was said before."""
         body = {"name": user.name, "owners": sorted(set(user.owners)), "admin": user.admin}
-        self._record(USER, author, body)
+        if not dry_run:
+            self._record(USER, author, body)
         return body
 
-    def unbind(self, name: str, *, author: str) -> dict[str, Any]:
+    def unbind(self, name: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
         """Forget a user; their tokens stay, and act for nobody."""
         with self._lock:
             if name not in self._state.users:
                 raise NotFound("user", name)
         body = {"name": name, "owners": [], "admin": False, "gone": True}
-        self._record(USER, author, body)
+        if not dry_run:
+            self._record(USER, author, body)
         return {key: body[key] for key in ("name", "owners", "admin")}
 
-    def create_token(self, user: str, note: str, *, author: str) -> dict[str, Any]:
+    def create_token(
+        self, user: str, note: str, *, author: str, dry_run: bool = False
+    ) -> dict[str, Any]:
         """A new token; this is the only time its secret is seen."""
+        if dry_run:
+            return {**Token("", user, "", self._now_ms(), note).as_row(), "token": ""}
         secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
         body = {"id": token, "user": user, "digest": _digest(secret), "note": note}
         self._record(TOKEN, author, body)
         return {**self._state.tokens[token].as_row(), "token": secret}
 
-    def revoke(self, token: str, *, author: str) -> dict[str, Any]:
+    def revoke(self, token: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
         """From now on a token opens nothing."""
         with self._lock:
             found = self._state.tokens.get(token)
@@ -149,6 +155,8 @@ class Access:
                 raise NotFound("token", token)
             if found.revoked_ms is not None:
                 raise Conflict(f"token {token!r} was revoked before")
+            if dry_run:
+                return found.as_row()
             self._record(TOKEN, author, {"id": token, "user": found.user, "revoked": True})
             return self._state.tokens[token].as_row()
 

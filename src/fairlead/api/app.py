@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlead.api import objects, streams, tables
+from fairlead.api import objects, streams, tables, web
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
 from fairlead.api.gate import Gate
 from fairlead.api.openapi import document
@@ -25,6 +25,8 @@ _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
 }
 _log = structlog.get_logger("fairlead.api")
 
@@ -38,7 +40,7 @@ def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None])
 
     own = Endpoint("GET", "/openapi.json", "This document", openapi, dict[str, Any])
     by_path: dict[str, dict[str, Endpoint]] = {}
-    for each in (*ENDPOINTS, own):
+    for each in (*ENDPOINTS, *web.PAGES, own):
         by_path.setdefault(each.path, {})[each.method] = each
     answer = _Answer(service, gate, on_bug)
     routes = [_Path(path, answer.route(methods)) for path, methods in by_path.items()]

@@ -4,6 +4,7 @@ Parsing, limits, authentication, errors and the OpenAPI document all come from t
 so that none of them can be forgotten for one of them.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -24,6 +25,7 @@ DEPTH_MAX = 32
 ANONYMOUS = Author("anonymous")
 Needs = Literal["nothing", "user", "admin"]
 T = TypeVar("T", bound=msgspec.Struct)
+_FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
 
 
 class TooLarge(Exception):  # noqa: N818 - an expected no
@@ -43,6 +45,8 @@ class Call:
     query: Any
     body: Any
     request: Request
+    again: Callable[[], Author]
+    """Who asks, asked anew: a reply that goes on must end when its token is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +62,30 @@ class Endpoint:
     body: Any = None
     needs: Needs = "nothing"
     media: str = "application/json"
+    also: tuple[str, ...] = ()
+    """Other forms of the same answer, as text."""
     stream: Callable[[Service, Call], Awaitable[Response]] | None = None
     """An async function that answers with a response of its own."""
     errors: tuple[int, ...] = field(default=())
     any_kind: bool = False
     """Whether `{kind}` may be Lease, too: those are only looked at."""
+    page: bool = False
+    """For a browser: a link from elsewhere may lead here."""
 
     @property
     def statuses(self) -> tuple[int, ...]:
         """All that it may answer besides success; every one is a documented error."""
-        found = {400, 401, 403, 500, 503, *self.errors}
-        if self.query is not None or self.body is not None:
-            found.add(422)
+        found = {400, 401, 403, 422, 500, 503, *self.errors}
         if self.body is not None:
             found.add(413)
         if "{" in self.path:
-            found |= {404, 422}
+            found.add(404)
         return tuple(sorted(found))
 
 
 async def read_call(endpoint: Endpoint, gate: Gate, request: Request) -> Call:
     """Who asks for what; raises before anything is done."""
-    author = gate.author(request)
+    author = gate.author(request, page=endpoint.page)
     if endpoint.needs != "nothing" and author is None:
         raise Unauthenticated("without a token this server is only read")
     author = author or ANONYMOUS
@@ -91,7 +97,10 @@ async def read_call(endpoint: Endpoint, gate: Gate, request: Request) -> Call:
     body = None
     if endpoint.body is not None:
         body = _body(await _read(request), endpoint.body)
-    return Call(author, dict(request.path_params), query, body, request)
+    return Call(
+        author, dict(request.path_params), query, body, request,
+        again=lambda: gate.author(request) or ANONYMOUS,
+    )  # fmt: skip
 
 
 def _query(request: Request, shape: type[T]) -> T:
@@ -102,8 +111,13 @@ def _query(request: Request, shape: type[T]) -> T:
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$.")
-        raise BadInput(f"query.{where.rstrip('`')}" if where else "query", what) from None
+        text = str(error)
+    if match := _FIELD.fullmatch(text):
+        unknown = match["how"] == "contains unknown"
+        what = "is not a known parameter" if unknown else "is required"
+        raise BadInput(f"query.{match['name']}", what)
+    what, _, where = text.partition(" - at `$.")
+    raise BadInput(f"query.{where.rstrip('`')}" if where else "query", what)
 
 
 async def _read(request: Request) -> bytes:
@@ -136,7 +150,7 @@ def failure(error: Exception) -> Response | None:
     """An expected no as a reply; None for anything that nobody expected."""
     for kind, status, code in _ERRORS:
         if isinstance(error, kind):
-            path = error.path if isinstance(error, BadInput) else None
+            path = getattr(error, "path", None)  # of the field, or of the manifest in a batch
             message = error.message if isinstance(error, BadInput | Denied) else str(error)
             named = error.reason if isinstance(error, Denied) else code
             return problem(status, named, message, path)

@@ -29,10 +29,12 @@ class Gate:
     """What `Host` may be over TCP: name and port as a browser writes them."""
     origins: frozenset[str]
 
-    def author(self, request: Request) -> Author | None:
-        """Raises `Forbidden` or `Unauthenticated`."""
+    def author(self, request: Request, *, page: bool = False) -> Author | None:
+        """Raises `Forbidden` or `Unauthenticated`. `page`: links from elsewhere may lead here."""
         peer = getattr(request.state, "peer_uid", None)
         self._check_headers(request, local=peer is not None)
+        if not (page and _followed_link(request)):
+            _check_site(request)
         bearer = _bearer(request)
         if bearer is not None:
             author = self.access.author_of_token(bearer)
@@ -49,8 +51,17 @@ class Gate:
             raise Forbidden(f"this server is not called {', '.join(hosts) or 'nothing'!r}")
         if any(origin.lower() not in self.origins for origin in origins):
             raise Forbidden(f"requests from {origins[0]!r} are not answered")
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            raise Forbidden("requests from other sites are not answered")
+
+
+def _check_site(request: Request) -> None:
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Forbidden("requests from other sites are not answered")
+
+
+def _followed_link(request: Request) -> bool:
+    """Whether somebody followed a link: what sent them here learns nothing of what they see."""
+    wanted = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"))
+    return all(request.headers.get(name) == value for name, value in wanted)
 
 
 def _bearer(request: Request) -> str | None:

@@ -3,24 +3,39 @@
 from typing import Any
 
 from fairlead.api.endpoint import Call, Endpoint
+from fairlead.api.queries import DryRunQuery, OwnerQuery, PutQuery
 from fairlead.api.service import Service
 from fairlead.api.shapes import (
+    VERBS,
     ApplyBody,
     Change,
     Changes,
-    DryRunQuery,
     ObjectDocument,
     ObjectList,
-    OwnerQuery,
     Plan,
-    PutQuery,
 )
-from fairlead.engine.gpu import Applied, Author, NotFound
+from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
-from fairlead.schema.objects import read_manifest
+from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
+from fairlead.schema.times import format_time, parse_time
 
-KINDS = ("Budget", "Run", "Node", "Lease")
+KINDS = ("Budget", "Run", "Node", "Reservation", "Lease")
 _PRIVATE: dict[str, Any] = {"command": [], "env": {}, "secretEnv": {}, "workingDirectory": None}
+
+
+class NoSuchKind(NotFound):
+    """A path that names no kind of ours."""
+
+    def __init__(self, kind: str) -> None:
+        Denied.__init__(self, "UnknownKind", f"there are {', '.join(KINDS)}; no kind {kind!r}")
+
+
+class NoSuchVerb(NotFound):
+    """A path that names no verb of ours."""
+
+    def __init__(self, kind: str, verb: str) -> None:
+        known = ", ".join(VERBS.get(kind, ())) or "nothing"
+        Denied.__init__(self, "UnknownVerb", f"a {kind} can be asked to: {known}; not {verb!r}")
 
 
 def seen_by(author: Author, document: dict[str, Any]) -> dict[str, Any]:
@@ -36,9 +51,9 @@ def known_kind(call: Call, *, writable: bool = False) -> str:
     """The kind that a path names."""
     kind = call.path["kind"]
     if kind not in KINDS:
-        raise BadInput("path.kind", f"must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise NoSuchKind(kind)
     if writable and kind == "Lease":
-        raise BadInput("path.kind", "leases are written by the control plane alone")
+        raise Forbidden("leases are written by the control plane alone")
     return kind
 
 
@@ -74,18 +89,9 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
 
 
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
-    """Several: all are tried dry before the first is written."""
+    """Several in one step: all of them, or none."""
     body: ApplyBody = call.body
-    tried = []
-    for i, manifest in enumerate(body.manifests):
-        try:
-            tried.append(service.plane.apply(manifest, author=call.author, dry_run=True))
-        except BadInput as error:
-            path = "" if error.path == "$" else f".{error.path}"
-            raise BadInput(f"manifests[{i}]{path}", error.message) from None
-    if body.dry_run:
-        return {"items": [_change(each) for each in tried]}
-    done = [service.plane.apply(each, author=call.author) for each in body.manifests]
+    done = service.plane.apply_all(body.manifests, author=call.author, dry_run=body.dry_run)
     service.wake.set()
     return {"items": [_change(each) for each in done]}
 
@@ -95,27 +101,66 @@ def delete_object(service: Service, call: Call) -> dict[str, Any]:
     kind, name = known_kind(call, writable=True), call.path["name"]
     found = service.plane.delete(kind, name, author=call.author, dry_run=call.query.dry_run)
     service.wake.set()
-    return seen_by(call.author, found)
+    return {"object": seen_by(call.author, found), "change": "deleted", "preview": None}
 
 
 def act_on_object(service: Service, call: Call) -> dict[str, Any]:
     """A verb on one."""
-    kind = known_kind(call, writable=True)
-    found = service.plane.act(kind, call.path["name"], call.path["verb"], author=call.author)
+    kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
+    if kind not in KINDS:
+        raise NoSuchKind(kind)
+    if all(verb not in known for known in VERBS.values()) or kind == "Lease":
+        raise NoSuchVerb(kind, verb)
+    if verb not in VERBS.get(kind, ()):
+        raise Refused("UnknownVerb", f"a {kind} cannot {verb}")
+    done = service.plane.carry_out(kind, name, verb, author=call.author,
+                                   dry_run=call.query.dry_run)  # fmt: skip
     service.wake.set()
-    return seen_by(call.author, found)
+    return _change(done)
 
 
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """What submitting a run would lead to."""
-    return service.plane.plan(call.body, author=call.author)
+    found = service.plane.plan(call.body, author=call.author)
+    return {**found, "warnings": _closing(service, call.body, found["plan"])}
+
+
+def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> list[str]:
+    """Windows that end before the run does: a window gates at the start only, so it is said."""
+    given = read_manifest(manifest)
+    duration = given.spec.duration if isinstance(given, RunManifest) else None
+    until_ms = None if duration is None else service.now_ms() + parse_duration(duration, "")
+    found = []
+    for line in lines:
+        budget = service.plane.get("Budget", line["budget"])
+        for envelope in budget["spec"]["envelopes"] if budget else ():
+            window = envelope["window"]
+            if envelope["name"] != line["envelope"] or window is None:
+                continue
+            end_ms = parse_time(window["end"], "window.end")
+            if until_ms is None or until_ms > end_ms:
+                length = "no duration" if duration is None else f"a duration of {duration}"
+                found.append(
+                    f"envelope {line['budget']}/{line['envelope']} closes at "
+                    f"{format_time(end_ms)}, and the run has {length}"
+                )
+    return found
 
 
 def explain_object(service: Service, call: Call) -> dict[str, Any]:
-    """Why an object is as it is."""
-    kind = known_kind(call, writable=True)
-    found = service.plane.explain(kind, call.path["name"])
-    return {**found, "object": seen_by(call.author, found["object"])}
+    """Why an object is as it is; a lease is as it is because of its run."""
+    kind, name = known_kind(call), call.path["name"]
+    if kind != "Lease":
+        found = service.plane.explain(kind, name)
+        return {**found, "object": seen_by(call.author, found["object"])}
+    lease = service.plane.get(kind, name)
+    if lease is None:
+        raise NotFound(kind, name)
+    try:
+        run = service.plane.explain("Run", lease["spec"]["run"])
+    except NotFound:
+        return {"object": lease}
+    return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
 
 
 def _change(applied: Applied) -> dict[str, Any]:
@@ -134,17 +179,17 @@ ENDPOINTS = (
         errors=(409,),
     ),
     Endpoint(
-        "DELETE", _ONE, "Remove an object that nothing uses", delete_object, ObjectDocument,
+        "DELETE", _ONE, "Remove an object that nothing uses", delete_object, Change,
         DryRunQuery, None, "user", errors=(409,),
     ),
     Endpoint(
-        "POST", "/v1/apply", "Create or change several objects", apply_objects, Changes, None,
-        ApplyBody, "user", errors=(409,),
+        "POST", "/v1/apply", "Create or change several objects, all or none", apply_objects,
+        Changes, None, ApplyBody, "user", errors=(409,),
     ),
     Endpoint(
         "POST", _ONE + "/actions/{verb}",
         "Run: cancel, pause, resume. Node: cordon, uncordon, drain, fail", act_on_object,
-        ObjectDocument, None, None, "user", errors=(409,),
+        Change, DryRunQuery, None, "user", errors=(409,),
     ),
     Endpoint(
         "POST", "/v1/plan", "What submitting a run would lead to now", plan_run, Plan, None, dict,
@@ -152,6 +197,6 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/explain/{kind}/{name}", "Why an object is as it is", explain_object,
-        dict[str, Any],
+        dict[str, Any], any_kind=True,
     ),
 )  # fmt: skip

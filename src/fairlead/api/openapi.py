@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead import __version__
 from fairlead.api.endpoint import Endpoint
-from fairlead.api.shapes import Error, ObjectKind
+from fairlead.api.shapes import Error, ObjectKind, Verb
 from fairlead.schema.objects import SHAPES, Kind
 
 _REF = "#/components/schemas/{name}"
@@ -19,11 +19,16 @@ _TITLES = {
     404: "there is none", 409: "not in the present state", 413: "too large", 422: "bad input",
     500: "a fault", 503: "try again",
 }  # fmt: skip
+_HEADERS = {
+    "Fairlead-Head": "size:root of the ledger",
+    "Fairlead-Ledger": "id:epoch of the ledger",
+    "Fairlead-Signature": "time:key:signature of that head",
+}
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Everything a client needs to know."""
-    types = [each.answer for each in endpoints] + [Error, ObjectKind, Kind, *SHAPES.values()]
+    types = [each.answer for each in endpoints] + [Error, ObjectKind, Kind, Verb, *SHAPES.values()]
     types += [each.body for each in endpoints if each.body not in (None, dict)]
     types += [each.query for each in endpoints if each.query is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -57,18 +62,16 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
         ]  # fmt: skip
     schema = shown[str(each.answer)]
     content = {each.media: {"schema": schema}}
-    if each.path == "/v1/report":
-        content["text/csv"] = {"schema": {"type": "string"}}
+    content |= {media: {"schema": {"type": "string"}} for media in each.also}
     responses: dict[str, Any] = {"200": {"description": "done", "content": content}}
     for status in each.statuses:
         body = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
         responses[str(status)] = {"description": _TITLES[status], "content": body}
     for response in responses.values():
         response["headers"] = {
-            "Fairlead-Head": {
-                "description": "size:root of the ledger", "schema": {"type": "string"}
-            }
-        }  # fmt: skip
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in _HEADERS.items()
+        }
     found: dict[str, Any] = {
         "operationId": _operation_id(each), "summary": each.summary, "parameters": parameters,
         "responses": responses,
@@ -87,6 +90,8 @@ def _path_parameter(name: str, each: Endpoint, shown: dict[str, Any]) -> dict[st
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
     if name == "kind":
         schema = shown[str(ObjectKind if each.any_kind else Kind)]
+    elif name == "verb":
+        schema = shown[str(Verb)]
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

@@ -33,6 +33,8 @@ class Listen:
     port: int | None
     mode: int = 0o666
     """Of the socket: everybody may knock, the peer's credentials decide what for."""
+    group: int | None = None
+    """To whom the socket belongs besides its owner; with a mode of 0660, to nobody else."""
 
 
 class _Peer(H11Protocol):
@@ -58,7 +60,7 @@ class ControlServer:
     """Serves until a signal, or `stop`."""
 
     def __init__(self, service: Service, listen: Listen) -> None:
-        self._service, self._listen = service, listen
+        self.service, self._listen = service, listen
         self._sockets = [_unix(listen)]
         self.port: int | None = None
         if listen.port is not None:
@@ -90,11 +92,11 @@ class ControlServer:
     def stop(self) -> None:
         """From any thread: take no more requests, end the open ones."""
         self._server.should_exit = True
-        self._service.bell.ring(0, close=True)
+        self.service.bell.ring(0, close=True)
 
     async def _serve(self, *, signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        self._service.bell.attach(loop)
+        self.service.bell.attach(loop)
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
@@ -120,6 +122,9 @@ def _unix(listen: Listen) -> socket.socket:
                     raise PermanentFault(f"a server is running on {path} already")
             listen.socket.unlink()
         found.bind(path)
+        # Before it listens: until then nobody can connect, whatever the mode.
+        if listen.group is not None:
+            os.chown(path, -1, listen.group)
         os.chmod(path, listen.mode)
         found.listen(128)
     except OSError as error:
@@ -137,5 +142,7 @@ def _loopback(port: int) -> socket.socket:
         found.listen(128)
     except OSError as error:
         found.close()
-        raise PermanentFault(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from error
+        raise PermanentFault(
+            f"cannot listen on 127.0.0.1:{port}: {error.strerror} (another with --port)"
+        ) from error
     return found

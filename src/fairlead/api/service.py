@@ -56,17 +56,19 @@ class Service:
     plane: ControlPlane
     ledger: Ledger
     access: Access
-    log_path: Callable[[str], Path | None]
-    """Where a run's output is kept."""
+    log_parts: Callable[[str], list[Path]]
+    """Where a run's output is kept, oldest part first."""
     now_ms: Callable[[], int]
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it, and the loop takes a turn at once."""
     bell: Bell = field(default_factory=Bell)
 
     def head_headers(self) -> dict[str, str]:
-        """The ledger's head, for every reply: whoever keeps it will notice a changed past."""
-        head = self.ledger.head().head
+        """The signed head, for every reply: whoever keeps it will notice a changed past."""
+        signed = self.ledger.head()
+        head = signed.head
         return {
             "Fairlead-Head": f"{head.size}:{head.root}",
             "Fairlead-Ledger": f"{head.ledger}:{head.epoch}",
+            "Fairlead-Signature": f"{head.time_ms}:{head.key_id}:{signed.signature}",
         }

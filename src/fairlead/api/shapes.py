@@ -9,7 +9,13 @@ from fairlead.core.units import INTEGER_MAX
 from fairlead.schema.objects import Label
 
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
-ObjectKind = Literal["Budget", "Run", "Node", "Lease"]
+ObjectKind = Literal["Budget", "Run", "Node", "Reservation", "Lease"]
+Verb = Literal["cancel", "pause", "resume", "cordon", "uncordon", "drain", "fail"]
+VERBS: dict[str, tuple[Verb, ...]] = {
+    "Run": ("cancel", "pause", "resume"),
+    "Node": ("cordon", "uncordon", "drain", "fail"),
+}
+"""What can be asked of an object of each kind."""
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,15 +64,15 @@ class ObjectList(Shape):
 
 
 class Change(Shape):
-    """What became of a manifest; `preview` is what a dry run would have led to."""
+    """What became of an object; `preview` is what a dry run would have led to."""
 
     object: ObjectDocument
-    change: Literal["created", "configured", "unchanged"]
+    change: Literal["created", "configured", "unchanged", "deleted"]
     preview: dict[str, Any] | None
 
 
 class ApplyBody(Shape):
-    """Several manifests; all are checked before the first is applied."""
+    """Several manifests, judged together: all of them are applied, or none is."""
 
     manifests: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     dry_run: bool = False
@@ -87,85 +93,8 @@ class Plan(Shape):
     refusal: dict[str, Any] | None
     placement: dict[str, Any] | None
     starts: bool
-
-
-class BudgetRow(Shape):
-    """One envelope."""
-
-    budget: str
-    owner: str
-    envelope: str
-    flavor: str
-    location: dict[str, str]
-    limit_gpus: int
-    used_gpus: int
-    free_gpus: int
-    lent_gpus: int
-    limit_gpu_hours: float | None
-    used_gpu_hours: float
-    held_gpu_hours: float
-    free_gpu_hours: float | None
-    overdraft_gpu_hours: float
-    period_end: str | None
-    conditions: list[str]
-
-
-class LeaseRow(Shape):
-    """One open lease."""
-
-    lease: str
-    run: str
-    owner: str
-    role: str
-    group: int
-    slots: list[str]
-    gpus: int
-    budget: str
-    envelope: str
-    borrowed: bool
-    funded: bool
-    start: str
-    expected_end: str | None
-    gpu_hours: float
-
-
-class SponsorRow(Shape):
-    """One envelope that lends to the owner."""
-
-    owner: str
-    budget: str
-    envelope: str
-    location: dict[str, str]
-    free_gpus: int
-    lent_gpus: int
-    free_gpu_hours: float | None
-    open: bool
-    family: bool
-
-
-class OwesRow(Shape):
-    """What one owner borrowed of another: GPUs now, GPU-hours ever."""
-
-    borrower: str
-    lender: str
-    gpus: int
-    gpu_hours: float
-
-
-class ReportRow(Shape):
-    """GPU-hours of a day, owner and envelope; or the idle devices of a node."""
-
-    kind: Literal["usage", "idle"]
-    day: str
-    owner: str | None
-    payer: str | None
-    budget: str | None
-    envelope: str | None
-    borrowed: bool
-    gpu_hours: float
-    overdraft_gpu_hours: float
-    node: str | None
-    idle_gpus: int
+    warnings: list[str]
+    """What the plan does not decide and its owner should know, such as a window that ends."""
 
 
 class Event(Shape):
@@ -207,6 +136,16 @@ class Consistency(Shape):
     old: int
     new: int
     proof: list[str]
+
+
+class OwnEntry(Shape):
+    """An entry about the ledger itself (its beginning, a new key, a new epoch), and its proof."""
+
+    seq: int
+    entry: str
+    """The canonical bytes that were hashed."""
+    proof: list[str]
+    """Inclusion in the log of the size that was asked for."""
 
 
 class WhoAmI(Shape):
@@ -260,72 +199,6 @@ class TokenRow(Shape):
 
 
 class NewToken(TokenRow):
-    """A token and, this once, its secret."""
+    """A token and, this once, its secret; id and secret are empty in a dry run."""
 
     token: str
-
-
-class Nothing(Shape):
-    """No parameters."""
-
-
-class OwnerQuery(Shape):
-    """Only those of an owner."""
-
-    owner: Label | None = None
-
-
-class DryRunQuery(Shape):
-    """Whether to say only what would happen."""
-
-    dry_run: bool = False
-
-
-class PutQuery(DryRunQuery):
-    """`expected_version`: only if the object is still in that version; 0: only if there is none."""
-
-    expected_version: Count | None = None
-
-
-class EventsQuery(Shape):
-    """Where to begin, and how long to wait for something new."""
-
-    after: Count = 0
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    wait_s: Annotated[int, Meta(ge=0, le=60)] = 0
-
-
-class WatchQuery(Shape):
-    """Where to begin; without it, now. `limit`: end after so many."""
-
-    after: Count | None = None
-    limit: Annotated[int, Meta(ge=1, le=INTEGER_MAX)] | None = None
-
-
-class LogsQuery(Shape):
-    """`follow`: go on until the run has ended. `tail`: begin so many lines before the end."""
-
-    follow: bool = False
-    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
-
-
-class SponsorsQuery(Shape):
-    """Who asks, and for what."""
-
-    owner: Label
-    flavor: Label
-
-
-class ReportQuery(Shape):
-    """From and to as RFC 3339; the days that they touch. Default: the last 30 days."""
-
-    start: str | None = None
-    end: str | None = None
-    format: Literal["json", "csv"] = "json"
-
-
-class ConsistencyQuery(Shape):
-    """Two sizes."""
-
-    old: Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
-    new: Annotated[int, Meta(ge=1, le=INTEGER_MAX)]

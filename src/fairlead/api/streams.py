@@ -1,25 +1,25 @@
 """Replies that go on: events as they happen, and the output of runs."""
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from fairlead.api.endpoint import Call, Endpoint
+from fairlead.api.gate import Unauthenticated
+from fairlead.api.output import Output
+from fairlead.api.queries import EventsQuery, LogsQuery, WatchQuery
 from fairlead.api.service import Service
-from fairlead.api.shapes import Event, Events, EventsQuery, LogsQuery, WatchQuery
+from fairlead.api.shapes import Event, Events
 from fairlead.engine.gpu import Forbidden, NotFound
 from fairlead.schema.border import BadInput
 
 BATCH = 200
 ALIVE_S = 15  # a line now and then finds out that nobody listens any more
 POLL_S = 0.2
-CHUNK = 64 * 1024
 
 
 async def events(service: Service, call: Call) -> Response:
@@ -35,18 +35,18 @@ async def events(service: Service, call: Call) -> Response:
 async def watch(service: Service, call: Call) -> Response:
     """Events as they happen: server-sent events if the caller accepts those, else JSON lines."""
     sse = "text/event-stream" in call.request.headers.get("accept", "")
-    after = call.query.after
-    if after is None:
-        after = _resumed(call.request.headers.get("last-event-id"), service.bell.seq)
+    after = service.bell.seq if call.query.after is None else call.query.after
+    # A browser that was cut off asks for the same address, and says what it heard last.
+    after = _resumed(call.request.headers.get("last-event-id"), after)
     media = "text/event-stream" if sse else "application/x-ndjson"
     lines = _lines(service, after, call.query.limit, sse=sse)
     return StreamingResponse(lines, media_type=media, headers={"Cache-Control": "no-store"})
 
 
-def _resumed(given: str | None, newest: int) -> int:
+def _resumed(given: str | None, otherwise: int) -> int:
     """Where a browser that was cut off goes on."""
     if given is None:
-        return newest
+        return otherwise
     if not (given.isascii() and given.isdigit() and len(given) < 16):
         raise BadInput("headers.last-event-id", "must be the number of an event")
     return int(given)
@@ -70,9 +70,8 @@ async def _lines(
         for event in found[:left]:
             after = event["seq"]
             text = msgspec.json.encode(event)
-            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
-                after, event["kind"].encode(), text,
-            ) if sse else text + b"\n"  # fmt: skip
+            # Without a name: a page then hears of every kind, also of those it never heard of.
+            yield b"id: %d\ndata: %s\n\n" % (after, text) if sse else text + b"\n"
         if left is not None:
             left -= len(found[:left])
             if not left:
@@ -87,88 +86,39 @@ async def logs(service: Service, call: Call) -> Response:
     found = await run_in_threadpool(service.plane.get, "Run", name)
     if found is None:
         raise NotFound("Run", name)
-    if not call.author.may_act_for(found["spec"]["owner"]):
+    owner = found["spec"]["owner"]
+    if not call.author.may_act_for(owner):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
-    lines = _output(service, name, call.query)
+    lines = _output(service, call, name, owner)
     return StreamingResponse(lines, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
-async def _output(service: Service, name: str, query: LogsQuery) -> AsyncIterator[bytes]:
-    reader = _Output(service, name, query.tail)
+async def _output(service: Service, call: Call, name: str, owner: str) -> AsyncIterator[bytes]:
+    query: LogsQuery = call.query
+    reader = Output(lambda: service.log_parts(name), query.tail)
     yield b""
     while True:
         # Asked before reading: what was written before it ended is then surely read.
         over = not query.follow or await run_in_threadpool(_ended, service, name)
-        for chunk in await run_in_threadpool(lambda: list(reader.chunks())):
+        async for chunk in iterate_in_threadpool(reader.chunks()):
             yield chunk
-        if over or service.bell.closed:
+        if over or service.bell.closed or not _may_still_read(call, owner):
             reader.close()
             return
         await asyncio.sleep(POLL_S)
 
 
+def _may_still_read(call: Call, owner: str) -> bool:
+    """A token that was revoked, or a user that was unbound, hears nothing more."""
+    try:
+        return call.again().may_act_for(owner)
+    except (Unauthenticated, Forbidden):
+        return False
+
+
 def _ended(service: Service, name: str) -> bool:
     found = service.plane.get("Run", name)
     return found is None or found["status"]["phase"] in ("Completed", "Failed")
-
-
-class _Output:
-    """Reads a run's output; goes on with the next file when the old one was put aside."""
-
-    def __init__(self, service: Service, name: str, tail: int | None) -> None:
-        self._service, self._name, self._tail = service, name, tail
-        self._file: BinaryIO | None = None
-
-    def chunks(self) -> Iterator[bytes]:
-        """What is new."""
-        while True:
-            path = self._service.log_path(self._name)
-            if self._file is None:
-                self._file = _open(path, self._tail)
-                self._tail = None
-            if self._file is None:
-                return
-            while data := self._file.read(CHUNK):
-                yield data
-            if not _replaced(path, self._file):
-                return
-            self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _open(path: Path | None, tail: int | None) -> BinaryIO | None:
-    try:
-        file = path.open("rb") if path is not None else None
-    except FileNotFoundError:
-        return None
-    if file is not None and tail is not None:
-        _seek_tail(file, tail)
-    return file
-
-
-def _seek_tail(file: BinaryIO, lines: int) -> None:
-    """To the beginning of the last lines, from behind."""
-    end = at = file.seek(0, os.SEEK_END)
-    data = b""
-    while at > 0 and data.count(b"\n") <= lines:
-        step = min(CHUNK, at)
-        at = file.seek(at - step)
-        data = file.read(step) + data
-    parts = data.splitlines(keepends=True)
-    kept = parts[-lines:] if lines else []
-    file.seek(end - sum(map(len, kept)))
-
-
-def _replaced(path: Path | None, file: BinaryIO) -> bool:
-    try:
-        return path is not None and path.stat().st_ino != os.fstat(file.fileno()).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _json(value: Any) -> Response:
@@ -183,7 +133,8 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/events", "What happened after a number; waits if asked to", _unused,
              Events, EventsQuery, stream=events),
     Endpoint("GET", "/v1/watch", "What happens: server-sent events, or a line of JSON for each",
-             _unused, Event, WatchQuery, stream=watch, media="application/x-ndjson"),
+             _unused, Event, WatchQuery, stream=watch, media="application/x-ndjson",
+             also=("text/event-stream",)),
     Endpoint("GET", "/v1/runs/{name}/logs", "What a run wrote", _unused, str, LogsQuery,
              needs="user", stream=logs, media="text/plain"),
 )  # fmt: skip

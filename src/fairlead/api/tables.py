@@ -8,22 +8,25 @@ from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api.access import User
+from fairlead.api.chargeback import period_of, usage_rows
 from fairlead.api.endpoint import ANONYMOUS, Call, Endpoint
+from fairlead.api.idle import idle_rows
 from fairlead.api.metrics import CONTENT_TYPE, render
+from fairlead.api.queries import (
+    ConsistencyQuery,
+    DryRunQuery,
+    EntriesQuery,
+    ReportQuery,
+    SponsorsQuery,
+)
+from fairlead.api.rows import BudgetRow, LeaseRow, OwesRow, ReportRow, SponsorRow
 from fairlead.api.service import Service
 from fairlead.api.shapes import (
-    BudgetRow,
     Consistency,
-    ConsistencyQuery,
     HeadDocument,
     Health,
-    LeaseRow,
     NewToken,
-    OwesRow,
-    ReportQuery,
-    ReportRow,
-    SponsorRow,
-    SponsorsQuery,
+    OwnEntry,
     TokenBody,
     TokenRow,
     UserBody,
@@ -36,18 +39,22 @@ from fairlead.schema.times import parse_now
 
 REPORT_DAYS = 30
 DAY_MS = 86_400_000
+OWN_ENTRIES_MAX = 10_000
 
 
 def report(service: Service, call: Call) -> Any:
-    """GPU-hours for chargeback, as rows or as CSV."""
-    query, now_ms = call.query, service.now_ms()
-    end_ms = now_ms if query.end is None else parse_now(query.end, "query.end")
-    start_ms = end_ms - REPORT_DAYS * DAY_MS
-    if query.start is not None:
-        start_ms = parse_now(query.start, "query.start")
+    """GPU-hours for chargeback, then idle devices; as rows or as CSV."""
+    query: ReportQuery = call.query
+    end_ms = service.now_ms() if query.until is None else parse_now(query.until, "query.until")
+    if query.since is None:
+        start_ms = period_of(query.period, max(0, end_ms - REPORT_DAYS * DAY_MS)).start_ms
+    else:
+        start_ms = parse_now(query.since, "query.since")
     if start_ms > end_ms:
-        raise BadInput("query.start", "must not be after the end")
-    rows = service.plane.report(start_ms, end_ms)
+        raise BadInput("query.since", "must not be after the end")
+    start_ms -= start_ms % DAY_MS  # charges are kept by day
+    rows = usage_rows(service, query.by, query.period, start_ms, end_ms)
+    rows += idle_rows(service, query.period, start_ms, end_ms)
     if query.format == "json":
         return rows
     text = io.StringIO()
@@ -73,6 +80,27 @@ def consistency(service: Service, call: Call) -> dict[str, Any]:
     return {"old": old, "new": new, "proof": [each.hex() for each in proof]}
 
 
+def own_entries(service: Service, call: Call) -> list[dict[str, Any]]:
+    """How the ledger began, and the keys and epochs since: whom to believe, and why."""
+    newest = service.ledger.head().head.size
+    size = call.query.size or newest
+    if size > newest:
+        raise BadInput("query.size", f"must be at most {newest}")
+    found = [
+        entry
+        for kind in ("ledger.created", "key.rotated", "ledger.epoch")
+        for entry in service.ledger.entries(0, OWN_ENTRIES_MAX, kind=kind)
+        if entry.seq <= size
+    ]
+    return [
+        {
+            "seq": entry.seq, "entry": entry.data.decode(),
+            "proof": [each.hex() for each in service.ledger.inclusion(entry.seq, size)],
+        }
+        for entry in sorted(found, key=lambda each: each.seq)
+    ]  # fmt: skip
+
+
 def whoami(service: Service, call: Call) -> dict[str, Any]:
     """Who the server takes the caller for."""
     author = call.author
@@ -91,7 +119,13 @@ def health(service: Service, call: Call) -> dict[str, Any]:
 def bind_user(service: Service, call: Call) -> dict[str, Any]:
     """For which owners a user acts."""
     user = User(call.path["name"], call.body.owners, call.body.admin)
-    return service.access.bind(user, author=call.author.user)
+    return service.access.bind(user, author=call.author.user, dry_run=call.query.dry_run)
+
+
+def unbind_user(service: Service, call: Call) -> dict[str, Any]:
+    """A user acts for nobody any more."""
+    name, dry_run = call.path["name"], call.query.dry_run
+    return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
 
 
 def list_tokens(service: Service, call: Call) -> list[dict[str, Any]]:
@@ -104,7 +138,9 @@ def create_token(service: Service, call: Call) -> dict[str, Any]:
     user = call.body.user or call.author.user
     if user != call.author.user and not call.author.admin:
         raise Forbidden(f"{call.author.user} may not make tokens for {user!r}")
-    return service.access.create_token(user, call.body.note, author=call.author.user)
+    return service.access.create_token(
+        user, call.body.note, author=call.author.user, dry_run=call.query.dry_run
+    )
 
 
 def revoke_token(service: Service, call: Call) -> dict[str, Any]:
@@ -112,7 +148,7 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     token = call.path["id"]
     if not call.author.admin and service.access.token_user(token) != call.author.user:
         raise Forbidden(f"token {token!r} is not one of {call.author.user}")
-    return service.access.revoke(token, author=call.author.user)
+    return service.access.revoke(token, author=call.author.user, dry_run=call.query.dry_run)
 
 
 def _metrics(service: Service, call: Call) -> Response:
@@ -129,24 +165,27 @@ ENDPOINTS = (
              list[SponsorRow], SponsorsQuery),
     Endpoint("GET", "/v1/owes", "Who owes whom",
              lambda service, _: service.plane.owes(), list[OwesRow]),
-    Endpoint("GET", "/v1/report", "GPU-hours for chargeback", report, list[ReportRow], ReportQuery),
+    Endpoint("GET", "/v1/report", "GPU-hours for chargeback, and idle devices", report,
+             list[ReportRow], ReportQuery, errors=(409,), also=("text/csv",)),
     Endpoint("GET", "/v1/head", "The signed head of the ledger",
              lambda service, _: service.ledger.head().as_document(), HeadDocument),
     Endpoint("GET", "/v1/consistency", "Proof that the past was not changed", consistency,
              Consistency, ConsistencyQuery),
+    Endpoint("GET", "/v1/ledger", "The ledger's beginning, keys and epochs, with proofs",
+             own_entries, list[OwnEntry], EntriesQuery),
     Endpoint("GET", "/v1/whoami", "Who the server takes the caller for", whoami, WhoAmI),
     Endpoint("GET", "/v1/users", "Users and their owners",
              lambda service, _: service.access.users(), list[UserRow], needs="admin"),
     Endpoint("PUT", "/v1/users/{name}", "Say for which owners a user acts", bind_user, UserRow,
-             None, UserBody, "admin"),
-    Endpoint("DELETE", "/v1/users/{name}", "Forget a user",
-             lambda service, call: service.access.unbind(
-                 call.path["name"], author=call.author.user), UserRow, needs="admin"),
+             DryRunQuery, UserBody, "admin"),
+    Endpoint("DELETE", "/v1/users/{name}", "Forget a user", unbind_user, UserRow, DryRunQuery,
+             needs="admin"),
     Endpoint("GET", "/v1/tokens", "Tokens, without their secrets", list_tokens, list[TokenRow],
              needs="user"),
-    Endpoint("POST", "/v1/tokens", "Make a token", create_token, NewToken, None, TokenBody, "user"),
-    Endpoint("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke_token, TokenRow, needs="user",
-             errors=(409,)),
+    Endpoint("POST", "/v1/tokens", "Make a token", create_token, NewToken, DryRunQuery, TokenBody,
+             "user"),
+    Endpoint("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke_token, TokenRow, DryRunQuery,
+             needs="user", errors=(409,)),
     Endpoint("GET", "/healthz", "Alive", health, Health),
     Endpoint("GET", "/metrics", "Metrics for Prometheus", _metrics, str, media="text/plain"),
 )  # fmt: skip

@@ -13,13 +13,13 @@ from fairlead.cli.audit_show import (
     Counter,
     held_head,
     ledger_option,
-    output_option,
     print_document,
     print_entries,
     print_head,
     print_verification,
 )
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.show import output_option
 from fairlead.core.audit import (
     Proof,
     SignedHead,
@@ -66,14 +66,20 @@ def _reading(place: str) -> Iterator[Reading]:
 @ledger_option
 @output_option
 def head(*, ledger: str, output: str) -> None:
-    """Print the signed head: size, root, key, signature."""
+    """Print the signed head: size, root, key, signature.
+
+    \b
+      fairlead audit head
+      fairlead audit head -o json > head.json
+    """
     with _reading(ledger) as reader:
         print_head(reader.head(), output)
 
 
 @command.command("log")
 @click.option("--after", type=click.IntRange(0), help="Begin after this number. Default: the end.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
+              help="At most so many.")  # fmt: skip
 @click.option("--kind", help="Only entries of this kind, such as gpu.cover.")
 @click.option("--plan", "plan_id", help="Only entries of this plan.")
 @ledger_option
@@ -85,6 +91,10 @@ def log(
     """Print entries: the newest ones, or those after a number.
 
     With -o json, one line for each: its canonical bytes, as they are hashed.
+
+    \b
+      fairlead audit log --kind lease.close --limit 5
+      fairlead audit log --after 0 -o json | jq -r .kind
     """
     with _reading(ledger) as reader:
         if after is not None:
@@ -115,6 +125,10 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
 
     With SEQ: that the entry is in the log of the newest head, or of the one given with --head.
     With --head alone: that the log of that head begins the log of the newest head.
+
+    \b
+      fairlead audit prove 42 > proof.json
+      fairlead audit prove --head head.json
     """
     if seq is None and held is None:
         raise click.UsageError("say which entry, or give a head with --head")
@@ -185,6 +199,10 @@ def verify(
     With --head, a flipped bit, a reordered, dropped or inserted entry before that head is found
     whoever made it; without, only if its maker did not have the key. SEGMENT: verify an export or
     an archive instead. Exit code 1 when it does not verify.
+
+    \b
+      fairlead audit verify --head head.json
+      fairlead audit verify export.jsonl
     """
     heads = (held_head(held),) if held else ()
     with Counter("verifying") as progress:
@@ -210,13 +228,17 @@ def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progres
 
 @command.command("export")
 @click.option("--out", type=click.Path(path_type=Path), help="A file. Default: standard output.")
-@click.option("--first", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--first", type=click.IntRange(1), default=1, show_default=True,
+              help="Begin with this entry.")  # fmt: skip
 @click.option("--last", type=click.IntRange(1), help="Default: the newest.")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:
     """Write entries with what it takes to verify them elsewhere, one JSON text per line.
 
     The first line holds a signed head and the proofs; `fairlead audit verify FILE` checks it.
+
+    \b
+      fairlead audit export --out export.jsonl
     """
     with _reading(ledger) as reader, Counter("exporting") as progress:
         size = reader.head().head.size

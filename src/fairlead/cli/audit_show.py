@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT
+from fairlead.cli.show import table, to_yaml
 from fairlead.core.audit import SignedHead
 from fairlead.core.canonical import canonical
 from fairlead.ledger.place import default_ledger
@@ -24,10 +25,6 @@ ledger_option: Callable[[F], F] = click.option(
     "--ledger", envvar="FAIRLEAD_LEDGER", default=lambda: str(default_ledger()),
     show_default="ledger.db in the state directory",
     help="The ledger's file, or postgresql://…",
-)  # fmt: skip
-output_option: Callable[[F], F] = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="For eyes, or for scripts.",
 )  # fmt: skip
 
 
@@ -77,9 +74,11 @@ def held_head(path: Path) -> SignedHead:
         raise BadFile(f"{path}: {error.strerror}") from error
 
 
-def print_document(document: dict[str, Any]) -> None:
-    """Indented on a terminal, canonical in a pipe."""
-    if sys.stdout.isatty():
+def print_document(document: dict[str, Any], output: str = "json") -> None:
+    """YAML if asked for; else JSON, indented on a terminal, canonical in a pipe."""
+    if output == "yaml":
+        click.echo(to_yaml(document), nl=False)
+    elif sys.stdout.isatty():
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         click.echo(canonical(document))
@@ -87,8 +86,8 @@ def print_document(document: dict[str, Any]) -> None:
 
 def print_head(signed: SignedHead, output: str) -> None:
     """A head as a document or as lines."""
-    if output == "json":
-        print_document(signed.as_document())
+    if output != "table":
+        print_document(signed.as_document(), output)
         return
     shown = {**signed.as_document(), "time_ms": moment(signed.head.time_ms)}
     for name, value in shown.items():
@@ -96,10 +95,14 @@ def print_head(signed: SignedHead, output: str) -> None:
 
 
 def print_entries(entries: Sequence[Entry], output: str) -> None:
-    """One line each."""
-    if output == "json":
+    """One line each; one document each as YAML."""
+    if output != "table":
         for entry in entries:
-            click.echo(entry.data)
+            if output == "yaml":
+                click.echo("---")
+                click.echo(to_yaml(json.loads(entry.data)), nl=False)
+            else:
+                click.echo(entry.data)
         return
     header = ("SEQ", "TIME", "KIND", "AUTHOR", "PLAN", "EFFECT", "REASONS")
     rows = [
@@ -109,19 +112,15 @@ def print_entries(entries: Sequence[Entry], output: str) -> None:
         )
         for entry in entries
     ]  # fmt: skip
-    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
-    for row in (header, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    table(header, rows)
 
 
 def print_verification(found: Verification, output: str) -> None:
     """The verdict."""
-    if output == "json":
-        print_document({
-            "ok": found.ok, "size": found.size, "root": found.root, "problem": found.problem,
-            "seq": found.seq,
-        })  # fmt: skip
+    if output != "table":
+        document = {"ok": found.ok, "size": found.size, "root": found.root,
+                    "problem": found.problem, "seq": found.seq}  # fmt: skip
+        print_document(document, output)
     elif found.ok:
         click.echo(f"verified: {found.size} entries, root {found.root}")
     else:

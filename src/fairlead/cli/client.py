@@ -16,8 +16,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from fairlead.cli.heads import Heads, Proof
+from fairlead.cli.head_check import HEADERS, read_headers
+from fairlead.cli.heads import Heads
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
+from fairlead.cli.patience import Patience
 from fairlead.ledger.place import state_directory
 from fairlead.ports.faults import PermanentFault
 
@@ -39,10 +41,17 @@ class Answer(click.ClickException):
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         self.status, self.code = status, str(error.get("code"))
-        path = error.get("path")
-        super().__init__(f"{path}: {error.get('message')}" if path else str(error.get("message")))
+        self.path, self.about = error.get("path"), str(error.get("message"))
+        message = f"{self.path}: {self.about}" if self.path else self.about
+        if status == 401:
+            message += " (FAIRLEAD_TOKEN_FILE names the file of a token; the socket needs none)"
+        super().__init__(message)
         bad = status in (400, 404, 405, 413, 422)
         self.exit_code = EXIT_FAULT if status >= 500 else EXIT_BAD_INPUT if bad else EXIT_REFUSED
+
+    def saying(self, message: str) -> "Answer":
+        """The same no in other words."""
+        return Answer(self.status, {"code": self.code, "message": message})
 
     def show(self, file: object = None) -> None:
         """One line; the word says which kind of no it is."""
@@ -53,8 +62,8 @@ class Answer(click.ClickException):
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
@@ -64,12 +73,14 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """Talks to one server."""
+    """Talks to one server. `heads` False: without a look at the ledger, for completions."""
 
-    def __init__(self, where: str | None) -> None:
-        self._where = where or _default()
-        self._heads = Heads(self._where)
-        self._token = _token()
+    def __init__(
+        self, where: str | None, *, heads: bool = True, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.where = where or _default()
+        self._heads = Heads(self.where) if heads else None
+        self._token, self._timeout_s = _token(), timeout_s
 
     def get(self, path: str, **query: Any) -> Any:
         """Read something."""
@@ -79,11 +90,9 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        response, connection = self._send(method, path, body, query or {})
-        with connection:
-            data = self._read(response)
-        if response.status != 401:  # who is not let in is not shown a proof either
-            self._keep(response)
+        with Patience(f"waiting for {self.where}"):
+            response, data = self._exchange(method, path, body, query or {})
+        self._check(response)
         if response.status >= 400:
             raise Answer(response.status, _error(data))
         is_json = (response.headers.get_content_type()) == "application/json"
@@ -93,13 +102,50 @@ class Client:
         """A reply that goes on, as it comes."""
         response, connection = self._send("GET", path, None, query)
         with connection:
+            self._check(response)
             if response.status >= 400:
                 raise Answer(response.status, _error(self._read(response)))
             try:
                 while data := response.read1(65536):
                     yield data
             except (OSError, http.client.HTTPException) as error:
-                raise PermanentFault(f"{self._where}: the server went away") from error
+                raise PermanentFault(f"{self.where}: the server went away") from error
+
+    def consistency(self, old: int, new: int) -> tuple[bytes, ...] | None:
+        """Proof that the log of the old size begins the one of the new size; None without one."""
+        response, data = self._exchange("GET", "/v1/consistency", None, {"old": old, "new": new})
+        if response.status == 422:
+            return None  # there is no such proof: the log is shorter than it was
+        if response.status >= 400:
+            raise Answer(response.status, _error(data))
+        try:
+            return tuple(bytes.fromhex(each) for each in json.loads(data)["proof"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def own_entries(self, size: int) -> list[dict[str, Any]]:
+        """What the ledger says of its keys, with proofs."""
+        response, data = self._exchange("GET", "/v1/ledger", None, {"size": size})
+        if response.status >= 400:
+            raise Answer(response.status, _error(data))
+        found = json.loads(data)
+        return found if isinstance(found, list) else []
+
+    def _check(self, response: http.client.HTTPResponse) -> None:
+        """The head of a reply. Who is not let in is not shown a proof either; what stands between
+        us and the server may answer for it, with an error and without a head."""
+        if self._heads is None or response.status in (401, 403):
+            return
+        head = read_headers({name: response.headers.get(name, "") for name in HEADERS})
+        if head is not None or response.status < 400:
+            self._heads.see(head, self)
+
+    def _exchange(
+        self, method: str, path: str, body: Any, query: dict[str, Any]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        response, connection = self._send(method, path, body, query)
+        with connection:
+            return response, self._read(response)
 
     def _send(
         self, method: str, path: str, body: Any, query: dict[str, Any]
@@ -118,42 +164,29 @@ class Client:
             return connection.getresponse(), _Closing(connection)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            reason = getattr(error, "strerror", None) or str(error)
-            raise PermanentFault(
-                f"no control plane answers on {self._where}: {reason} (see `fairlead up`)"
-            ) from error
+            raise PermanentFault(_unreachable(self.where, error)) from error
 
     def _connect(self) -> http.client.HTTPConnection:
-        if self._where.startswith(("http://", "https://")):
-            parts = urlsplit(self._where)
-            if parts.hostname is None:
-                raise click.UsageError(f"{self._where!r} names no host")
-            kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
-            if parts.scheme == "https":
-                kind = http.client.HTTPSConnection
-            return kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
-        return _UnixConnection(self._where.removeprefix("unix:"))
+        if not self.where.startswith(("http://", "https://")):
+            return _UnixConnection(self.where.removeprefix("unix:"), self._timeout_s)
+        try:
+            parts = urlsplit(self.where)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise click.UsageError(f"{self.where!r}: {error}") from error
+        if not host:
+            raise click.UsageError(f"{self.where!r} names no host")
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
+        if self._token is not None and host not in ("localhost", "::1", "127.0.0.1"):
+            raise click.UsageError("a token is sent to this machine or over https, not in the open")
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         try:
             return response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise PermanentFault(f"{self._where}: the server went away") from error
-
-    def _keep(self, response: http.client.HTTPResponse) -> None:
-        head, ledger = response.getheader("Fairlead-Head"), response.getheader("Fairlead-Ledger")
-        if head and ledger:
-            self._heads.see(ledger, head, self._prove)
-
-    def _prove(self, old: int, new: int) -> Proof:
-        response, connection = self._send("GET", "/v1/consistency", None, {"old": old, "new": new})
-        with connection:
-            data = self._read(response)
-        if response.status == 422:
-            return None  # there is no such proof: the log is shorter than it was
-        if response.status >= 400:
-            raise Answer(response.status, _error(data))
-        return tuple(bytes.fromhex(each) for each in json.loads(data)["proof"])
+            raise PermanentFault(f"{self.where}: the server went away") from error
 
 
 class _Closing:
@@ -170,6 +203,15 @@ class _Closing:
 def segment(text: str) -> str:
     """A name as a part of a path."""
     return quote(text, safe="")
+
+
+def _unreachable(where: str, error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, PermissionError):
+        return f"{where}: {reason} (the socket is for the members of its group)"
+    if isinstance(error, TimeoutError):
+        return f"{where} did not answer in time"
+    return f"no control plane answers on {where}: {reason} (see `fairlead up`)"
 
 
 def _default() -> str:

@@ -33,6 +33,10 @@ def command(*, seconds: int | None, speed: float, seed: int | None, policy: str 
 
     On a terminal it runs until Ctrl-C, a new seed each time round; otherwise it prints the story
     once and ends.
+
+    \b
+      fairlead demo
+      fairlead demo --speed 50 --policy nash
     """
     scenario = read_scenario(read_bundled(STAGE))
     used = scenario.seed if seed is None else seed

@@ -11,6 +11,7 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.show import to_yaml
 from fairlead.core.canonical import canonical
 from fairlead.node.checks import ALL_CHECKS
 from fairlead.node.checkup import Machine, Result, Status, base_works, examine
@@ -34,16 +35,16 @@ _NAME_COLUMNS = max(len(check.name) for check in ALL_CHECKS)
 
 @click.command("doctor", help=HELP)
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="A report for eyes, or one JSON document.",
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
+    show_default=True, help="A report for eyes, or one document for scripts.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 unless every check is ok.")
 @click.pass_context
 def command(ctx: click.Context, *, output: str, strict: bool) -> None:
     """Examine, print, turn the result into an exit code."""
     results = examine(Machine(), ALL_CHECKS)
-    if output == "json":
-        _print_json(results)
+    if output != "table":
+        _print_document(results, output)
     elif sys.stdout.isatty():
         _print_rich(results)
     else:
@@ -54,14 +55,16 @@ def command(ctx: click.Context, *, output: str, strict: bool) -> None:
     ctx.exit(0 if healthy else EXIT_REFUSED)
 
 
-def _print_json(results: Sequence[Result]) -> None:
+def _print_document(results: Sequence[Result], output: str) -> None:
     document = {
         "version": __version__,
         "base_works": base_works(results),
         "summary": _counts(results),
         "checks": [asdict(each) for each in results],
     }
-    if sys.stdout.isatty():
+    if output == "yaml":
+        click.echo(to_yaml(json.loads(json.dumps(document))), nl=False)
+    elif sys.stdout.isatty():
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         click.echo(canonical(document))

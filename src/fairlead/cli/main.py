@@ -4,13 +4,16 @@ import importlib
 import os
 import sys
 import traceback
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from fairlead import __version__
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 EXIT_REFUSED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 3, 70, 130
 
@@ -31,16 +34,17 @@ class LazyGroup(click.Group):
         "describe": ("fairlead.cli.objects:describe", "show one object in full, with its events"),
         "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
         "drain": ("fairlead.cli.runs:drain", "cordon nodes and take their runs off"),
-        "explain": ("fairlead.cli.objects:explain", "say why an object is as it is"),
+        "explain": ("fairlead.cli.plans:explain", "say why an object is as it is"),
         "get": ("fairlead.cli.objects:get", "list budgets, runs, nodes, leases, or show one"),
+        "heads": ("fairlead.cli.heads_list", "the ledgers that you have seen, to notice changes"),
         "leases": ("fairlead.cli.tables:leases", "which run holds which devices, and who pays"),
-        "logs": ("fairlead.cli.runs:logs", "print what a run wrote"),
+        "logs": ("fairlead.cli.follow:logs", "print what a run wrote"),
         "node": ("fairlead.cli.node", "govern the CPU of this machine's cgroups"),
         "owes": ("fairlead.cli.tables:owes", "who owes whom"),
         "pause": ("fairlead.cli.runs:pause", "stop runs in place"),
-        "plan": ("fairlead.cli.objects:plan", "who would pay for a run, or what would fix it"),
+        "plan": ("fairlead.cli.plans:plan", "who would pay for a run, or what would fix it"),
         "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
-        "report": ("fairlead.cli.tables:report", "GPU-hours as CSV for chargeback"),
+        "report": ("fairlead.cli.report:report", "GPU-hours for chargeback, and idle devices"),
         "resume": ("fairlead.cli.runs:resume", "let paused runs go on"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
         "sponsors": ("fairlead.cli.tables:sponsors", "who lends to an owner"),
@@ -49,7 +53,7 @@ class LazyGroup(click.Group):
         "uncordon": ("fairlead.cli.runs:uncordon", "place on nodes again"),
         "up": ("fairlead.cli.up", "run the embedded control plane"),
         "users": ("fairlead.cli.access:users", "say which user acts for which owners"),
-        "watch": ("fairlead.cli.runs:watch", "print what happens, as it happens"),
+        "watch": ("fairlead.cli.follow:watch", "print what happens, as it happens"),
         "whoami": ("fairlead.cli.access:whoami", "say who the server takes you for"),
     }
 
@@ -64,6 +68,17 @@ class LazyGroup(click.Group):
         module, _, name = self.MODULES[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), name or "command")
         return command if isinstance(command, click.Command) else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete commands from the table: a shell that completes must not import them all."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in sorted(self.MODULES.items())
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; a reader that went away (`| head`) is not an error."""

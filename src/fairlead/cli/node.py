@@ -1,12 +1,12 @@
 """`fairlead node`: govern the CPU of this machine's cgroups, and look at what the governor does."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cli.show import output_option, show
 from fairlead.schema.border import BadInput
 from fairlead.schema.node import NodeDocument, read_node_document
 
@@ -41,8 +41,9 @@ _state_dir = click.option(
     help="Where the agent keeps its state (default: /var/lib/fairlead/node for root).",
 )  # fmt: skip
 _output = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="For eyes, or for scripts.",
+)  # fmt: skip
 
 
 @command.command("run", help=RUN_HELP)
@@ -168,24 +169,33 @@ def _status(directory: "StateDirectory") -> dict[str, Any]:
 
 @command.command("status")
 @_state_dir
-@_output
+@output_option
 def status(*, state_dir: Path | None, output: str) -> None:
-    """Show need, grant and throttling of every pod, and why."""
+    """Show need, grant and throttling of every pod, and why.
+
+    \b
+      fairlead node status
+      fairlead node status -o json | jq '.pods[].reasons'
+    """
     from fairlead.cli.node_table import print_status
 
     document = _status(_directory(state_dir))
-    if output == "json":
-        click.echo(json.dumps(document, indent=2))
-    else:
+    if output == "table":
         print_status(document)
+    else:
+        show(document, output)
 
 
 @command.command("explain")
 @click.argument("pod")
 @_state_dir
-@_output
+@output_option
 def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
-    """Say in words why POD has the limit it has."""
+    """Say in words why POD has the limit it has.
+
+    \b
+      fairlead node explain web
+    """
     from fairlead.cli.node_table import explain_pod
 
     document = _status(_directory(state_dir))
@@ -193,10 +203,10 @@ def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
     if found is None:
         names = ", ".join(entry["pod"] for entry in document["pods"][:8]) or "none"
         raise click.UsageError(f"no pod is called {pod!r}; governed pods: {names}")
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    else:
+    if output == "table":
         click.echo("\n".join(explain_pod(found, document)))
+    else:
+        show(found, output)
 
 
 @command.command("restore")
@@ -210,7 +220,11 @@ def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
 )
 @_state_dir
 def restore(*, root: str | None, config_file: Path | None, state_dir: Path | None) -> None:
-    """Put the limits back that the agent found. Stop the agent first."""
+    """Put the limits back that the agent found. Stop the agent first.
+
+    \b
+      fairlead node restore --root /sys/fs/cgroup/cpu/pods
+    """
     from fairlead import compose
     from fairlead.node.originals import Originals
     from fairlead.node.state import STATE, StateDirectory
@@ -240,7 +254,11 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_state_dir
 def observe_only(*, switch: str, state_dir: Path | None) -> None:
-    """Switch a running agent between governing (off) and only watching (on)."""
+    """Switch a running agent between governing (off) and only watching (on).
+
+    \b
+      fairlead node observe-only on
+    """
     directory = _directory(state_dir)
     directory.create()
     directory.switch_observe_only(on=switch == "on")
@@ -251,7 +269,11 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @_output
 def replay(*, path: Path, output: str) -> None:
-    """Decide everything in a record again and compare the bytes. PATH: a segment or a directory."""
+    """Decide everything in a record again and compare the bytes. PATH: a segment or a directory.
+
+    \b
+      fairlead node replay /var/lib/fairlead/node/record
+    """
     from fairlead.cli.node_table import print_replay
 
     raise SystemExit(print_replay(path, output))

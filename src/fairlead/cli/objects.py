@@ -1,100 +1,49 @@
-"""`apply`, `submit`, `get`, `describe`, `delete`, `plan`, `explain`: objects, and why."""
+"""`apply`, `submit`, `get`, `describe`, `delete`: objects as files and as tables."""
 
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, segment, server_option
-from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
-from fairlead.cli.show import COLUMNS, output_option, show, to_yaml
-from fairlead.schema.border import BadInput
-from fairlead.schema.yaml import YAML_BYTES_MAX, parse_yaml_documents
+from fairlead.cli.client import Answer, Client, segment, server_option
+from fairlead.cli.manifests import dry_run_option, explained, file_option, read_manifests, what
+from fairlead.cli.names import (
+    ObjectName,
+    complete_kind,
+    complete_names,
+    get_object,
+    kind_of,
+    nearly,
+    owner_option,
+)
+from fairlead.cli.plans import print_plan
+from fairlead.cli.show import COLUMNS, cell, moment, note, output_option, show, table, to_yaml
 
-KINDS = {
-    word: kind
-    for kind, words in {
-        "Budget": ("budget", "budgets"),
-        "Run": ("run", "runs"),
-        "Node": ("node", "nodes"),
-        "Lease": ("lease", "leases"),
-    }.items()
-    for word in words
-}
-file_option = click.option(
-    "-f", "--file", type=click.File("rb"), required=True,
-    help="A YAML or JSON file with one or more manifests; - is standard input.",
-)  # fmt: skip
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would happen, only.")
-
-
-class BadManifest(click.ClickException):
-    """A manifest that cannot be read: one line, exit code 2."""
-
-    exit_code = EXIT_BAD_INPUT
-
-    def show(self, file: object = None) -> None:
-        """As everywhere."""
-        click.echo(f"error: {self.message}", err=True)
-
-
-class ObjectName(click.ParamType[tuple[str, str]]):
-    """`run/train-7` as its kind and name."""
-
-    name = "KIND/NAME"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split and look up the kind."""
-        word, slash, name = str(value).partition("/")
-        if not slash or not name:
-            self.fail(f"must be KIND/NAME such as run/train-7, got {value!r}", param, ctx)
-        return kind_of(word), name
-
-
-def kind_of(word: str) -> str:
-    """The kind that a word means."""
-    found = KINDS.get(word.lower())
-    if found is None:
-        known = "budgets, runs, nodes, leases"
-        raise click.BadParameter(f"there are {known}, no {word!r}", param_hint="KIND")
-    return found
-
-
-def read_manifests(file: BinaryIO) -> list[Any]:
-    """All documents of a file; empty ones are passed over."""
-    try:
-        found = parse_yaml_documents(file.read(YAML_BYTES_MAX + 1))
-    except BadInput as error:
-        raise BadManifest(f"{file.name}: {error}") from error
-    found = [each for each in found if each is not None]
-    if not found:
-        raise BadManifest(f"{file.name}: has no manifest")
-    return found
+EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 
 
 def _apply(
-    file: BinaryIO, server: str | None, output: str, *, dry_run: bool, only: str = ""
-) -> list[dict[str, Any]]:
-    manifests = read_manifests(file)
-    for i, each in enumerate(manifests):
-        if only and (not isinstance(each, dict) or each.get("kind") != only):
-            raise BadManifest(f"{file.name}: manifests[{i}].kind: must be {only}")
-    client = Client(server)
-    body = {"manifests": manifests, "dry_run": dry_run}
-    changes: list[dict[str, Any]] = client.call("POST", "/v1/apply", body=body)["items"]
+    files: Sequence[str], server: str | None, output: str, *, dry_run: bool, only: str = ""
+) -> None:
+    sources = read_manifests(files, only=only)
+    body = {"manifests": [each.document for each in sources], "dry_run": dry_run}
+    with explained(sources):
+        changes = Client(server).call("POST", "/v1/apply", body=body)["items"]
     if output != "table":
-        show([each["object"] for each in changes], output)
-        return changes
-    note = " (dry run)" if dry_run else ""
+        show(changes, output)
+        return
     for each in changes:
-        document = each["object"]
-        name = f"{document['kind'].lower()}/{document['metadata']['name']}"
-        click.echo(f"{name} {each['change']}{note}")
-        for key, value in (each["preview"] or {}).items():
-            if key in ("unfunded", "leases") and value:
-                click.echo(f"  would leave unfunded or touch: {', '.join(value)}")
-    return changes
+        click.echo(f"{what(each['object'])} {each['change']}{' (dry run)' if dry_run else ''}")
+        _print_preview(each["object"]["kind"], each["preview"] or {})
+
+
+def _print_preview(kind: str, preview: dict[str, Any]) -> None:
+    if kind == "Run" and preview:
+        print_plan(preview, indent="  ")
+    for lease in preview.get("unfunded", ()):
+        click.echo(f"  lease {lease} would be unfunded")
+    for lease in preview.get("leases", ()):
+        click.echo(f"  lease {lease} stands on it")
 
 
 @click.command("apply")
@@ -102,14 +51,18 @@ def _apply(
 @dry_run_option
 @output_option
 @server_option
-def apply(*, file: BinaryIO, dry_run: bool, output: str, server: str | None) -> None:
-    """Create or change objects. All are checked before the first is written.
+def apply(*, files: tuple[str, ...], dry_run: bool, output: str, server: str | None) -> None:
+    """Create or change budgets, runs and nodes: all that the files hold in one step, or nothing.
+
+    The order in the files does not matter. An error names the file, the document and the field.
+    With --dry-run each object is shown with what it would lead to beside the others.
 
     \b
-      fairlead apply -f budgets.yaml
-      fairlead get budgets -o yaml | sed ... | fairlead apply -f - --dry-run
+      fairlead apply -f lab.yaml
+      fairlead apply -f nodes.yaml -f budgets/ --dry-run
+      fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
     """
-    _apply(file, server, output, dry_run=dry_run)
+    _apply(files, server, output, dry_run=dry_run)
 
 
 @click.command("submit")
@@ -117,23 +70,23 @@ def apply(*, file: BinaryIO, dry_run: bool, output: str, server: str | None) -> 
 @dry_run_option
 @output_option
 @server_option
-def submit(*, file: BinaryIO, dry_run: bool, output: str, server: str | None) -> None:
+def submit(*, files: tuple[str, ...], dry_run: bool, output: str, server: str | None) -> None:
     """Submit runs. They start as soon as somebody pays and there are devices.
+
+    A run that cannot start yet waits; `fairlead explain run/NAME` says for what. To ask before:
+    `fairlead plan`, or --dry-run.
 
     \b
       fairlead submit -f run.yaml && fairlead logs -f train-7
+      fairlead submit -f sweep/ --dry-run
     """
-    changes = _apply(file, server, output, dry_run=dry_run, only="Run")
-    if dry_run and output == "table":
-        for each in changes:
-            if each["preview"]:
-                _print_plan(each["preview"])
+    _apply(files, server, output, dry_run=dry_run, only="Run")
 
 
 @click.command("get")
-@click.argument("kind")
-@click.argument("name", required=False)
-@click.option("--owner", help="Only those of an owner.")
+@click.argument("kind", shell_complete=complete_kind)
+@click.argument("name", required=False, shell_complete=complete_names())
+@owner_option
 @output_option
 @server_option
 def get(
@@ -141,8 +94,11 @@ def get(
 ) -> None:  # fmt: skip
     """List objects, or show one: budgets, runs, nodes, leases.
 
+    -o yaml is what `apply` takes again; several objects become several documents.
+
     \b
       fairlead get runs
+      fairlead get runs --owner team-a -o json | jq -r '.[].metadata.name'
       fairlead get run train-7 -o yaml
     """
     if "/" in kind and name is None:
@@ -151,130 +107,68 @@ def get(
     if name is None:
         items = client.get(f"/v1/objects/{found}", owner=owner)["items"]
         show(items, output, COLUMNS[found])
+        if not items and output == "table":
+            note(f"there are no {found.lower()}s" + (f" of owner {owner!r}" if owner else ""))
         return
-    one = client.get(f"/v1/objects/{found}/{segment(name)}")
+    one = get_object(client, found, name)
     show([one] if output == "table" else one, output, COLUMNS[found])
 
 
 @click.command("describe")
 @click.argument("which", type=ObjectName())
+@output_option
 @server_option
-def describe(*, which: tuple[str, str], server: str | None) -> None:
+def describe(*, which: tuple[str, str], output: str, server: str | None) -> None:
     """Show one object in full, with what happened to it last.
 
     \b
       fairlead describe run/train-7
+      fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
     (kind, name), client = which, Client(server)
-    found = client.get(f"/v1/objects/{kind}/{segment(name)}")
-    click.echo(to_yaml(found), nl=False)
+    found = get_object(client, kind, name)
     size = client.get("/v1/head")["size"]
-    recent = client.get("/v1/events", after=max(0, size - 1000), limit=1000)["items"]
+    recent = client.get(
+        "/v1/events", after=max(0, size - EVENTS_SEARCHED), limit=EVENTS_SEARCHED
+    )["items"]  # fmt: skip
     mine = [each for each in recent if each["object"] == {"kind": kind, "name": name}]
+    mine = mine[-EVENTS_SHOWN:]
+    if output != "table":
+        show({"object": found, "events": mine}, output)
+        return
+    click.echo(to_yaml(found), nl=False)
+    click.echo(f"events: {'' if mine else f'none in the last {EVENTS_SEARCHED}'}".rstrip())
     if mine:
-        click.echo("events:")
-    for each in mine[-10:]:
-        click.echo(f"  {each['time']}  {each['kind']}  {each['reason'] or ''}  {each['message']}")
+        rows = [[str(e["seq"]), moment(e["time"]), e["kind"], cell(e["reason"]), cell(e["message"])]
+                for e in mine]  # fmt: skip
+        table(("SEQ", "TIME", "KIND", "REASON", "MESSAGE"), rows)
 
 
 @click.command("delete")
 @click.argument("which", type=ObjectName(), nargs=-1, required=True)
 @dry_run_option
+@output_option
 @server_option
-def delete(*, which: tuple[tuple[str, str], ...], dry_run: bool, server: str | None) -> None:
-    """Remove objects that nothing uses.
+def delete(
+    *, which: tuple[tuple[str, str], ...], dry_run: bool, output: str, server: str | None
+) -> None:
+    """Remove objects that nothing uses, one after the other; the first that cannot go ends it.
+
+    A run that is active has to be cancelled first, a node with leases drained, a budget's leases
+    ended. Charges and the log of what happened stay.
 
     \b
       fairlead delete run/train-7 budget/team-a
+      fairlead delete node/gpu-1 --dry-run
     """
-    client = Client(server)
+    client, done = Client(server), []
     for kind, name in which:
         path = f"/v1/objects/{kind}/{segment(name)}"
-        client.call("DELETE", path, query={"dry_run": dry_run})
-        click.echo(f"{kind.lower()}/{name} deleted{' (dry run)' if dry_run else ''}")
-
-
-@click.command("plan")
-@file_option
-@output_option
-@server_option
-@click.pass_context
-def plan(ctx: click.Context, *, file: BinaryIO, output: str, server: str | None) -> None:
-    """Show who would pay for a run and where it would start; or why not, and what would help.
-
-    Nothing is written. Exit code 1 when it is not funded.
-
-    \b
-      fairlead plan -f run.yaml
-    """
-    client, refused = Client(server), False
-    for manifest in read_manifests(file):
-        found = client.call("POST", "/v1/plan", body=manifest)
-        refused = refused or not found["funded"]
+        try:
+            done.append(client.call("DELETE", path, query={"dry_run": dry_run}))
+        except Answer as error:
+            raise nearly(client, error, kind, name) from None
         if output == "table":
-            _print_plan(found)
-        else:
-            show(found, output)
-    ctx.exit(EXIT_REFUSED if refused else 0)
-
-
-def _print_plan(found: dict[str, Any]) -> None:
-    if not found["funded"]:
-        print_refusal(found["refusal"])
-        return
-    show(
-        found["plan"], "table",
-        [(key.upper(), lambda row, key=key: row[key])  # type: ignore[misc]
-         for key in ("budget", "envelope", "owner", "gpus", "tier", "borrowed")],
-    )  # fmt: skip
-    if found["starts"]:
-        slots = [slot for group in found["placement"]["groups"] for slot in group["active"]]
-        click.echo(f"starts now on {', '.join(slots)}")
-    else:
-        click.echo(f"funded, but {found['placement']['shortfall_gpus']} GPUs find no place now")
-
-
-def print_refusal(refusal: dict[str, Any]) -> None:
-    """Why a run is not funded, and the smallest change that would fund it."""
-    click.echo(f"{refusal['code']}: {refusal['message']}")
-    for each in refusal["binding"]:
-        where = "/".join(filter(None, (each["budget"], each["name"])))
-        click.echo(f"  {each['kind']} {where}: {each['used']} of {each['limit']} used")
-    remedy = refusal["remedy"]
-    if remedy is None:
-        click.echo("  no single change would fund it")
-    else:
-        where = "/".join(filter(None, (remedy["budget"], remedy["name"])))
-        click.echo(f"  would help: {remedy['change']} of {where} from {remedy['from']} to "
-                   f"{remedy['to']}")  # fmt: skip
-
-
-@click.command("explain")
-@click.argument("which", type=ObjectName())
-@output_option
-@server_option
-def explain(*, which: tuple[str, str], output: str, server: str | None) -> None:
-    """Say why an object is as it is, from the recorded decisions.
-
-    \b
-      fairlead explain run/train-7
-    """
-    kind, name = which
-    found = Client(server).get(f"/v1/explain/{kind}/{segment(name)}")
-    if output != "table" or kind != "Run":
-        show(found, "yaml" if output == "table" else output)
-        return
-    status = found["object"]["status"]
-    click.echo(f"{name}: {status['phase']} ({status['reason']}) since {status['since']}")
-    if status["message"]:
-        click.echo(f"  {status['message']}")
-    if status["refusal"] is not None:
-        print_refusal(status["refusal"])
-    for lease in found["leases"]:
-        click.echo(f"  lease {lease['lease']}: {', '.join(lease['slots'])}, paid by "
-                   f"{lease['budget']}/{lease['envelope']}"
-                   f"{', borrowed' if lease['borrowed'] else ''}"
-                   f"{'' if lease['funded'] else ', unfunded'}")  # fmt: skip
-    for step in ("cover", "placement"):
-        if found[step] is not None:
-            click.echo(f"  {step}: entry {found[step]['seq']} of the ledger, {found[step]['time']}")
+            click.echo(f"{kind.lower()}/{name} deleted{' (dry run)' if dry_run else ''}")
+    if output != "table":
+        show(done, output)

@@ -2,8 +2,9 @@
 
 import click
 
-from fairlead.cli.audit_show import ledger_option, output_option, print_document
+from fairlead.cli.audit_show import ledger_option, print_document
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
+from fairlead.cli.show import output_option
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
@@ -32,12 +33,14 @@ def command(ctx: click.Context, *, seq: int, ledger: str, output: str) -> None:
         if entry is None:
             raise click.BadParameter(f"there is no entry {seq}", param_hint="SEQ")
         answer = replay(reader, entry)
-    if output == "json":
-        print_document({
-            "seq": seq, "kind": entry.kind, "version": entry.version, "verdict": answer.verdict,
-            "detail": answer.detail, "recorded": entry.body.get("output"),
+    if output != "table":
+        document = {
+            "seq": seq, "kind": entry.kind, "version": entry.version,
+            "verdict": str(answer.verdict), "detail": answer.detail,
+            "recorded": entry.body.get("output"),
             "decided": None if answer.result is None else dict(answer.result),
-        })  # fmt: skip
+        }  # fmt: skip
+        print_document(document, output)
     else:
         detail = f" ({answer.detail})" if answer.detail else ""
         click.echo(f"entry {seq}: {answer.verdict} {entry.kind} v{entry.version}{detail}")

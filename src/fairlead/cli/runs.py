@@ -1,110 +1,71 @@
-"""Verbs on runs and nodes, their output, and the stream of events."""
+"""`cancel`, `pause`, `resume`, `cordon`, `uncordon`, `drain`: verbs on runs and nodes."""
 
-import contextlib
-import json
-import sys
 from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, segment, server_option
-from fairlead.cli.show import cell, moment
+from fairlead.cli.client import Answer, Client, segment, server_option
+from fairlead.cli.manifests import dry_run_option
+from fairlead.cli.names import complete_names, nearly
+from fairlead.cli.show import output_option, show
 
 
-def _act(kind: str, name: str, verb: str, done: str, server: str | None) -> None:
-    name = name.removeprefix(f"{kind.lower()}/")
-    Client(server).call("POST", f"/v1/objects/{kind}/{segment(name)}/actions/{verb}")
-    click.echo(f"{kind.lower()}/{name} {done}")
-
-
-def _verb(kind: str, verb: str, done: str, text: str, example: str) -> click.Command:
+def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
     """One command for one verb; they differ in words only."""
+    noun = kind.lower()
+    example = {"Run": "train-7", "Node": "gpu-1"}[kind]
+    lines = [*text, f"\b\n  fairlead {verb} {example}\n  fairlead {verb} {example} --dry-run"]
 
-    @click.command(verb, help=f"{text}\n\n\b\n  fairlead {verb} {example}")
-    @click.argument("names", nargs=-1, required=True)
+    @click.command(verb, help="\n\n".join(lines))
+    @click.argument(
+        "names", nargs=-1, required=True, metavar=f"{noun.upper()}...",
+        shell_complete=complete_names(kind),
+    )  # fmt: skip
+    @dry_run_option
+    @output_option
     @server_option
-    def command(*, names: tuple[str, ...], server: str | None) -> None:
-        for name in names:
-            _act(kind, name, verb, done, server)
+    def command(*, names: tuple[str, ...], dry_run: bool, output: str, server: str | None) -> None:
+        client, changes = Client(server), []
+        for given in names:
+            name = given.removeprefix(f"{noun}/")
+            path = f"/v1/objects/{kind}/{segment(name)}/actions/{verb}"
+            try:
+                change = client.call("POST", path, query={"dry_run": dry_run})
+            except Answer as error:
+                raise nearly(client, error, kind, name) from None
+            changes.append(change)
+            if output == "table":
+                _print(f"{noun}/{name} {done}", change, dry_run=dry_run)
+        if output != "table":
+            show(changes, output)
 
     return command
 
 
+def _print(line: str, change: dict[str, Any], *, dry_run: bool) -> None:
+    unchanged = ", as before" if change["change"] == "unchanged" else ""
+    click.echo(f"{line}{unchanged}{' (dry run)' if dry_run else ''}")
+    for each in (change["preview"] or {}).get("runs", ()):
+        message = f": {each['message']}" if each["message"] else ""
+        click.echo(f"  run {each['run']} would be {each['phase']} ({each['reason']}){message}")
+
+
 cancel = _verb(
-    "Run",
-    "cancel",
-    "is being cancelled",
-    "End runs: SIGTERM, then SIGKILL after the "
-    "grace. What they used is charged, the rest of the hold is void.",
-    "train-7",
-)
+    "Run", "cancel", "is being cancelled",
+    "End runs: SIGTERM, then SIGKILL after the server's grace.",
+    "What they used is charged, grace included; the rest of the hold is void.",
+)  # fmt: skip
 pause = _verb(
-    "Run",
-    "pause",
-    "paused",
-    "Stop the processes of runs in place. Their leases, and the charges, go on.",
-    "train-7",
-)
-resume = _verb("Run", "resume", "resumed", "Let paused runs go on.", "train-7")
-cordon = _verb("Node", "cordon", "cordoned", "Place nothing new on nodes.", "gpu-1")
-uncordon = _verb("Node", "uncordon", "uncordoned", "Place on nodes again.", "gpu-1")
-drain = _verb("Node", "drain", "drained", "Cordon nodes and take their runs off: gangs go on with "
-              "their spares, or wait again.", "gpu-1")  # fmt: skip
-
-
-@click.command("logs")
-@click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
-@click.option("--tail", type=click.IntRange(0, 100_000), help="Begin so many lines before the end.")
-@server_option
-def logs(*, name: str, follow: bool, tail: int | None, server: str | None) -> None:
-    """Print what a run wrote, to those who may act for its owner.
-
-    \b
-      fairlead logs -f train-7
-    """
-    path = f"/v1/runs/{segment(name.removeprefix('run/'))}/logs"
-    out = sys.stdout.buffer
-    with contextlib.suppress(KeyboardInterrupt):
-        for data in Client(server).lines(path, follow=follow, tail=tail):
-            out.write(data)
-            out.flush()
-
-
-@click.command("watch")
-@click.option("--after", type=click.IntRange(0), help="Begin after this entry [default: now].")
-@click.option("--limit", type=click.IntRange(1), help="End after so many events.")
-@click.option("--owner", help="Only those of an owner.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
-              show_default=True, help="A line for eyes, or a line of JSON.")  # fmt: skip
-@server_option
-def watch(
-    *, after: int | None, limit: int | None, owner: str | None, output: str, server: str | None
-) -> None:  # fmt: skip
-    """Print what happens, as it happens. Ctrl-C ends it.
-
-    \b
-      fairlead watch
-      fairlead watch --after 0 -o json | jq .kind
-    """
-    left, rest = limit, b""
-    asked = None if owner else limit
-    with contextlib.suppress(KeyboardInterrupt):
-        for data in Client(server).lines("/v1/watch", after=after, limit=asked):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in filter(None, lines):
-                event = json.loads(line)
-                if owner is not None and event["owner"] != owner:
-                    continue
-                click.echo(line if output == "json" else _line(event))
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
-
-
-def _line(event: dict[str, Any]) -> str:
-    about = event["object"]
-    what = f"{about['kind'].lower()}/{about['name']}" if about else "-"
-    parts = (str(event["seq"]).rjust(6), moment(event["time"]), event["kind"].ljust(16), what,
-             event["reason"] or "", event["message"])  # fmt: skip
-    return "  ".join(cell(part) for part in parts if part)
+    "Run", "pause", "paused",
+    "Stop the processes of runs in place.",
+    "Their leases go on, and so do the charges: the devices are taken.",
+)  # fmt: skip
+resume = _verb("Run", "resume", "resumed", "Let paused runs go on.")
+cordon = _verb("Node", "cordon", "cordoned", "Place nothing new on nodes; what runs there goes on.")
+uncordon = _verb("Node", "uncordon", "uncordoned", "Place on nodes again.")
+drain = _verb(
+    "Node", "drain", "drained",
+    "Cordon nodes and take their runs off.",
+    "A gang goes on with its spares where it has enough, and waits again where it has not; "
+    "--dry-run says which.",
+)  # fmt: skip

@@ -24,8 +24,18 @@ def show(value: Any, output: str, columns: Sequence[Column] | None = None) -> No
     elif output == "yaml" or columns is None:
         click.echo(to_yaml(value), nl=False)
     else:
-        table([name for name, _ in columns], [[cell(get(row)) for _, get in columns]
-                                              for row in value])  # fmt: skip
+        rows_of(value, columns)
+
+
+def rows_of(rows: Sequence[dict[str, Any]], columns: Sequence[Column], indent: str = "") -> None:
+    """Rows as a table."""
+    cells = [[cell(get(row)) for _, get in columns] for row in rows]
+    table([name for name, _ in columns], cells, indent)
+
+
+def note(text: str) -> None:
+    """Something beside the result: for the reader, not for the pipe."""
+    click.echo(text, err=True)
 
 
 def to_yaml(value: Any) -> str:
@@ -40,10 +50,11 @@ def to_yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, **options))
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Bold and aligned on a terminal, plain columns in a pipe."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> None:
+    """Bold, coloured and folded to the width on a terminal, plain columns in a pipe."""
     if sys.stdout.isatty():
         from rich.console import Console
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
@@ -51,13 +62,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for name in header:
             found.add_column(name, overflow="fold")
         for row in rows:
-            found.add_row(*[Text(each, style=_STYLES.get(each, "")) for each in row])
-        Console().print(found)
+            found.add_row(*[Text(each, style=_style(each)) for each in row])
+        Console().print(Padding(found, (0, 0, 0, len(indent))))
         return
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     for row in (header, *rows):
         cells = (each.ljust(width) for each, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        click.echo(indent + "  ".join(cells).rstrip())
+
+
+def _style(text: str) -> str:
+    """The worst of the words in a cell decides."""
+    found = {_STYLES[word] for word in text.split(",") if word in _STYLES}
+    return next((style for style in ("red", "yellow", "green") if style in found), "")
 
 
 def cell(value: object) -> str:
@@ -86,12 +103,13 @@ def moment(text: str | None) -> str:
 def used_of(used: float, limit: float | None) -> str:
     """`3/8`, hours with two digits."""
     shown = f"{used:.2f}" if isinstance(used, float) else str(used)
-    return f"{shown}/{'∞' if limit is None else limit:g}" if limit is not None else f"{shown}/-"
+    return f"{shown}/-" if limit is None else f"{shown}/{limit:g}"
 
 
 _STYLES = {
     "Running": "green", "Completed": "green", "Failed": "red", "Pending": "yellow",
     "Exhausted": "red", "Overcommitted": "red", "NearLimit": "yellow", "Healthy": "green",
+    "UnusedLendingEntry": "yellow", "unfunded": "red", "idle": "yellow",
 }  # fmt: skip
 
 COLUMNS: dict[str, list[Column]] = {

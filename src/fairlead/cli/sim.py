@@ -46,7 +46,11 @@ def command() -> None:
 
 @command.command("list")
 def list_scenarios() -> None:
-    """Name the scenarios that come with Fairlead."""
+    """Name the scenarios that come with Fairlead.
+
+    \b
+      fairlead sim list
+    """
     for name in bundled_names():
         about = read_scenario(read_bundled(name)).about
         click.echo(f"{name:<14} {about}" if sys.stdout.isatty() else name)
@@ -54,7 +58,11 @@ def list_scenarios() -> None:
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of a scenario."""
+    """Print the JSON Schema of a scenario.
+
+    \b
+      fairlead sim schema > scenario.schema.json
+    """
     click.echo(json.dumps(scenario_schema(), indent=2))
 
 
@@ -84,6 +92,10 @@ def run(
 
     Prints a summary and writes report.json, report.md, every decision with its result, a
     timeline and plots. Exit codes: 0 done, 1 a checker found a broken promise, 2 bad input.
+
+    \b
+      fairlead sim run bursty-mix
+      fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
     """
     document = _load(scenario)
     if policies:

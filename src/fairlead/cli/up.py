@@ -1,21 +1,73 @@
 """`fairlead up`: the embedded control plane, in the foreground."""
 
+import grp
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from fairlead.api.lab import Lab
+    from fairlead.api.server import ControlServer
+
+DEMO_GRACE_S = 1
+DEMO = """fairlead: a lab to look at in a browser, or from here (Ctrl-C ends it):
+  export FAIRLEAD_SERVER={socket}
+  fairlead budgets; fairlead leases; fairlead watch"""
 HELP = """Run the embedded control plane: one process, one ledger, a Unix socket, loopback HTTP.
 
 Commands on this machine talk to it over the socket in DIR; who they are is what the kernel says.
-Over HTTP everybody on this machine reads, and only tokens write. Ctrl-C or SIGTERM ends it; runs
-go on, and the next `fairlead up` on the same DIR takes them over.
+Over HTTP everybody on this machine reads, and only tokens write; a browser shows budgets, runs,
+leases and events at http://127.0.0.1:8470. Ctrl-C or SIGTERM ends it; runs go on, and the next
+`fairlead up` on the same DIR takes them over.
+
+The socket is open to every user of the machine (each may look, and act for the owners it is bound
+to). With --socket-group only that group can reach it.
 
 \b
   fairlead up                                  # in the state directory of this user
-  fairlead up --data /srv/fairlead --port 8470
+  fairlead up --demo                           # a lab to look at, gone when it ends
+  fairlead up --data /srv/fairlead --socket-group gpu-users
   FAIRLEAD_SERVER=/srv/fairlead/fairlead.sock fairlead get runs
 """
+
+
+class Mode(click.ParamType[int]):
+    """A file's mode as `chmod` takes it."""
+
+    name = "MODE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Octal digits; the owner must be able to connect."""
+        text = str(value).removeprefix("0o")
+        mode = int(text, 8) if text.isascii() and text.isdigit() and set(text) <= _OCTAL else -1
+        if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
+            self.fail(f"must be a mode such as 0660, and let the owner in, got {value!r}", param,
+                      ctx)  # fmt: skip
+        return mode
+
+
+_OCTAL = set("01234567")
+
+
+class Group(click.ParamType[int]):
+    """A group of this machine, by name or number."""
+
+    name = "GROUP"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Its number."""
+        text = str(value)
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return int(text)
+        try:
+            return grp.getgrnam(text).gr_gid
+        except KeyError:
+            self.fail(f"there is no group {text!r} on this machine", param, ctx)
 
 
 @click.command("up", help=HELP)
@@ -28,29 +80,61 @@ go on, and the next `fairlead up` on the same DIR takes them over.
 @click.option("--no-http", is_flag=True, help="Only the Unix socket.")
 @click.option("--socket", "socket_path", type=click.Path(path_type=Path, dir_okay=False),
               help="The Unix socket [default: fairlead.sock in DIR].")  # fmt: skip
+@click.option("--socket-group", type=Group(), help="The group that the socket belongs to.")
+@click.option("--socket-mode", type=Mode(),
+              help="The socket's mode [default: 0660 with --socket-group, else 0666].")  # fmt: skip
 @click.option("--allow-root", is_flag=True, help="Let runs that root submits run as root.")
 @click.option("--grace", "grace_s", type=click.IntRange(0, 3600), default=30, show_default=True,
               help="Seconds between SIGTERM and SIGKILL when a run is cancelled.")  # fmt: skip
+@click.option("--no-discover", is_flag=True,
+              help="Do not make a Node of this machine's NVIDIA devices.")  # fmt: skip
+@click.option("--demo", is_flag=True,
+              help="A lab with two virtual nodes and three teams whose runs keep coming. Without "
+              "--data everything of it is gone at the end.")  # fmt: skip
 def command(
-    *, data: Path | None, port: int, no_http: bool, socket_path: Path | None, allow_root: bool,
-    grace_s: int,
+    *, data: Path | None, port: int, no_http: bool, socket_path: Path | None,
+    socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
+    no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
     from fairlead import compose
-    from fairlead.ledger.place import state_directory
 
     _structured_logs()
-    directory = (data or state_directory()).resolve()
-    config = compose.UpConfig(
-        data=directory, port=None if no_http else port, allow_root=allow_root,
-        grace_ms=grace_s * 1000, socket=socket_path.resolve() if socket_path else None,
-    )  # fmt: skip
-    with compose.control_server(config) as server:
-        click.echo(f"fairlead: socket {config.socket_path}", err=True)
-        if server.port is not None:
-            click.echo(f"fairlead: http://127.0.0.1:{server.port}", err=True)
-        server.run()
-    click.echo("fairlead: stopped; runs go on", err=True)
+    with _directory(data, demo=demo) as directory:
+        config = compose.UpConfig(
+            data=directory, port=None if no_http else port, allow_root=allow_root,
+            grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
+            socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
+            socket_mode=socket_mode, discover=not (demo or no_discover),
+        )  # fmt: skip
+        with compose.control_server(config) as server:
+            click.echo(f"fairlead: socket {config.socket_path}", err=True)
+            if server.port is not None:
+                click.echo(f"fairlead: http://127.0.0.1:{server.port}", err=True)
+            if demo:
+                click.echo(DEMO.format(socket=config.socket_path), err=True)
+            with _lab(server) if demo else nullcontext():
+                server.run()
+    click.echo(f"fairlead: stopped{'' if demo else '; runs go on'}", err=True)
+
+
+def _lab(server: "ControlServer") -> "Lab":
+    from fairlead.api.lab import Lab
+
+    return Lab(server.service)
+
+
+@contextmanager
+def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
+    """Where everything is kept; a demonstration's own goes away with it."""
+    from fairlead.ledger.place import state_directory
+
+    if given is not None or not demo:
+        yield (given or state_directory()).resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="fairlead-demo-", ignore_cleanup_errors=True) as made:
+        Path(made).chmod(0o755)  # others have to reach the socket
+        yield Path(made)
 
 
 def _structured_logs() -> None:

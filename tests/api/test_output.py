@@ -1,0 +1,80 @@
+"""The output of a run as it grows: parts put aside, the last lines; nothing twice, nothing lost."""
+
+from pathlib import Path
+
+from fairlead.api.output import Output
+
+
+class Log:
+    """A log as the executor keeps it: `output.log` grows, `output.1.log` is the part before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log, self.older = folder / "output.log", folder / "output.1.log"
+        self.log.touch()
+
+    def write(self, text: str) -> None:
+        with self.log.open("ab") as file:
+            file.write(text.encode())
+
+    def put_aside(self) -> None:
+        self.log.replace(self.older)
+        self.log.touch()
+
+    def parts(self) -> list[Path]:
+        return [part for part in (self.older, self.log) if part.exists()]
+
+
+def read(output: Output) -> str:
+    return b"".join(output.chunks()).decode()
+
+
+def test_everything_is_read_once_across_parts(tmp_path: Path) -> None:
+    """Also what was written to a part between the last look and its being put aside."""
+    log = Log(tmp_path)
+    log.write("one\n")
+    log.put_aside()
+    log.write("two\n")
+    output = Output(log.parts, None)
+    assert read(output) == "one\ntwo\n"
+    assert read(output) == ""
+    log.write("three\n")
+    log.put_aside()
+    log.write("four\n")
+    assert read(output) == "three\nfour\n"
+    log.write("five\n")
+    assert read(output) == "five\n"
+    log.put_aside()
+    log.put_aside()  # two at once: the reader held the part that is gone
+    log.write("six\n")
+    assert read(output) == "six\n"
+    output.close()
+
+
+def test_the_last_lines_reach_back_into_older_parts(tmp_path: Path) -> None:
+    """Lines are counted from behind, a progress bar's carriage returns are none."""
+    log = Log(tmp_path)
+    log.write("1\n2\n3\n")
+    log.put_aside()
+    log.write("4\r4%\r5%\n5\n")
+    for tail, expected in (
+        (1, "5\n"), (2, "4\r4%\r5%\n5\n"), (3, "3\n4\r4%\r5%\n5\n"),
+        (99, "1\n2\n3\n4\r4%\r5%\n5\n"), (0, ""),
+    ):  # fmt: skip
+        output = Output(log.parts, tail)
+        assert read(output) == expected, tail
+        log.write("x")
+        assert read(output) == "x"
+        output.close()
+        log.log.write_bytes(log.log.read_bytes().removesuffix(b"x"))
+
+
+def test_a_run_that_has_not_started_is_waited_for(tmp_path: Path) -> None:
+    """No parts yet is nothing yet; what comes then is all new, whatever the tail."""
+    parts: list[Path] = []
+    output = Output(lambda: parts, 1)
+    assert read(output) == ""
+    log = Log(tmp_path)
+    log.write("1\n2\n")
+    parts += log.parts()
+    assert read(output) == "1\n2\n"
+    output.close()

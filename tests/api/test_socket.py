@@ -1,0 +1,64 @@
+"""Who can reach the Unix socket: its mode and its group, set before anybody can connect."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead.api.server import Listen, _unix
+from tests.api.servers import short_folder
+
+CONNECT = """
+import os, socket, sys
+path, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
+peer = socket.socket(socket.AF_UNIX)
+sys.exit(0 if peer.connect_ex(path) == 0 else 1)
+"""
+GROUP, OTHERS, USER = 54_321, 54_322, 54_323
+
+
+def can_connect(path: Path, uid: int, gid: int) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CONNECT, str(path), str(uid), str(gid)], check=False
+    )
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_only_the_group_reaches_the_socket() -> None:
+    """0660 and a group: its members knock, others do not; by default everybody may."""
+    with short_folder() as folder:
+        path = folder / "a.sock"
+        with _unix(Listen(path, None, 0o660, GROUP)):
+            found = path.stat()
+            assert (found.st_mode & 0o777, found.st_gid) == (0o660, GROUP)
+            assert can_connect(path, USER, GROUP)
+            assert not can_connect(path, USER, OTHERS)
+        path.unlink()
+        with _unix(Listen(path, None)):
+            assert can_connect(path, USER, OTHERS)
+
+
+def test_up_takes_a_group_and_a_mode() -> None:
+    """Bad ones are refused before anything starts."""
+
+    def up(*arguments: str) -> subprocess.CompletedProcess[str]:
+        with short_folder() as folder:
+            return subprocess.run(
+                [sys.executable, "-m", "fairlead", "up", "--data", str(folder), "--no-http",
+                 *arguments],
+                capture_output=True, text=True, check=False, timeout=60,
+            )  # fmt: skip
+
+    for arguments, said in (
+        (("--socket-group", "no-such-group-here"), "there is no group 'no-such-group-here'"),
+        (("--socket-mode", "rw"), "must be a mode such as 0660"),
+        (("--socket-mode", "0060"), "let the owner in"),
+        (("--socket-mode", "7777"), "must be a mode such as 0660"),
+        (("--socket-mode", "0689"), "must be a mode such as 0660"),
+    ):
+        done = up(*arguments)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
