@@ -1,0 +1,1 @@
+"""The documentation is true: commands run, tables are complete, promises have their tests."""
