@@ -5,7 +5,6 @@ budgets are the ones in lab.yaml, and the page, the command line and the ledger 
 """
 
 import os
-import pwd
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from importlib.resources import files
 from itertools import cycle
 from typing import Any, Self
 
+from fairlead.api.gate import user_name
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Denied
 from fairlead.ports.faults import Fault
@@ -23,6 +23,7 @@ from fairlead.schema.yaml import parse_yaml_documents
 EVERY_S = 2.0
 LIVE_MAX, ENDED_MAX = 6, 8
 STOP_S = 20.0
+NOBODY = 65534
 _ENDED = ("Completed", "Failed")
 
 
@@ -124,6 +125,4 @@ class Lab:
 
 def _user() -> str:
     """Whom the commands run as: never root, who could but need not."""
-    if os.geteuid() != 0:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    return "nobody"
+    return user_name(os.geteuid() or NOBODY)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -95,17 +96,16 @@ async def logs(service: Service, call: Call) -> Response:
 
 async def _output(service: Service, call: Call, name: str, owner: str) -> AsyncIterator[bytes]:
     query: LogsQuery = call.query
-    reader = Output(lambda: service.log_parts(name), query.tail)
     yield b""
-    while True:
-        # Asked before reading: what was written before it ended is then surely read.
-        over = not query.follow or await run_in_threadpool(_ended, service, name)
-        async for chunk in iterate_in_threadpool(reader.chunks()):
-            yield chunk
-        if over or service.bell.closed or not _may_still_read(call, owner):
-            reader.close()
-            return
-        await asyncio.sleep(POLL_S)
+    with closing(Output(lambda: service.log_parts(name), query.tail)) as reader:
+        while True:
+            # Asked before reading: what was written before it ended is then surely read.
+            over = not query.follow or await run_in_threadpool(_ended, service, name)
+            async for chunk in iterate_in_threadpool(reader.chunks()):
+                yield chunk
+            if over or service.bell.closed or not _may_still_read(call, owner):
+                return
+            await asyncio.sleep(POLL_S)
 
 
 def _may_still_read(call: Call, owner: str) -> bool:
