@@ -22,6 +22,7 @@ from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.core.gpu import test_resolve_oracle
+from tests.core.traffic import test_oracle as traffic_oracle
 from tests.e2e import kills, plane_kills
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
@@ -36,6 +37,8 @@ COVER_CHUNK = 1_000
 RESOLVES = 20_000
 RESOLVE_CHUNK = 1_000
 DRAW_SEEDS = 20_000
+TRAFFIC_SEQUENCES = 10_000
+TRAFFIC_CHUNK = 250
 KILLS = 1_000
 PLANE_KILLS = 500
 
@@ -88,6 +91,20 @@ def gpu_resolve_oracle() -> dict[str, object]:
     return {"cases": RESOLVES, **met}
 
 
+def traffic_tick_oracle() -> dict[str, object]:
+    """`traffic.tick` against the independent implementation: 10 000 lives of groups, and as many
+    documents with a defect.
+    """
+    met: Counter[str] = Counter()
+    chunks = range(1_000, 1_000 + TRAFFIC_SEQUENCES // TRAFFIC_CHUNK)
+    with ProcessPoolExecutor() as pool:
+        for each in pool.map(partial(traffic_oracle.compare, TRAFFIC_CHUNK), chunks):
+            met.update(each)
+        refused = pool.map(partial(traffic_oracle.refusals, TRAFFIC_CHUNK), chunks)
+        met["refused"] = sum(sum(each.values()) for each in refused)
+    return {"sequences": TRAFFIC_SEQUENCES, **met}
+
+
 def node_kills() -> dict[str, object]:
     """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -125,6 +142,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "recorder kills": recorder_kills,
     "executor kills": executor_kills,
     "gpu.resolve draws": gpu_resolve_chance,
+    "traffic.tick against the oracle": traffic_tick_oracle,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
 }

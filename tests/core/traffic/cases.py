@@ -36,9 +36,20 @@ OVERRIDES: dict[str, tuple[Any, ...]] = {
     "theta": ({}, {"cpu_some": 0.1}, {"mem_full": 0, "io_full": 0.5}, {"io_some": 0.01}),
     "warmup_ms": (0, 1, 1000, 15_000, 30_000, 60_000),
     "bucket_burst": (1, 10, 100, 500), "bucket_rate": (0.5, 1, 10, 100, 1000),
+    "crisis_factor": (1, 1.5, 4, 10), "p_ref": (0.5, 1, 2), "error_requests_min": (0, 1, 20, 50),
+    "error_keep_ms": (0, 200, 5000), "wilson_z": (0, 1, 1.96), "ttf_max_s": (100, 86_400),
+    "retry_soft": (0, 0.5, 1), "retry_hard": (1, 2, 5), "skew_max": (0, 0.1, 0.2, 1),
+    "epsilon_skew": (0, 0.02, 0.1, 1), "skew_requests_min": (1, 20, 50, 500),
+    "guard_quiet_ms": (200, 1000, 5000), "recover_share": (0, 0.1, 0.5, 1),
+    "drip_share": (0, 0.01, 0.5), "drip_rate_min": (0, 1, 5), "stall_score_max": (0, 1, 10),
+    "w_rtt": (0, 1), "rtt_ref_ms": (1, 50), "w_retx": (0, 0.5), "retx_ref": (0.01, 1),
+    "w_jit": (0, 2), "jit_ref_ms": (10, 20), "w_psi": (0, 1), "w_fd": (0, 1), "fd_ref": (0.5, 0.8),
+    "w_ct": (0, 1), "ct_ref": (0.8, 1), "w_io": (0, 1), "io_ref": (0.1, 1),
 }  # fmt: skip
 # Overrides that may change between two ticks without touching what a state means.
-CHANGEABLE = ("delta_max", "delta_w", "t_hold_ms", "w_q", "w_l", "w_e", "k_e", "eta", "g_min")
+CHANGEABLE = ("delta_max", "delta_w", "t_hold_ms", "w_q", "w_l", "w_e", "k_e", "eta", "g_min",
+              "s_total", "w_rtt", "w_psi")  # fmt: skip
+LAYERS = {"rtt_ms": (1, 20, 100), "retrans_rate": (0, 0.01, 0.2), "jitter_ms": (0, 5, 50)}
 STYLES = ("calm", "calm", "mixed", "mixed", "mixed", "sick", "sick", "blind", "churn", "churn",
           "ramp", "stall", "storm", "lonely", "crowd", "warm", "time", "guard", "flap")  # fmt: skip
 
@@ -62,6 +73,7 @@ class World:
         self.nodes = {f"n{i}": self._node() for i in range(rng.choice((0, 1, 1, 2, 3)))}
         self.retry: float | None = None
         self.chance = rng.choice((0.02, 0.05, 0.2))  # of something happening, per tick and thing
+        self.layered = rng.random() < 0.3
         self.flow = rng.choice(
             (None, None, 40, 60, 1000)
         )  # requests in the window follow the slots
@@ -95,7 +107,7 @@ class World:
 
     def _config(self) -> Document:
         rng = self.rng
-        count = rng.choice((0, 0, 1, 2, 4, 8, len(OVERRIDES)))
+        count = rng.choice((0, 0, 1, 2, 4, 8, 16, len(OVERRIDES)))
         names = rng.sample(sorted(OVERRIDES), count)
         config = {name: rng.choice(OVERRIDES[name]) for name in names}
         if rng.random() < 0.3:  # with the real 20 s, few sequences would ever relax
@@ -156,9 +168,12 @@ class World:
             self.backends[self.pool.pop()] = newborn
         if self._happens("churn") and self.backends:
             self.pool.insert(0, self._leave())
-        if rng.random() < self.chance / 20:  # the whole group is replaced
-            for _ in range(len(self.backends)):
-                self.pool.insert(0, self._leave())
+        if rng.random() < self.chance / 20:  # the whole group leaves, mostly for another one
+            gone = [self._leave() for _ in range(len(self.backends))]
+            if rng.random() < 0.8:
+                for _ in range(min(max(1, len(gone)), len(self.pool))):
+                    self.backends[self.pool.pop()] = self._backend()
+            self.pool = gone + self.pool
         if self._happens("churn", "lonely"):
             share = rng.choice((0, 0.3, 1))
             for backend in self.backends.values():
@@ -221,6 +236,11 @@ class World:
                 del document[field]
         if not document["isolated"] and rng.random() < 0.1:
             del document["isolated"]
+        if self.layered:
+            for field, values in LAYERS.items():
+                if rng.random() < 0.8:
+                    document[field] = rng.choice((*values, None))
+            document["node"] = rng.choice((*sorted(self.nodes), "nowhere", None))
         return document
 
     def _node_snapshot(self, name: str, node: Document) -> Document:
@@ -238,7 +258,14 @@ class World:
             for key, value in node["resources"].items()
         ]
         rng.shuffle(resources)
-        return {"id": name, "psi": psi, "resources": resources}
+        for resource in resources:
+            if rng.random() < 0.02:
+                resource[rng.choice(("used", "limit"))] = None
+        document = {"id": name, "psi": psi, "resources": resources}
+        if self.layered:
+            document["stall_score"] = rng.choice((None, 0, 0.5, 3, 20))
+            document["iowait_ratio"] = rng.choice((None, 0, 0.05, 1))
+        return document
 
     def _advance(self) -> None:
         """Mostly one step; sometimes a gap, no time at all, or time backwards."""

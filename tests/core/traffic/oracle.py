@@ -9,16 +9,11 @@ own, so whole sequences are compared, each side with its own state, everything b
 from tests.core.traffic import oracle_signals as signals
 from tests.core.traffic import oracle_slots as table
 from tests.core.traffic.oracle_input import DEFAULTS, THETA, Bad, check
+from tests.core.traffic.oracle_layers import layer_terms
 
 __all__ = ["Bad", "tick"]
 
-SKEW_REQUESTS_MIN = 50
-SKEW_MAX = 0.2
-EPSILON_SKEW = 0.02
-QUIET_MS = 5_000  # after so much quiet the guard's bound doubles
-HALVINGS_MAX = 8  # so that it is whole again within 40 s
-RETRY_SOFT, RETRY_HARD = 0.5, 2.0
-P_REF = 1.0
+HALVINGS_MAX = 8  # so that the guard's bound is whole again within 40 s
 LEVELS = ("normal", "soft", "hard")
 NORMAL, SOFT, HARD = range(3)
 
@@ -40,8 +35,9 @@ def tick(document):
     now, later = signals.clock(state, document["now_ms"])
     psi, stall = signals.stall(state, nodes, config, later)
     usage, ttf, overdrawn = signals.time_to_failure(state, nodes, config, now, later)
-    rates, counted = signals.error_rates(state, backends, now)
-    pressure, missing, carries = signals.pressures(backends, rates, config)
+    rates, counted = signals.error_rates(state, backends, now, config)
+    layers = layer_terms(backends, nodes, config)
+    pressure, missing, carries = signals.pressures(backends, rates, layers, config)
     blind = "both" in missing
 
     # Weights and targets.
@@ -63,9 +59,10 @@ def tick(document):
     # Triggers that do not depend on the slots.
     hard = not routable or stall or overdrawn
     hard = hard or (ttf is not None and ttf < config["t_hard_s"])
-    hard = hard or (retry is not None and retry >= RETRY_HARD)
+    hard = hard or (retry is not None and retry >= config["retry_hard"])
     soft = blind or (ttf is not None and ttf < config["t_safe_s"])
-    soft = soft or (retry is not None and retry >= RETRY_SOFT)
+    storm = retry is not None and retry >= config["retry_soft"]
+    soft = soft or storm
 
     # What bypasses gate and slew.
     first = state is None
@@ -105,35 +102,33 @@ def tick(document):
     total_requests = sum(count for count in requests if count is not None)
     skew = None
     judged = not monopoly and None not in requests
-    if judged and total_requests >= SKEW_REQUESTS_MIN:
+    if judged and total_requests >= config["skew_requests_min"]:
         seen = {b["id"]: b["requests"] / (total_requests + signals.EPSILON) for b in backends}
         skew = table.skew_of(seen, weights)
     halvings, guarded_at = (0, None) if first else (state["halvings"], state["guarded_at"])
     guard_hold = False
     if halvings:
         quiet = now - guarded_at
-        regrown = halvings - (quiet // QUIET_MS - state["doublings"])
-        halvings = max(0, regrown)
-        doublings = quiet // QUIET_MS
+        doublings = quiet // config["guard_quiet_ms"]
+        halvings = max(0, halvings - (doublings - state["doublings"]))
     else:
         doublings = 0
     if routable and gate_open and not bypass and not first and not blind and not ending:
         bound = table.delta_max(config, crisis, halvings)
         stepped = table.slew(slots, target, bound)
-        if worse(stepped, slots, weights, s_total, skew):
+        if worse(stepped, slots, weights, skew, config):
             if bound > 1 and halvings < HALVINGS_MAX:
                 halvings += 1
             guarded_at, doublings = now, 0
             stepped = table.slew(slots, target, table.delta_max(config, crisis, halvings))
-            if worse(stepped, slots, weights, s_total, skew):
+            if worse(stepped, slots, weights, skew, config):
                 stepped, guard_hold = slots, True
         slots = stepped
     changed = changed_ids({} if first else state["slots"], slots)
-    # The first placement is not a move, nor is the last one's leaving.
-    moved = bool(changed & set(ids)) and any(before.values())
+    moved = bool(changed & set(ids)) and not first  # the first placement is not a move
 
     # Conductance, on the slots after the step, and the admission it leads to.
-    conductance = P_REF * sum(
+    conductance = config["p_ref"] * sum(
         (slots[n] / s_total) / max(pressure[n]["total"], config["p_min"]) for n in ids
     )
     thin = conductance < config["g_min"]
@@ -143,7 +138,10 @@ def tick(document):
     if admission["mode"] == SOFT:
         output.update(rate_per_s=admission["rate"], burst=config["bucket_burst"])
     elif admission["mode"] == HARD:
-        output.update(rate_per_s=max(1.0, 0.01 * total_requests), burst=1)
+        output.update(
+            rate_per_s=max(config["drip_rate_min"], config["drip_share"] * total_requests)
+        )
+        output.update(burst=1)
     regime = ("laminar", "recovery" if admission["after_hard"] else "transition", "crisis")
 
     reasons = name_reasons(
@@ -151,14 +149,14 @@ def tick(document):
         all_isolated=bool(ids) and not routable,
         psi_stall=stall,
         ttf=overdrawn or (ttf is not None and ttf < config["t_safe_s"]),
-        retry_storm=retry is not None and retry >= RETRY_SOFT,
+        retry_storm=storm,
         errors=any(name in carries for name in routable),
         conductance=thin,
-        skew=skew is not None and skew > SKEW_MAX,
+        skew=skew is not None and skew > config["skew_max"],
         missing=missing,
         isolation=len(routable) < len(ids),
         guard_hold=guard_hold,
-        pressure=moved,
+        pressure=moving_term(pressure, state["slots"], slots) if moved else None,
         monopoly=monopoly,
     )
     return {
@@ -190,11 +188,27 @@ def changed_ids(before, after):
     return {name for name in {*before, *after} if before.get(name, 0) != after.get(name, 0)}
 
 
-def worse(stepped, slots, weights, s_total, skew):
+def worse(stepped, slots, weights, skew, config):
     """The step worsens skew by more than epsilon; undefined skew, or no step, is never worse."""
     if skew is None or stepped == slots:
         return False
-    return table.predicted_skew(stepped, weights, s_total) > skew + EPSILON_SKEW
+    predicted = table.predicted_skew(stepped, weights, config["s_total"])
+    return predicted > skew + config["epsilon_skew"]
+
+
+def moving_term(pressure, before, slots):
+    """The term that moved the slots most: how far it is from the group's mean, per moved slot.
+
+    Where no term differs from its mean, the largest one; then errors, latency, queue.
+    """
+    ranked = []
+    for label, parts in (("errors", ("error", "penalty")), ("latency", ("latency",)),
+                         ("queue", ("queue",))):  # fmt: skip
+        values = {name: sum(pressure[name][part] for part in parts) for name in slots}
+        mean = sum(values.values()) / len(values)
+        moved = sum(abs(slots[n] - before.get(n, 0)) * abs(values[n] - mean) for n in slots)
+        ranked.append((moved, sum(values.values()), label))
+    return max(ranked, key=lambda each: each[:2])[2]
 
 
 def admit(state, config, now, triggers):
@@ -221,10 +235,10 @@ def admit(state, config, now, triggers):
             mode -= 1
             triggered = mode == SOFT and level == SOFT
             calm_since = now if mode != NORMAL and not triggered else None
-            rate = 0.1 * full
+            rate = config["recover_share"] * full
         elif mode == SOFT and after_hard:
             grown = (now - max(calm_since, before["clock"])) / 1000
-            rate = min(full, rate + 0.1 * full * grown)
+            rate = min(full, rate + config["recover_share"] * full * grown)
     if mode != SOFT:
         after_hard, rate = False, None
     elif not after_hard:
@@ -241,7 +255,9 @@ def name_reasons(*, missing, **active):
     for name in ("latency", "errors", "queue", "both"):
         if name in missing:
             found.append(f"signal_missing.{name}")
-    found += [name for name in ("isolation", "guard_hold", "pressure", "monopoly") if active[name]]
+    found += [name for name in ("isolation", "guard_hold") if active[name]]
+    found += [f"pressure.{active['pressure']}"] if active["pressure"] else []
+    found += ["monopoly"] if active["monopoly"] else []
     if found in ([], ["monopoly"]):
         found.append("steady")
     return found[:2]

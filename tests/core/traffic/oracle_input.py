@@ -14,6 +14,14 @@ DEFAULTS = {
     "g_min": 0.3, "t_safe_s": 120.0, "t_hard_s": 20.0, "alpha": 0.2,
     "derivative_window_ms": 5000, "stall_m": 10, "stall_p": 0.7, "warmup_ms": 30_000,
     "bucket_burst": 100, "bucket_rate": 100.0,
+    # The page says "any default by name"; these names are ours.
+    "crisis_factor": 4.0, "p_ref": 1.0, "error_requests_min": 20, "error_keep_ms": 5000,
+    "wilson_z": 1.96, "ttf_max_s": 86_400.0, "retry_soft": 0.5, "retry_hard": 2.0, "skew_max": 0.2,
+    "epsilon_skew": 0.02, "skew_requests_min": 50, "guard_quiet_ms": 5000, "recover_share": 0.1,
+    "drip_share": 0.01, "drip_rate_min": 1.0, "stall_score_max": 10.0,
+    "w_rtt": 0.0, "rtt_ref_ms": 50.0, "w_retx": 0.0, "retx_ref": 0.01, "w_jit": 0.0,
+    "jit_ref_ms": 10.0, "w_psi": 0.0, "w_fd": 0.0, "fd_ref": 0.8, "w_ct": 0.0, "ct_ref": 0.8,
+    "w_io": 0.0, "io_ref": 0.1,
 }  # fmt: skip
 THETA = {"cpu_some": 0.40, "mem_some": 0.10, "mem_full": 0.05, "io_full": 0.10}
 
@@ -29,7 +37,16 @@ RULES = {
     "g_min": ("real", 0, INF), "t_safe_s": ("real", 0, INF), "t_hard_s": ("real", 0, INF),
     "alpha": ("above", 0, 1), "derivative_window_ms": ("whole", 1, INF),
     "stall_m": ("whole", 1, INF), "stall_p": ("real", 0, 1), "warmup_ms": ("whole", 0, INF),
-    "bucket_burst": ("real", 0, INF), "bucket_rate": ("real", 0, INF),
+    "bucket_burst": ("real", 1, INF), "bucket_rate": ("above", 0, INF),
+    "crisis_factor": ("real", 1, INF), "skew_requests_min": ("whole", 1, INF),
+    "guard_quiet_ms": ("whole", 1, INF), "error_requests_min": ("whole", 0, INF),
+    "error_keep_ms": ("whole", 0, INF),
+    **dict.fromkeys(("skew_max", "epsilon_skew", "recover_share", "drip_share"), ("real", 0, 1)),
+    **dict.fromkeys(("wilson_z", "retry_soft", "retry_hard", "drip_rate_min"), ("real", 0, INF)),
+    **dict.fromkeys(("p_ref", "ttf_max_s", "rtt_ref_ms", "retx_ref"), ("above", 0, INF)),
+    **dict.fromkeys(("jit_ref_ms", "fd_ref", "ct_ref", "io_ref"), ("above", 0, INF)),
+    **dict.fromkeys(("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd"), ("real", 0, INF)),
+    **dict.fromkeys(("w_ct", "w_io", "stall_score_max"), ("real", 0, INF)),
 }  # fmt: skip
 PSI = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
 
@@ -77,10 +94,11 @@ def check_config(config):
     known(theta, "config.theta", set(PSI))
     for name in theta:
         number(theta[name], f"config.theta.{name}", "real", 0, 1)
-    hard = config.get("t_hard_s", DEFAULTS["t_hard_s"])
-    safe = config.get("t_safe_s", DEFAULTS["t_safe_s"])
-    if hard >= safe:
+    merged = {**DEFAULTS, **config}
+    if merged["t_hard_s"] >= merged["t_safe_s"]:
         raise Bad("config.t_hard_s")
+    if merged["retry_hard"] < merged["retry_soft"]:
+        raise Bad("config.retry_hard")
 
 
 def check_backend(backend, at):
@@ -95,6 +113,10 @@ def check_backend(backend, at):
     signal(backend, "error_rate", at, "real", 0, 1)
     signal(backend, "requests", at, "whole", 0, INF)
     signal(backend, "age_ms", at, "whole", 0, INF)
+    for name in ("rtt_ms", "retrans_rate", "jitter_ms"):
+        signal(backend, name, at, "real", 0, INF)
+    if backend.get("node") is not None:
+        text(backend["node"], f"{at}.node")
     if not isinstance(backend.get("isolated", False), bool):
         raise Bad(f"{at}.isolated")
 
@@ -109,6 +131,8 @@ def check_node(node, at):
         known(psi, f"{at}.psi", set(PSI))
         for name in PSI:
             signal(psi, name, f"{at}.psi", "real", 0, 1)
+    signal(node, "stall_score", at, "real", 0, INF)
+    signal(node, "iowait_ratio", at, "real", 0, 1)
     listed(node.get("resources", []), f"{at}.resources")
     for i, resource in enumerate(node.get("resources", [])):
         here = f"{at}.resources[{i}]"

@@ -8,10 +8,6 @@ oracle reads. Nothing is imported from Fairlead.
 import math
 from fractions import Fraction as F  # noqa: N817
 
-KEEP_MS = 5_000  # a backend with 0 requests keeps its last counted error rate this long
-VOLUME_MIN = 20  # raw error rate from here, Wilson's lower bound below
-Z = 1.96
-TTF_MAX_S = 86_400.0
 EPSILON = 1e-9
 
 
@@ -82,36 +78,41 @@ def time_to_failure(state, nodes, config, now, later):
             if not past:
                 continue  # less than the window of history: unknown
             velocity = max(0.0, (series[-1][1] - past[-1]) / (window / 1000))
-            known.append(min(TTF_MAX_S, remaining / max(EPSILON, velocity)))
+            known.append(min(config["ttf_max_s"], remaining / max(EPSILON, velocity)))
     return usage, min(known, default=None), overdrawn
 
 
-def wilson_lower(rate, count):
+def wilson_lower(rate, count, z):
     """The lower end of Wilson's interval for `rate` seen in `count` requests; of none, 0."""
     if count == 0 or rate == 0:
         return 0.0
-    centre = rate + Z * Z / (2 * count)
-    spread = Z * math.sqrt(rate * (1 - rate) / count + Z * Z / (4 * count * count))
-    return max(0.0, (centre - spread) / (1 + Z * Z / count))
+    centre = rate + z * z / (2 * count)
+    spread = z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    return max(0.0, (centre - spread) / (1 + z * z / count))
 
 
-def error_rates(state, backends, now):
-    """({id: rate or None where it is missing}, {id: (last counted rate, when)})."""
+def error_rates(state, backends, now, config):
+    """({id: rate or None where it is missing}, {id: (last counted rate, when)}).
+
+    Raw from a minimum volume, Wilson's lower bound below it; a backend with 0 requests keeps its
+    last counted rate for a while.
+    """
     before = state["counted"] if state else {}
     rates, counted = {}, {}
     for backend in backends:
         name, raw, count = backend["id"], backend.get("error_rate"), backend.get("requests")
         last = before.get(name)
-        if count == 0 and last is not None and now - last[1] <= KEEP_MS:
+        if count == 0 and last is not None and now - last[1] <= config["error_keep_ms"]:
             rates[name], counted[name] = last[0], last
         elif raw is None or count is None:
             rates[name] = None
             if last is not None:
                 counted[name] = last
         elif count == 0:
-            rates[name] = wilson_lower(raw, 0)
+            rates[name] = 0.0
         else:
-            rates[name] = raw if count >= VOLUME_MIN else wilson_lower(raw, count)
+            enough = count >= config["error_requests_min"]
+            rates[name] = raw if enough else wilson_lower(raw, count, config["wilson_z"])
             counted[name] = (rates[name], now)
     return rates, counted
 
@@ -133,7 +134,7 @@ def impute(values):
     return {name: max(present) if v is None else v for name, v in values.items()}, missing
 
 
-def pressures(backends, rates, config):
+def pressures(backends, rates, layers, config):
     """({id: labelled terms and total}, what is missing, the ids whose E is above eta).
 
     What is missing is a set of "latency", "errors", "queue" and "both"; `both` stands for the
@@ -161,7 +162,10 @@ def pressures(backends, rates, config):
             relative = max(0.0, min(errors[name] / config["e_ref"], config["e_max"]))
             terms["error"] = config["w_e"] * relative
             terms["penalty"] = config["k_e"] if errors[name] > config["eta"] else 0.0
-        total = terms["queue"] + terms["latency"] + terms["error"] + terms["penalty"]
+        terms.update(layers[name])
+        total = 0.0
+        for value in terms.values():
+            total += value
         out[name] = {**terms, "total": max(total, config["p_min"])}
     carries = {name for name in errors if errors[name] is not None and errors[name] > config["eta"]}
     return out, missing, carries

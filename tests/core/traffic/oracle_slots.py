@@ -83,7 +83,7 @@ def delta_max(config, crisis, halvings):
     base = max(F(1), F(config["s_total"], 64))
     if config["delta_max"] is not None:
         base = F(config["delta_max"])
-    return max(1, math.floor(base * (4 if crisis else 1) / 2**halvings))
+    return max(1, math.floor(base * (F(config["crisis_factor"]) if crisis else 1) / 2**halvings))
 
 
 def skew_of(shares, weights):

@@ -14,7 +14,7 @@ from tests.core.traffic.cases import OVERRIDES, PSI, Document
 
 NOT_NUMBERS = (math.nan, math.inf, -math.inf, "3", True, [], {}, -1, -0.5)
 NOT_TEXTS = (None, 3, True, [], {})
-SIGNALS = ("queue", "p95_ms", "error_rate", "requests", "age_ms")
+SIGNALS = ("queue", "p95_ms", "error_rate", "requests", "age_ms", "rtt_ms", "jitter_ms")
 DIVISORS = ("q_ref", "l_ref_ms", "e_ref", "s_total", "stall_m", "derivative_window_ms")
 
 
@@ -51,11 +51,10 @@ def _spoil_top(rng: random.Random, document: Document) -> str:
 
 
 def _spoil_config(rng: random.Random, document: Document) -> str:
-    config = document["config"]
+    config = document["config"] = {}
     if rng.random() < 0.1:
         return _put(config, rng.choice(("S_total", "deltaw", "x.y")), 1, "config")
     if rng.random() < 0.1:
-        config.pop("t_safe_s", None)
         return _put(config, "t_hard_s", rng.choice((120, 120.0, 500)), "config")
     if rng.random() < 0.2:
         return _put(config, rng.choice(DIVISORS), 0, "config")
