@@ -159,10 +159,11 @@ def _explain_budget(name: str, found: dict[str, Any]) -> None:
             since = moment(each["lastTransitionTime"])
             click.echo(f"  {each['type']} ({each['reason']}) since {since}{about}")
     for row in status["headroom"]:
-        hours = "no limit" if row["gpuHours"] is None else f"{row['gpuHours']:.2f}"
+        left = f"{row['concurrency']} GPUs left"
+        if row["gpuHours"] is not None:
+            left = f"{row['concurrency']} GPUs and {row['gpuHours']:.2f} GPU-hours left"
         closed = "" if row["open"] else ", closed now"
-        click.echo(f"  envelope {row['name']}: {row['concurrency']} GPUs and {hours} GPU-hours left"
-                   f"{closed}")  # fmt: skip
+        click.echo(f"  envelope {row['name']}: {left}{closed}")
     _print_leases(found["leases"])
 
 
