@@ -44,7 +44,7 @@ def group(rng: random.Random, name: str, backends: int, scene: str, turn: int) -
                 f"b{index:03d}",
                 queue=0.0 if fast else float(rng.randint(0, 20)),
                 p95_ms=10.0 if fast else rng.uniform(95, 105),
-                error_rate=rng.choice((0.0, 0.0, 0.001)),
+                error_rate=0.0 if fast else rng.choice((0.0, 0.0, 0.001)),
                 requests=rng.randint(20, 400),
                 isolated=scene == "mixed" and index == 7,
                 age_ms=turn * 200 if scene == "mixed" and index == 9 else None,
