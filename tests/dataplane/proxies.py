@@ -74,6 +74,16 @@ class Signals:
             world.until(lambda: _b1(world).open == 3, "three are in it")
         world.until(lambda: _b1(world).open == 0, "it is empty")
 
+    def test_remove_leaves_what_is_not_ours(self, world: RealWorld) -> None:
+        """Whoever names a folder that is in use loses nothing in it."""
+        world.folder.mkdir()
+        other = world.folder / "other.txt"
+        other.write_text("kept")
+        opened(world)
+        world.plane.remove()
+        assert [path.name for path in world.folder.iterdir()] == ["other.txt"]
+        other.unlink()
+
     def test_a_refusal_says_whose_it_is_and_when_to_come_back(self, world: RealWorld) -> None:
         """429 with Retry-After when there is a rate to wait for, 503 without."""
         group = opened(world)

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane.envoy import EnvoyPlane, deadman
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Liveness, Proto, RouteGroup
+from fairlead.dataplane.envoy.documents import Limits
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    Admission,
+    Liveness,
+    Mode,
+    Proto,
+    RouteGroup,
+)
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
@@ -72,6 +80,17 @@ def test_a_dead_man_that_dies_is_replaced(world: EnvoyWorld) -> None:
     world.plane.heartbeat()
     assert life.stat().st_ino != first
     world.abandon(Liveness.FALLBACK)
+
+
+@needs_envoy
+def test_with_several_workers_a_drip_is_still_a_drip(world: EnvoyWorld) -> None:
+    """Shares of a bucket are never too small for anybody to get in."""
+    world.plane = EnvoyPlane(world.folder, limits=Limits(workers=2))
+    group = opened(world)
+    world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 1.0), epoch=1)
+    words = world.send(group, 60)
+    assert 1 <= words.count("b1") <= 2
+    assert words.count("hard") == 60 - words.count("b1")
 
 
 @needs_envoy

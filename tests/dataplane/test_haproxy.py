@@ -1,5 +1,7 @@
 """The HAProxy plane against the real HAProxy: the suite of all planes, and its own ways."""
 
+import os
+import pwd
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane.haproxy import HaproxyPlane, words
+from fairlead.dataplane.haproxy.config import Files, Limits
+from fairlead.dataplane.haproxy.runtime import ask
 from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
@@ -62,6 +66,52 @@ def test_a_reload_fails_no_request(world: HaproxyWorld) -> None:
         world.plane.configure([group])
         load.wait(20)
         assert {each.word for each in load.sent} == {"b1"}
+
+
+def test_a_change_that_fails_counts_nothing_twice(world: HaproxyWorld) -> None:
+    """Neither now nor after the next change that works."""
+    group, more = opened(world), world.group("more", ("m1",))
+    assert len(world.send(group, 10)) == 10
+    broken = HaproxyPlane(world.folder, binary="false")
+    with pytest.raises(PermanentFault, match="does not accept its configuration"):
+        broken.configure([group, more])
+    assert world.plane.read()["web"].admitted == 10
+    world.plane.configure([group, more])
+    assert world.plane.read()["web"].admitted == 10
+
+
+def test_root_is_given_up(world: HaproxyWorld) -> None:
+    """The worker that talks to strangers is nobody's root, and changes still work."""
+    if os.geteuid() != 0:
+        pytest.skip("only root has something to give up")
+    group = opened(world)
+    answer = ask(Files(world.folder).master, "show proc")
+    worker = next(line.split()[0] for line in answer.splitlines() if " worker " in line)
+    assert Path(f"/proc/{worker}").stat().st_uid == pwd.getpwnam("haproxy").pw_uid
+    world.plane.configure([group, world.group("more", ("m1",))])
+    assert set(world.send(group, 4)) <= {each.id for each in group.backends}
+
+
+def test_with_several_threads(world: HaproxyWorld) -> None:
+    """Flips are as whole; threads that ask at the same moment may share a token."""
+    world.plane = HaproxyPlane(world.folder, limits=Limits(threads=2))
+    group = opened(world)
+    world.apply("web", only("b1"), epoch=1)
+    with world.load(group, clients=4) as load:
+        for epoch in range(2, 120):
+            shut = epoch % 2 == 0
+            world.apply(
+                "web",
+                only("b2") if shut else only("b1"),
+                Admission(Mode.HARD, 0.0, 0.0) if shut else Admission(),
+                epoch=epoch,
+            )
+        load.wait(20)
+    assert {each.word for each in load.sent} <= {"b1", "hard"}
+    world.apply("web", only("b1"), Admission(Mode.SOFT, 0.0, 10.0), epoch=200)
+    with world.load(group, clients=4) as load:
+        load.wait(60)
+    assert 10 <= sum(each.word == "b1" for each in load.sent) <= 20
 
 
 def test_udp_is_refused(world: HaproxyWorld) -> None:

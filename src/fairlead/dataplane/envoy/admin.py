@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +46,18 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     if answer.status != http.HTTPStatus.OK:
         raise TemporaryFault(f"Envoy answers {answer.status} to {target}", retry_after_ms=_RETRY_MS)
     return body
+
+
+def process(path: Path) -> int | None:
+    """A descriptor of the process that listens there (pidfd); None when there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+            size = struct.calcsize("3i")
+            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return os.pidfd_open(struct.unpack("3i", told)[0])
+        except OSError:
+            return None
 
 
 def document(path: Path, target: str) -> dict[str, Any]:

@@ -118,12 +118,12 @@ def _watch(folder: str, fallback_after_ms: int, life: int) -> None:
         try:
             if os.stat(path).st_ino != ours:
                 return
-            settle(folder, fallback_after_ms)
-            _cap(os.path.join(folder, LOG))
         except FileNotFoundError:
             return
-        except OSError:  # a full disk, say: the next look may find room
-            pass
+        # A full disk, or a group that goes just now: the next look finds it better.
+        with contextlib.suppress(OSError):
+            settle(folder, fallback_after_ms)
+            _cap(os.path.join(folder, LOG))
         time.sleep(_LOOK_S)
 
 

@@ -72,6 +72,24 @@ class Files:
         """A line per request, for latencies."""
         return self.folder / deadman.LOG
 
+    @property
+    def said(self) -> Path:
+        """Envoy's own log."""
+        return self.folder / "envoy.log"
+
+    @property
+    def schema(self) -> Path:
+        """The version of all this."""
+        return self.folder / "schema"
+
+    def ours(self) -> list[Path]:
+        """All that may be there, folders last; the folder may be somebody else's too."""
+        names = (deadman.BEAT, deadman.ALONE, deadman.LOCK, deadman.LIFE)
+        single = [self.bootstrap, self.listeners, self.clusters, self.admin, self.log, self.said,
+                  self.schema, *(self.folder / name for name in names)]  # fmt: skip
+        drafts = [path.with_name(path.name + ".draft") for path in single]
+        return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
+
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
         """A group's route: in place, of the active table, or for a dead agent."""
         return self.folder / deadman.ROUTES / f"{tame(group)}{kind}"
@@ -113,9 +131,22 @@ def from_file(path: Path) -> Document:
     return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
 
 
-def clusters(group: RouteGroup, files: Files, limits: Limits) -> list[Document]:
-    """The three of a group."""
-    return [_cluster(group, side, files, limits) for side in (*SIDES, HASHED)]
+def clusters(groups: Sequence[RouteGroup], files: Files, limits: Limits) -> list[Document]:
+    """Three for each group."""
+    return [
+        _cluster(group, side, files, limits)
+        for group in sorted(groups, key=_name)
+        for side in (*SIDES, HASHED)
+    ]
+
+
+def listeners(groups: Sequence[RouteGroup], files: Files, limits: Limits) -> list[Document]:
+    """One for each group."""
+    return [_listener(group, files, limits) for group in sorted(groups, key=_name)]
+
+
+def _name(group: RouteGroup) -> str:
+    return group.name
 
 
 def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Document:
@@ -163,7 +194,7 @@ def endpoints(group: RouteGroup, side: str, slots: Mapping[str, int], version: s
     return response(version, [assignment])
 
 
-def listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
+def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
     """The virtual address: admission, counting of refusals, routing, and a log."""
     name = tame(group.name)
     log = {
@@ -222,7 +253,8 @@ def _counter(refused: str) -> Document:
     """Counts what the script refused: rules that only watch deny nobody, but have a counter."""
     wanted = {"filter": "fairlead", "path": [{"key": "refused"}],
               "value": {"string_match": {"exact": refused}}}  # fmt: skip
-    policy = {"permissions": [{"metadata": wanted}], "principals": [{"any": True}]}
+    found = {"sourced_metadata": {"metadata_matcher": wanted, "metadata_source": "DYNAMIC"}}
+    policy = {"permissions": [found], "principals": [{"any": True}]}
     return {
         "name": f"fairlead.{refused}",
         "typed_config": {

@@ -1,5 +1,6 @@
 """The Envoy plane: tables as endpoint weights of the side that rests, then one route file flips."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -74,7 +75,7 @@ class EnvoyPlane:
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
-        path = self._files.folder / "schema"
+        path = self._files.schema
         return int(path.read_text()) if path.exists() else SCHEMA_VERSION
 
     def apply(self, table: Table) -> None:
@@ -116,8 +117,13 @@ class EnvoyPlane:
         """Stop the dead-man process and Envoy, and take their files away."""
         unguard(self._files.folder)
         self._process.stop()
-        if self._files.folder.exists():
-            shutil.rmtree(self._files.folder)
+        for path in self._files.ours():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, OSError):  # somebody else's files may be there
+            self._files.folder.rmdir()
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
@@ -128,7 +134,7 @@ class EnvoyPlane:
         if running and not same:
             self._process.stop()
         path.write_text(text)
-        (self._files.folder / "schema").write_text(str(SCHEMA_VERSION))
+        self._files.schema.write_text(str(SCHEMA_VERSION))
         return running and same
 
     def _start(
@@ -137,8 +143,12 @@ class EnvoyPlane:
         for group in groups:
             was = before[group.name]
             self._lay(group, current(group, was[0] if was else None), SIDES[0])
-        self._write_shape(self._files.clusters, self._clusters(groups))
-        self._write_shape(self._files.listeners, self._listeners(groups))
+        self._write_shape(
+            self._files.clusters, documents.clusters(groups, self._files, self._limits)
+        )
+        self._write_shape(
+            self._files.listeners, documents.listeners(groups, self._files, self._limits)
+        )
         self._process.start(self._limits)
 
     def _change(
@@ -149,12 +159,16 @@ class EnvoyPlane:
             was = before[group.name]
             if was is None:
                 self._lay(group, current(group, None), SIDES[0])
-        wanted = self._clusters(groups)
+        wanted = documents.clusters(groups, self._files, self._limits)
         kept = _resources(self._files.clusters)
         names = {each["name"] for each in wanted}
         union = wanted + [each for each in kept if each["name"] not in names]
         self._shape("cluster_manager.cds", self._files.clusters, union)
-        self._shape("listener_manager.lds", self._files.listeners, self._listeners(groups))
+        self._shape(
+            "listener_manager.lds",
+            self._files.listeners,
+            documents.listeners(groups, self._files, self._limits),
+        )
         self._shape("cluster_manager.cds", self._files.clusters, wanted)
         for group in groups:
             was = before[group.name]
@@ -223,19 +237,6 @@ class EnvoyPlane:
     def _doors(self) -> set[Door]:
         places = [each["address"]["socket_address"] for each in _resources(self._files.listeners)]
         return {(place["address"], place["port_value"]) for place in places}
-
-    def _clusters(self, groups: Sequence[RouteGroup]) -> list[Document]:
-        return [
-            each
-            for group in sorted(groups, key=lambda group: group.name)
-            for each in documents.clusters(group, self._files, self._limits)
-        ]
-
-    def _listeners(self, groups: Sequence[RouteGroup]) -> list[Document]:
-        return [
-            documents.listener(group, self._files, self._limits)
-            for group in sorted(groups, key=lambda group: group.name)
-        ]
 
     def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
         """Replace clusters or listeners, if they differ, and wait until Envoy has them."""

@@ -5,6 +5,7 @@ import fcntl
 import importlib
 import importlib.util
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class Process:
     def start(self, limits: Limits) -> None:
         """Start Envoy and wait until it serves."""
         self._files.admin.unlink(missing_ok=True)
-        log = self._files.folder / "envoy.log"
+        log = self._files.said
         log.unlink(missing_ok=True)
         self._child = subprocess.Popen(
             [find(self._binary), "-c", str(self._files.bootstrap), "--disable-hot-restart",
@@ -60,14 +61,19 @@ class Process:
             time.sleep(_LOOK_S)
 
     def stop(self) -> None:
-        """End Envoy, now."""
-        with contextlib.suppress(TemporaryFault):
-            admin.ask(self._files.admin, "/quitquitquit", method="POST")
-        deadline = time.monotonic() + _STOP_S
-        while self.running():
-            if time.monotonic() > deadline:
+        """End Envoy, now, and wait until it is gone."""
+        descriptor = admin.process(self._files.admin)
+        if descriptor is None:
+            return
+        try:
+            with contextlib.suppress(TemporaryFault):
+                admin.ask(self._files.admin, "/quitquitquit", method="POST")
+            gone = select.poll()
+            gone.register(descriptor, select.POLLIN)
+            if not gone.poll(_STOP_S * 1000):
                 raise TemporaryFault("Envoy does not stop", retry_after_ms=_RETRY_MS)
-            time.sleep(_LOOK_S)
+        finally:
+            os.close(descriptor)
         if self._child is not None:
             self._child.wait()
             self._child = None

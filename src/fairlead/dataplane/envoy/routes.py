@@ -51,7 +51,9 @@ def _door(admission: Admission, workers: int) -> Document:
     if admission.mode == Mode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
-    return {"mode": admission.mode.value, "rate": rate / workers, "burst": burst / workers,
+    # A bucket below one token would never let anybody in, however long it fills.
+    share = max(burst / workers, min(burst, 1.0))
+    return {"mode": admission.mode.value, "rate": rate / workers, "burst": share,
             "retry_s": _retry_s(rate)}  # fmt: skip
 
 

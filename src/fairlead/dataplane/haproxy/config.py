@@ -42,6 +42,8 @@ class Limits:
     """A retry hides the failure that the governor should see."""
     connect_timeout_ms: int = 5_000
     idle_timeout_ms: int = 60_000
+    user: str | None = None
+    """Whom the worker becomes once it listens; only root can ask for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,25 @@ class Files:
         """The socket of the master, which reloads."""
         return self.folder / "master.sock"
 
+    def counted(self, generation: str) -> Path:
+        """What workers had counted before one of this generation began.
+
+        One file per generation: whoever dies between writing it and the reload leaves the
+        running worker's own file as it was.
+        """
+        return self.folder / f"counted-{generation.rpartition('/')[2]}.json"
+
+    def ours(self) -> list[Path]:
+        """All that may be there; the folder may be somebody else's too."""
+        single = [self.config, self.words, self.socket, self.master, self.said]
+        drafts = [path.with_name(path.name + ".draft") for path in single]
+        found = [path for path in (*single, *drafts) if path.exists()]
+        return found + sorted(self.folder.glob("counted-*.json*"))
+
     @property
-    def counted(self) -> Path:
-        """What workers before this one had counted."""
-        return self.folder / "counted.json"
+    def said(self) -> Path:
+        """What HAProxy said when it was last run."""
+        return self.folder / "haproxy.log"
 
 
 def generation(groups: Sequence[RouteGroup], limits: Limits) -> str:
@@ -91,7 +108,7 @@ def generation(groups: Sequence[RouteGroup], limits: Limits) -> str:
         for group in sorted(groups, key=lambda group: group.name)
     ]  # fmt: skip
     knobs = [limits.threads, limits.descriptors_max, limits.retries,
-             limits.connect_timeout_ms, limits.idle_timeout_ms]  # fmt: skip
+             limits.connect_timeout_ms, limits.idle_timeout_ms, limits.user]  # fmt: skip
     return f"fairlead/{SCHEMA_VERSION}/{digest([shape, knobs])[:16]}"
 
 
@@ -111,6 +128,7 @@ def render(
 
 
 def _head(files: Files, limits: Limits, description: str) -> str:
+    user = f"\n    user {limits.user}" if limits.user else ""
     return f"""# Written by Fairlead; changes are lost at the next one.
 global
     description {description}
@@ -118,7 +136,7 @@ global
     fd-hard-limit {limits.descriptors_max}
     hard-stop-after 30s
     stats socket unix@{files.socket} mode 600 level admin expose-fd listeners
-    stats timeout 1h
+    stats timeout 1h{user}
 
 ring {TIMES}
     format raw

@@ -1,6 +1,8 @@
 """The HAProxy plane: tables as weights of the side that rests, then one word of a map flips it."""
 
+import contextlib
 import os
+import pwd
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,10 +54,11 @@ class HaproxyPlane:
         self, folder: Path, *, binary: str = "haproxy", limits: config.Limits | None = None
     ) -> None:
         self._files = config.Files(folder.absolute())
-        self._limits = limits or config.Limits()
+        self._limits = limits or config.Limits(user=_unprivileged())
         self._process = Process(self._files, binary)
         self._times = Times(self._files.socket)
         self._groups: dict[str, RouteGroup] = {}
+        self._generation = ""
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; a reload only when they differ from what runs."""
@@ -65,7 +68,7 @@ class HaproxyPlane:
         running = self._process.running()
         if running != wanted:
             self._install(groups, wanted, running)
-        self._groups = {group.name: group for group in groups}
+        self._groups, self._generation = {group.name: group for group in groups}, wanted
         self.heartbeat()
         self._times.catch_up(_now_ms())  # begins to follow the log
 
@@ -110,7 +113,7 @@ class HaproxyPlane:
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
         now_ms = _now_ms()
-        counted = self._counted(self._groups)
+        counted = self._counted(self._groups, self._generation)
         active = self._words()
         alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
         self._times.catch_up(now_ms)
@@ -127,17 +130,18 @@ class HaproxyPlane:
         """Stop HAProxy and take its files away."""
         self._times.close()
         self._process.stop()
-        for path in sorted(self._files.folder.glob("*")):
-            path.unlink()
-        if self._files.folder.exists():
+        for path in self._files.ours():
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, OSError):  # somebody else's files may be there
             self._files.folder.rmdir()
 
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
         """Write the configuration, with what the groups go by now, and have it taken up."""
         before = self._standings() if running is not None else {}
         now = {group.name: current(group, before.get(tame(group.name))) for group in groups}
+        kept = self._files.counted(wanted)
         if running is not None:
-            stats.write(self._files.counted, self._counted([group.name for group in groups]))
+            stats.write(kept, self._counted([group.name for group in groups], running))
         old = [(path, _text(path)) for path in (self._files.config, self._files.words)]
         check_free(groups, config.doors(old[0][1] or "") if running is not None else ())
         _write(self._files.words, _map(now, time.time_ns() // 1_000_000))
@@ -156,6 +160,9 @@ class HaproxyPlane:
                 if text is not None:
                     _write(path, text)
             raise
+        for path in self._files.folder.glob("counted-*.json"):
+            if path != kept:
+                path.unlink()
 
     def _standings(self) -> dict[str, Current]:
         """What the groups of the running HAProxy go by, under their tamed names."""
@@ -181,9 +188,10 @@ class HaproxyPlane:
         pairs.pop(config.BORN, None)
         return {name: words.read(word) for name, word in pairs.items()}
 
-    def _counted(self, groups: Iterable[str]) -> dict[str, stats.Counted]:
-        """Under tamed names, as HAProxy writes them."""
-        kept = stats.read(self._files.counted, [tame(name) for name in groups])
+    def _counted(self, groups: Iterable[str], generation: str) -> dict[str, stats.Counted]:
+        """By the worker of a generation and those before it; under tamed names."""
+        path = self._files.counted(generation)
+        kept = stats.read(path, [tame(name) for name in groups])
         return stats.add(kept, stats.parse(ask(self._files.socket, stats.COMMAND)))
 
     def _group(self, name: str) -> RouteGroup:
@@ -226,6 +234,15 @@ class HaproxyPlane:
         )
 
 
+def _unprivileged() -> str | None:
+    """The user that Debian's package brings, if we are root: a proxy need not be."""
+    if os.geteuid() != 0:
+        return None
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam("haproxy").pw_name
+    return None
+
+
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -257,7 +274,10 @@ def _layout(name: str, side: str, slots: Mapping[str, int]) -> list[str]:
 def _liveness(answer: str) -> Liveness:
     """By HAProxy's own clock: how long until it forgets the agent."""
     found = _EXPIRES.search(answer)
-    return liveness(FALLBACK_AFTER_MS - int(found[1])) if found else Liveness.FALLBACK
+    if found is None:
+        return Liveness.FALLBACK
+    # The clocks of its threads differ by some milliseconds: a fresh entry may look too fresh.
+    return liveness(max(0, FALLBACK_AFTER_MS - int(found[1])))
 
 
 def _text(path: Path) -> str | None:

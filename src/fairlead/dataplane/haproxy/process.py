@@ -105,7 +105,7 @@ class Process:
         if program is None:
             raise PermanentFault(f"{self._binary} is not on PATH (apt-get install haproxy)")
         # A file and no pipe: the master would hold a pipe open for as long as it lives.
-        said = self._files.folder / "haproxy.log"
+        said = self._files.said
         with said.open("w") as log:
             done = subprocess.run(
                 [program, *options, "-f", str(self._files.config)],
