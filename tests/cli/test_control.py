@@ -1,11 +1,13 @@
 """The control plane's commands: outputs, exit codes, errors with the field, heads that are kept."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fairlead.cli.client import Client
 from tests.api.servers import budget, run
 from tests.cli.shells import Shell
 from tests.e2e.planes import documents
@@ -202,3 +204,20 @@ def test_a_token_is_never_sent_in_the_open(shell: Shell, tmp_path: Path) -> None
     done = shell("budgets", FAIRLEAD_SERVER="http://192.0.2.1:8470",
                  FAIRLEAD_TOKEN_FILE=str(tmp_path / "token"))  # fmt: skip
     assert (done.returncode, "in the open" in done.stderr) == (2, True)
+
+
+def test_silence_is_no_sign_that_the_server_is_gone(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that says nothing for longer than any request takes is still followed."""
+    go = tmp_path / "go"
+    command = ["sh", "-c", f"echo one; while [ ! -e {go} ]; do sleep 0.05; done; echo two"]
+    shell.server.apply(run("quiet", command=command))
+    monkeypatch.setenv("FAIRLEAD_HEADS", str(shell.heads))
+    heard = Client(str(shell.server.socket), timeout_s=0.5).lines(
+        "/v1/runs/quiet/logs", follow=True
+    )
+    assert next(heard) == b"one\n"
+    waiter = threading.Timer(1.5, go.touch)  # three times as long as the patience of a request
+    waiter.start()
+    assert b"".join(heard) == b"two\n"

@@ -160,6 +160,8 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
         run = service.plane.explain("Run", lease["spec"]["run"])
     except NotFound:
         return {"object": lease}
+    if f".{run['object']['metadata']['uid'][:8]}." not in name:
+        return {"object": lease}  # another run that has its name by now
     return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
 
 

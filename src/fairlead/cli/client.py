@@ -105,6 +105,7 @@ class Client:
             self._check(response)
             if response.status >= 400:
                 raise Answer(response.status, _error(self._read(response)))
+            connection.wait_for_ever()  # a run may say nothing for hours
             try:
                 while data := response.read1(65536):
                     yield data
@@ -198,6 +199,11 @@ class _Closing:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+    def wait_for_ever(self) -> None:
+        """From here on silence is no sign that the server is gone."""
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(None)
 
 
 def segment(text: str) -> str:
