@@ -4,6 +4,7 @@ A server that lies is played here by real ledgers: another one, a shorter one, a
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairlead.cli.head_check import follow_keys
 from fairlead.cli.heads import Heads, LedgerChanged, all_seen
 from fairlead.core.audit import SignedHead
 from fairlead.ledger import MemoryLedger
-from fairlead.ledger.keys import MemoryKeys, Signer
+from fairlead.ledger.keys import MemoryKeys, Signer, sign_head
 from fairlead.ports.faults import PermanentFault
 from tests.api.servers import budget
 from tests.cli.shells import Shell
@@ -127,8 +128,10 @@ def test_a_signature_that_does_not_hold_is_noticed() -> None:
 
 
 def test_a_new_key_is_believed_when_the_old_one_introduced_it() -> None:
-    """And only then: a key of somebody's own, or a log that hides the rotation, is not."""
-    ledger = MemoryLedger(time_ms=0)
+    """And only then: a key that was replaced, or a log that hides the rotation, is not."""
+    keys = MemoryKeys()
+    ledger = MemoryLedger(keys, time_ms=0)
+    old = keys.load(ledger.head().head.key_id)
     see(grown(ledger, 0))
     ledger.rotate_key(time_ms=1, author="cli:x")
     head = grown(ledger, 10).head()
@@ -136,6 +139,10 @@ def test_a_new_key_is_believed_when_the_old_one_introduced_it() -> None:
     assert "not signed with the key in force" in str(follow_keys(head, hidden))
     see(ledger)
     assert len(all_seen()[SERVER].keys) == 2
+    later = replace(grown(ledger, 20).head().head, key_id=old.key_id)
+    with pytest.raises(LedgerChanged, match="was replaced"):
+        see(ledger, sign_head(later, old))
+    see(ledger)
     twice = Teller(ledger).own_entries(head.head.size)
     twice[1]["entry"] = twice[1]["entry"].replace("rotated", "rotatad")
     assert "not in the log" in str(follow_keys(head, twice))

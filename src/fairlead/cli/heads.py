@@ -119,8 +119,11 @@ class Heads:
 
     def _known_keys(self, kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:
         """The keys to believe from now on; or what is wrong."""
-        key = kept.keys.get(signed.head.key_id)
+        head = signed.head
+        key = kept.keys.get(head.key_id)
         if key is not None:
+            if head.size >= kept.size and head.key_id != kept.key_id:
+                return f"its head is signed with key {head.key_id}, which was replaced"
             holds = is_signed_by(signed, key)
             return kept.keys if holds else "the signature of its head does not hold"
         keys = follow_keys(signed, prover.own_entries(signed.head.size))
