@@ -6,6 +6,7 @@ replicas has ended. What it prints is how many it submitted.
 
 import sys
 import time
+from collections.abc import Callable
 
 from fairlead.engine.gpu import ControlPlane
 from fairlead.ledger.keys import KeyDirectory
@@ -23,18 +24,19 @@ def main(address: str, schema: str, keys: str, number: int) -> None:
         for i in range(RUNS):
             flavor, owner = (("H100", "a"), ("A100", "b"))[i % 2]
             spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "300ms"}
-            _patiently(lambda i=i, spec=spec: plane.apply(  # type: ignore[misc]
+            patiently(lambda i=i, spec=spec: plane.apply(  # type: ignore[misc]
                 manifest("Run", f"r{number}-{i}", spec), author=ADMIN))  # fmt: skip
-            _patiently(plane.reconcile)
+            patiently(plane.reconcile)
         deadline = time.monotonic() + PATIENCE_S
         while any(run["status"]["phase"] != "Completed" for run in plane.list("Run")):
             assert time.monotonic() < deadline, "runs are left over"
-            _patiently(plane.reconcile)
+            patiently(plane.reconcile)
             time.sleep(0.02)  # polling interval, not synchronisation
     print(RUNS)
 
 
-def _patiently(work) -> None:  # type: ignore[no-untyped-def]
+def patiently(work: Callable[[], object]) -> None:
+    """Until it is not a temporary fault."""
     while True:
         try:
             work()
