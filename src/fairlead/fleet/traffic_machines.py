@@ -70,7 +70,7 @@ def _follow(
     old = (history_ms != UNKNOWN) & (history_ms <= reach_ms[:, None])
     width = history_ms.shape[1]
     # The newest sample that is a window old stays; what is before it goes.
-    newest = np.where(old.any(axis=1) & sampled, width - 1 - old[:, ::-1].argmax(axis=1), 0)
+    newest = np.where(old.any(axis=1), width - 1 - old[:, ::-1].argmax(axis=1), 0)
     history_ms[np.arange(width) < newest[:, None]] = UNKNOWN
     held = (history_ms != UNKNOWN).any(axis=0)
     start = int(held.argmax()) if held.any() else width

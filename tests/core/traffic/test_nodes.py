@@ -128,7 +128,7 @@ def test_unknown_use_or_limit_is_unknown() -> None:
     """And takes no sample; the trail stays for later."""
     trail = samples(*[500.0] * 26)
     blind = Resource("memory", 1000, None)
-    assert follow(trail, blind, clock_ms=5_200, advanced=True, config=Config()) is trail
+    assert follow(trail, blind, clock_ms=5_000, advanced=True, config=Config()) == trail
     assert follow(None, blind, clock_ms=0, advanced=True, config=Config()) is None
     assert time_to_failure(blind, trail, 5_000, Config()) is None
     assert time_to_failure(Resource("memory", None, 5), trail, 5_000, Config()) is None
@@ -139,7 +139,19 @@ def test_no_time_no_sample() -> None:
     """A second reading of the same moment is not a second sample."""
     trail = samples(500.0)
     resource = Resource("memory", 1000, 900)
-    assert follow(trail, resource, clock_ms=0, advanced=False, config=Config()) is trail
+    assert follow(trail, resource, clock_ms=0, advanced=False, config=Config()) == trail
+
+
+def test_a_gap_in_the_readings_moves_the_window_all_the_same() -> None:
+    """Time went on without a sample: what is compared with is still one window old, not older."""
+    config = Config(alpha=1.0)
+    trail = samples(100.0, 100.0, *[200.0] * 25, config=config)  # up to 5 200 ms
+    blind, seen = Resource("memory", 1000, None), Resource("memory", 1000, 200)
+    later = follow(trail, blind, clock_ms=5_400, advanced=True, config=config)
+    now = follow(later, seen, clock_ms=5_400, advanced=False, config=config)
+    assert now is not None
+    assert now.history[0] == (400, 200.0)
+    assert time_to_failure(seen, now, 5_400, config) == 86_400
 
 
 def test_the_soonest_counts() -> None:

@@ -54,10 +54,13 @@ def test_a_signal_that_nobody_has_is_left_out() -> None:
 def test_blind_is_neither_latency_nor_errors_of_anybody() -> None:
     """A queue alone is no eyesight; an empty group is not blind."""
     assert measured(Backend("a", 10), Backend("b", 20)).blind
-    assert not measured(Backend("a", 10), Backend("b", 20, error_rate=0.0)).blind
+    told = Backend("b", 20, error_rate=0.0, requests=200)
+    assert not measured(Backend("a", 10), told).blind
     assert not measured().blind
     remembered = measure_pressure([Backend("a", 10, requests=0)], [0.3], {}, Config())
     assert remembered.blind
+    of_unknown_volume = [Backend("a", 10, requests=0), Backend("b", 20, error_rate=0.0)]
+    assert measure_pressure(of_unknown_volume, [0.3, None], {}, Config()).blind
 
 
 def test_layers_are_off_by_default() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.layers import layer_terms
 from fairlead.core.traffic.model import Backend, Node, Pressure
-from fairlead.core.traffic.signals import Imputed, impute, normalise
+from fairlead.core.traffic.signals import impute, normalise
 
 
 class Pressures(NamedTuple):
@@ -52,13 +52,15 @@ def measure_pressure(
         missing_latency=latencies.missing,
         missing_errors=errors.missing,
         missing_queue=queues.missing,
-        blind=bool(backends) and latencies.values is None and not _tells_errors(backends, errors),
+        blind=bool(backends) and latencies.values is None and not _tells_errors(backends),
     )
 
 
-def _tells_errors(backends: Sequence[Backend], errors: Imputed) -> bool:
-    """Does anybody's sensor tell an error rate? One that is only remembered is no eyesight."""
-    return errors.values is not None and any(b.error_rate is not None for b in backends)
+def _tells_errors(backends: Sequence[Backend]) -> bool:
+    """Does anybody's sensor tell an error rate, and of how many requests? One that is only
+    remembered is no eyesight.
+    """
+    return any(b.error_rate is not None and b.requests is not None for b in backends)
 
 
 def _term(values: list[float] | None, index: int, weight: float, reference: float) -> float:

@@ -21,16 +21,15 @@ def follow(
 ) -> Trail | None:
     """The trail with this sample added. No time, no sample: only the first is taken anyway."""
     used = resource.used
-    if used is None:
-        return trail
     if trail is None:
-        return Trail(resource.name, used, ((clock_ms, used),))
-    if not advanced:
-        return trail
-    smoothed = ewma(trail.ewma, used, config.alpha)
-    history = (*trail.history, (clock_ms, smoothed))
+        return None if used is None else Trail(resource.name, used, ((clock_ms, used),))
+    smoothed, history = trail.ewma, trail.history
+    if used is not None and advanced:
+        smoothed = ewma(smoothed, used, config.alpha)
+        history = (*history, (clock_ms, smoothed))
     reach_ms = clock_ms - config.derivative_window_ms
-    # The newest sample that is a window old is the one to compare with; older ones are done with.
+    # The newest sample that is a window old is the one to compare with; older ones are done with,
+    # also when time went on without a sample.
     old = [place for place, (at, _) in enumerate(history) if at <= reach_ms]
     return Trail(trail.name, smoothed, history[old[-1] :] if old else history)
 
