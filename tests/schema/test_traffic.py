@@ -284,6 +284,42 @@ def test_every_result_has_the_documented_shape(seed: int) -> None:
         msgspec.convert(json.loads(canonical(result)), TickResult)
 
 
+EXTREMES = (0, 5e-324, 1e-9, 1, 1e12, 1e300, 1.7976931348623157e308, None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_extreme_values_are_decided_finitely(seed: int) -> None:
+    """From the smallest double to the largest, under parameters at the ends of their ranges."""
+    rng = random.Random(seed)
+    ranges = {**INTEGER_RANGES, **NUMBER_RANGES}
+    paired = {"t_hard_s", "t_safe_s", "retry_soft", "retry_hard"}
+    names = rng.sample(sorted(set(ranges) - NOT_IN_THE_CONTRACT - paired), 5)
+    config = {name: rng.choice(ranges[name]) for name in names}
+    state = None
+    for turn in range(6):
+        signals = ("queue", "p95_ms", "rtt_ms")
+        backends = [
+            {
+                "id": name,
+                **{signal: rng.choice(EXTREMES) for signal in signals},
+                "error_rate": rng.choice((0, 5e-324, 1, None)),
+                "requests": rng.choice((0, 1, 10**12, None)),
+            }
+            for name in rng.sample("abcd", rng.randint(0, 4))
+        ]
+        sizes = {"limit": rng.choice(EXTREMES), "used": rng.choice(EXTREMES)}
+        nodes = [{"id": "n", "resources": [{"name": "memory", **sizes}]}]
+        document = {
+            "now_ms": turn * 2**50,
+            "group": "g",
+            "backends": backends,
+            "nodes": nodes,
+            "config": config,
+            "state": state,
+        }
+        state = json.loads(canonical(decide(document)))["state"]
+
+
 def test_the_layers_are_labelled_in_the_result() -> None:
     """Beside the five terms that are always there."""
     backends = [{"id": "a", "p95_ms": 40, "error_rate": 0, "requests": 9, "rtt_ms": 25}]

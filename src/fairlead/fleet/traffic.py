@@ -75,7 +75,7 @@ def _look(snapshot: TrafficSnapshot) -> Groups:
     if not first:
         elapsed_ms = np.maximum(0, snapshot.now_ms - before.now_ms)
     clock_ms = np.minimum(before.clock_ms + elapsed_ms, INTEGER_MAX)
-    advanced = elapsed_ms > 0
+    advanced = clock_ms > before.clock_ms
     watch = watch_machines(snapshot, before, clock_ms=clock_ms, advanced=advanced, first=first)
     level = _levels(snapshot, watch)
     calm_ms = clock_ms - np.where(before.calm_since_ms == UNKNOWN, clock_ms, before.calm_since_ms)

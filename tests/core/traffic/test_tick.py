@@ -231,6 +231,18 @@ def test_equal_or_backward_time_is_no_time() -> None:
     assert group.step().applied
 
 
+def test_a_clock_at_the_end_of_its_range_stands_still() -> None:
+    """Jumping to and fro over all of time adds up to more than JSON can carry."""
+    group = Group("a", "b")
+    group.node(memory=5.0)
+    group.now_ms = 0
+    group.step()
+    for _ in range(3):
+        plan = group.step(2**53 - 1)
+        group.step(1 - 2**53)
+    assert plan.state.clock_ms == 2**53 - 1
+
+
 def test_crisis_moves_four_times_as_fast() -> None:
     """Exactly in crisis."""
     group = Group("a", "b", "c", "d")

@@ -139,6 +139,7 @@ TRAIL = GOOD.nodes[0].trails[0]
         ({"backends": (replace(A, error_rate=2.0), B)}, "backends[0].error_rate"),
         ({"backends": (replace(A, error_ms=None), B)}, "backends[0].error_ms"),
         ({"backends": (replace(A, error_ms=1_001), B)}, "backends[0].error_ms"),
+        ({"backends": (A, replace(B, error_ms=5))}, "backends[1].error_ms"),
         ({"nodes": (NodeMemory("n"), NodeMemory("n"))}, "nodes[1].id"),
         ({"nodes": (NodeMemory("n", (3, 3)),)}, "nodes[0].stalled"),
         ({"nodes": (NodeMemory("n", (10,)),)}, "nodes[0].stalled[0]"),

@@ -36,6 +36,20 @@ class BackendMemory:
     error_rate: float | None = None
     error_ms: int | None = None
 
+    def fits(self, s_total: int, clock_ms: int) -> bool:
+        """Could a tick have left this behind?"""
+        rate, at = self.error_rate, self.error_ms
+        known = rate is not None and at is not None
+        return (
+            type(self.slots) is int
+            and 0 <= self.slots <= s_total
+            and type(self.weight) in (float, int)
+            and 0 <= self.weight <= 1
+            and (known or (rate is None and at is None))
+            and (rate is None or (type(rate) in (float, int) and 0 <= rate <= 1))
+            and (at is None or (type(at) is int and 0 <= at <= clock_ms))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Trail:
@@ -116,19 +130,22 @@ class State:
 
     def _check_backends(self) -> None:
         _ascending([backend.id for backend in self.backends], "backends", "id")
-        for index, backend in enumerate(self.backends):
-            path = f"backends[{index}]"
-            _whole(backend.slots, f"{path}.slots", 0, self.s_total)
-            units.ratio(backend.weight, f"{path}.weight")
-            if backend.error_rate is not None:
-                units.ratio(backend.error_rate, f"{path}.error_rate")
-            if (backend.error_rate is None) is not (backend.error_ms is None):
-                raise OutOfRange(f"{path}.error_ms", "must be given together with error_rate")
-            if backend.error_ms is not None:
-                _whole(backend.error_ms, f"{path}.error_ms", 0, self.clock_ms)
+        for index, memory in enumerate(self.backends):
+            # The values first, their names only for a culprit: this is checked in every tick.
+            if not memory.fits(self.s_total, self.clock_ms):
+                self._name_culprit(memory, f"backends[{index}]")
         slots = sum(backend.slots for backend in self.backends)
         if slots != (self.s_total if self.backends else 0):
             raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
+
+    def _name_culprit(self, memory: BackendMemory, path: str) -> None:
+        _whole(memory.slots, f"{path}.slots", 0, self.s_total)
+        units.ratio(memory.weight, f"{path}.weight")
+        if memory.error_rate is not None:
+            units.ratio(memory.error_rate, f"{path}.error_rate")
+        if memory.error_ms is None or memory.error_rate is None:
+            raise OutOfRange(f"{path}.error_ms", "must be given together with error_rate")
+        _whole(memory.error_ms, f"{path}.error_ms", 0, self.clock_ms)
 
     def _check_node(self, node: NodeMemory, path: str) -> None:
         _ascending(node.stalled, f"{path}.stalled")

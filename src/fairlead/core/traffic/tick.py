@@ -107,9 +107,8 @@ def _look(snapshot: Snapshot) -> Scene:
     elapsed_ms = 0 if before is None else max(0, snapshot.now_ms - before.now_ms)
     clock_ms = 0 if before is None else min(before.clock_ms + elapsed_ms, INTEGER_MAX)
     backends = sorted(snapshot.backends, key=attrgetter("id"))
-    watch = watch_nodes(
-        snapshot.nodes, before, clock_ms=clock_ms, advanced=elapsed_ms > 0, config=config
-    )
+    advanced = before is not None and clock_ms > before.clock_ms
+    watch = watch_nodes(snapshot.nodes, before, clock_ms=clock_ms, advanced=advanced, config=config)
     memories = _memories(backends, before)
     counted = count_errors(backends, memories, clock_ms, config)
     nodes = {node.id: node for node in snapshot.nodes}
