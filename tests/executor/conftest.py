@@ -1,6 +1,5 @@
 """Machines to run commands on, and what of this machine the tests may be without."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from tests.conftest import COMPONENTS
 from tests.executor.worlds import RealWorld, SimWorld, World, missing, open_folder
 
-COMPONENTS["cc"] = lambda: None if shutil.which("cc") else "cc is not on PATH (a C compiler)"
 COMPONENTS["cgroup.kill"] = lambda: missing("cgroup2")
 COMPONENTS["freezer"] = lambda: missing("freezer")
 

@@ -1,6 +1,7 @@
 """What a command finds when it begins: its user, its environment, its files."""
 
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -19,9 +20,8 @@ def run(shared: Path, job: Job, **settings: object) -> tuple[Exit, str]:
     executor = LocalExecutor(shared / "executor", **settings)  # type: ignore[arg-type]
     executor.start(job)
     until(executor.poll, "the job ended")
-    log = executor.log_path(job.run)
-    assert log is not None
-    return executor.poll()[0], log.read_text() if log.exists() else ""
+    output = "".join(part.read_text() for part in executor.log_parts(job.run))
+    return executor.poll()[0], output
 
 
 @needs_root
@@ -149,9 +149,10 @@ def test_what_cannot_be_run_is_a_reason(shared: Path, command: tuple[str, ...]) 
 def test_output_is_bounded_and_the_newest_is_kept(shared: Path) -> None:
     """A megabyte into ten kilobytes: the end is there, the command was not held up."""
     script = "yes 0123456789012345678901234567890123456789 | head -c 1000000; echo the end"
-    ended, _ = run(shared, shell("p1", script), log_bytes_max=10_000)
+    ended, _ = run(shared, shell("p1", script, run="lab/a"), log_bytes_max=10_000)
     assert ended.code == 0
-    parts = sorted((shared / "executor" / "jobs").rglob("output*"))
+    parts = LocalExecutor(shared / "executor").log_parts("lab/a")
+    assert len(parts) == 2
     assert sum(part.stat().st_size for part in parts) <= 10_000
     text = "".join(part.read_text() for part in parts)
     assert text.endswith("the end\n")
@@ -167,6 +168,47 @@ def test_pruned_jobs_are_forgotten(shared: Path) -> None:
     ended = executor.poll()[0]
     executor.acknowledge([ended])
     assert executor.prune(ended.time_ms) == 0
-    assert executor.log_path("lab/a") is not None
+    assert executor.log_parts("lab/a") != []
     assert executor.prune(ended.time_ms + 1) == 1
-    assert executor.log_path("lab/a") is None
+    assert executor.log_parts("lab/a") == []
+
+
+def test_a_job_is_told_its_width_by_file_and_signal(shared: Path) -> None:
+    """The file is there from the start, for the command's user; the signal says: read it again."""
+    executor = LocalExecutor(shared / "executor", visible={"n#0": "GPU-a", "n#1": "GPU-b"})
+    script = (
+        'trap \'cat "$FAIRLEAD_WIDTH_FILE"; exit 7\' WINCH; cat "$FAIRLEAD_WIDTH_FILE"; echo;'
+        "echo ready; while :; do sleep 0.05; done"
+    )
+    job = shell("p1", script, run="lab/a", devices=("n#0", "n#1"), user=USER)
+    executor.start(job)
+    until(lambda: "ready" in output_of(executor), "the command listens")
+    executor.resize("lab/a", ("n#0",))
+    until(executor.poll, "it ended")
+    (ended,) = executor.poll()
+    assert ended.code == 7
+    before, _, after = output_of(executor).splitlines()
+    assert json.loads(before) == {"devices": ["n#0", "n#1"], "visible": "GPU-a,GPU-b", "width": 2}
+    assert json.loads(after) == {"devices": ["n#0"], "visible": "GPU-a", "width": 1}
+    executor.acknowledge([ended])
+    assert list((shared / "executor" / "told").iterdir()) == []
+
+
+def test_who_does_not_know_the_signal_goes_on(shared: Path) -> None:
+    """Told twice, and before a restart of the executor: the command ends when it wants to."""
+    executor = LocalExecutor(shared / "executor")
+    wait = f"echo ready; while [ ! -e {shared}/go ]; do sleep 0.05; done; echo done"
+    executor.start(shell("p1", wait, run="lab/a", devices=("n#0", "n#1")))
+    until(lambda: "ready" in output_of(executor), "it runs")
+    executor.resize("lab/a", ("n#0",))
+    executor = LocalExecutor(shared / "executor")
+    executor.resize("lab/a", ("n#0",))
+    executor.resize("lab/nobody", ())
+    (shared / "go").touch()
+    until(executor.poll, "it ended")
+    assert executor.poll()[0].code == 0
+    assert output_of(executor) == "ready\ndone\n"
+
+
+def output_of(executor: LocalExecutor) -> str:
+    return "".join(part.read_text() for part in executor.log_parts("lab/a"))

@@ -8,6 +8,7 @@ import click
 
 from fairlead.cli.audit_show import Counter, held_head, ledger_option, print_head
 from fairlead.cli.manifests import dry_run_option
+from fairlead.compose import archivable
 from fairlead.ledger import backup as backups
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, open_file, open_for_reading
@@ -96,7 +97,7 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
             f"entries {first} to {last} would be moved to a segment in {directory} (dry run)"
         )
         return
-    with open_file(Path(ledger)) as opened, Counter("archiving"):
+    with archivable(Path(ledger)) as opened, Counter("archiving"):
         size = opened.head().head.size
         if last > size:
             raise click.UsageError(f"the ledger has the entries 1 to {size}")

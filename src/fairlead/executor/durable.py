@@ -19,14 +19,15 @@ TEMPORARY = frozenset(
 """Errors that may go away by themselves."""
 
 
-def write(path: str, document: dict[str, Any], *, lasting: bool = True) -> None:
+def write(path: str, document: dict[str, Any], *, lasting: bool = True, mode: int = 0o600) -> None:
     """Make a document appear under its name, whole; when this returns it survives a power cut.
 
     Not `lasting`: it survives any kill, which is enough for what means nothing after a reboot.
     """
     draft = f"{path}.draft-{os.getpid()}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        os.fchmod(descriptor, mode)  # whatever the mask of whoever started us
         rest = memoryview(json.dumps(document, sort_keys=True).encode())
         while rest:
             rest = rest[os.write(descriptor, rest) :]

@@ -4,7 +4,7 @@ Nothing of the control plane's environment passes: it may hold tokens. Secrets a
 they are read from their files by the command's own process (`launch`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fairlead.executor.users import User
 from fairlead.ports.executor import Job
@@ -17,7 +17,7 @@ class BadVariable(Exception):  # noqa: N818 - it names the refusal
     """A variable that cannot be given, or not by the submitter."""
 
 
-def compose(job: Job, user: User, visible: Mapping[str, str]) -> dict[str, str]:
+def compose(job: Job, user: User, visible: Mapping[str, str], width_file: str) -> dict[str, str]:
     """The variables of a job, secrets excepted."""
     for name in (*job.env, *job.secret_env):
         check(name)
@@ -30,6 +30,7 @@ def compose(job: Job, user: User, visible: Mapping[str, str]) -> dict[str, str]:
         "LANG": "C.UTF-8",
         **job.env,
         **leased(job, visible),
+        "FAIRLEAD_WIDTH_FILE": width_file,
     }
 
 
@@ -43,11 +44,6 @@ def check(name: str) -> None:
 
 def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
     """What the lease says; the command sees these devices and no others."""
-    ids: list[str] = []
-    for device in job.devices:
-        shown = visible.get(device, device.rpartition("#")[2])
-        if shown not in ids:  # CUDA stops reading at the first id it sees twice
-            ids.append(shown)
     return {
         "FAIRLEAD_JOB": job.id,
         "FAIRLEAD_RUN": job.run,
@@ -58,5 +54,17 @@ def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
         # NVML counts in bus order; CUDA's own default is "fastest first".
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Empty means none. Unset would mean all.
-        "CUDA_VISIBLE_DEVICES": ",".join(ids),
+        "CUDA_VISIBLE_DEVICES": shown(job.devices, visible),
     }
+
+
+def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
+    """What CUDA calls some slots; each once, because it stops reading at the first repeated one."""
+    ids = [visible.get(device, device.rpartition("#")[2]) for device in devices]
+    return ",".join(dict.fromkeys(ids))
+
+
+def told_width(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
+    """What a job reads in its width file."""
+    kept = list(devices)
+    return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}

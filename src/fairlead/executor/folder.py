@@ -4,6 +4,7 @@ job.json      written first; from then on the job exists
 lock          held by the living shim
 shim.json     who the shim is          command.json   who the command is, before it may begin
 stop.json     asked to end             paused.json    asked to pause
+width.json    how often it was told another width
 exit.json     how it ended             output.log     what it said (and output.1.log before it)
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.executor import confine, durable, identity, shim
-from fairlead.executor.output import NAME
+from fairlead.executor.output import NAME, OLDER
 from fairlead.ports.executor import Exit
 
 _SLUG_MAX = 40
@@ -68,6 +69,10 @@ class JobFolder:
                 )  # fmt: skip
         return self._exit
 
+    def log_parts(self) -> list[Path]:
+        """The parts of its output that are there, oldest first."""
+        return [part for part in (self.path / OLDER, self.log) if part.exists()]
+
     def create(self, job: Mapping[str, Any]) -> None:
         """Write down what is asked, once; a folder left half made by a crash is completed."""
         if self.job is not None:
@@ -100,6 +105,13 @@ class JobFolder:
             durable.write(str(path), {}, lasting=False)
         else:
             path.unlink(missing_ok=True)
+        self._wake()
+
+    def tell_width(self) -> None:
+        """Have the shim tell the command that its width file says something else."""
+        path = str(self.path / shim.WIDTH)
+        before = durable.read(path) or {"number": 0}
+        durable.write(path, {"number": before["number"] + 1}, lasting=False)
         self._wake()
 
     def confinement(self) -> confine.Confinement:

@@ -7,6 +7,7 @@ where this one was. Two at once do no harm: whoever holds a job's lock is the on
 import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 LOG_BYTES_MAX = 64 * 2**20
+WIDTH_FILE = "width.json"
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
@@ -53,10 +55,12 @@ class LocalExecutor:
         self._mutex = threading.RLock()
         self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
-        self._runs = self._folder / "runs"
+        self._runs, self._told = self._folder / "runs", self._folder / "told"
         with _disk("open the executor's folder"):
-            for part in (self._folder, self._jobs, self._done, self._runs):
+            for part in (self._folder, self._jobs, self._done, self._runs, self._told):
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for part in (self._folder, self._told):
+                part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = hierarchy.find(kinds)
             found = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
             self._open = {each.id: each for each in found if each.job is not None}
@@ -92,6 +96,20 @@ class LocalExecutor:
             for folder in self._of(run):
                 folder.ask_pause(paused=False)
 
+    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+        """Write the width file, and have the command told."""
+        with self._mutex, _disk(f"tell {run} its width"):
+            for folder in self._of(run):
+                self._write_width(folder, devices)
+                folder.tell_width()
+
+    def _write_width(self, folder: JobFolder, devices: Iterable[str]) -> None:
+        place = self._told / folder.path.name
+        place.mkdir(exist_ok=True)
+        place.chmod(0o755)
+        width = environment.told_width(devices, self._visible)
+        durable.write(str(place / WIDTH_FILE), width, lasting=False, mode=0o644)
+
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""
         with self._mutex, _disk("look after the jobs"):
@@ -111,6 +129,7 @@ class LocalExecutor:
                 if folder is None or folder.exit is None:
                     continue
                 folder.confinement().remove()  # left by a shim that was killed after its last word
+                shutil.rmtree(self._told / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
                     folder.move(self._done)
                 del self._open[each.job]
@@ -123,15 +142,19 @@ class LocalExecutor:
                 self._mend(folder)
             return {name for name, folder in self._open.items() if folder.exit is None}
 
-    def log_path(self, run: str) -> Path | None:
-        """The newest part of a run's newest output; None when it never started here."""
+    def log_parts(self, run: str) -> list[Path]:
+        """All that is kept of a run's newest output, oldest first; nothing before its start."""
         with self._mutex, _disk(f"find the output of {run}"):
-            newest = durable.read(str(self._runs / key(run)))
-            for parent in (self._jobs, self._done) if newest else ():
-                folder = JobFolder(parent / str(newest["folder"]))  # type: ignore[index]
-                if folder.job is not None:
-                    return folder.log
-            return None
+            folder = self._newest(run)
+            return [] if folder is None else folder.log_parts()
+
+    def _newest(self, run: str) -> JobFolder | None:
+        newest = durable.read(str(self._runs / key(run)))
+        for parent in (self._jobs, self._done) if newest else ():
+            folder = JobFolder(parent / str(newest["folder"]))  # type: ignore[index]
+            if folder.job is not None:
+                return folder
+        return None
 
     def prune(self, ended_before_ms: int) -> int:
         """Forget acknowledged jobs that ended before this; how many. Their ids are free again."""
@@ -164,7 +187,10 @@ class LocalExecutor:
                 raise environment.BadVariable("the run has no command")
             user = users.resolve(job.user, allow_root=self._allow_root)
             document |= {
-                "argv": list(job.command), "env": environment.compose(job, user, self._visible),
+                "argv": list(job.command),
+                "env": environment.compose(
+                    job, user, self._visible, str(self._told / folder.path.name / WIDTH_FILE)
+                ),
                 "secrets": dict(job.secret_env), "cwd": job.working_directory,
                 "gid": user.gid, "groups": list(user.groups), "umask": self._umask,
                 "allow_root": self._allow_root, "log_bytes_max": self._log_bytes_max,
@@ -173,6 +199,7 @@ class LocalExecutor:
         except (users.NoSuchUser, environment.BadVariable) as refusal:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
+        self._write_width(folder, job.devices)
         folder.create(document)
         durable.write(str(self._runs / key(job.run)), {"folder": folder.path.name}, lasting=False)
 

@@ -3,9 +3,9 @@
     python -I -S shim.py JOB_FOLDER
 
 It lives in its own session and belongs to nobody, so it outlives the control plane. It is told
-things by files in the job's folder and a SIGUSR1: `stop.json`, `paused.json`. It writes
-`shim.json` (who it is), `command.json` (who the command is, before the command may begin) and
-`exit.json`. Standard library only, and little of it: one of these stays in memory for every job.
+things by files in the job's folder and a SIGUSR1: `stop.json`, `paused.json`, `width.json`. It
+writes `shim.json` (who it is), `command.json` (who the command is, before the command may begin)
+and `exit.json`. Standard library only, and little of it: one stays in memory for every job.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from fairlead.executor import confine, durable, identity, launch
 from fairlead.executor.output import Output
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
-STOP, PAUSED, EXIT = "stop.json", "paused.json", "exit.json"
+STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json"
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
 _RETRY_S = 0.02
@@ -50,6 +50,7 @@ class Shim:
         self._status: int | None = None
         self._deadline: float | None = None
         self._paused = False
+        self._widths = 0  # how often the command was told another width
 
     def run(self) -> None:
         """Start the command unless an earlier shim did, and stay until it is over."""
@@ -174,6 +175,10 @@ class Shim:
     def _obey(self) -> None:
         """Do what the folder asks for. A later stop may shorten the grace, never lengthen it."""
         stop = durable.read(self._path(STOP))
+        width = durable.read(self._path(WIDTH))
+        if width is not None and width["number"] > self._widths:
+            self._widths = width["number"]
+            self._signal(signal.SIGWINCH)
         paused = durable.read(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
             (self._confine.freeze if paused else self._confine.thaw)()
@@ -182,13 +187,16 @@ class Shim:
             return
         deadline = time.monotonic() + stop["grace_ms"] / 1000
         if self._deadline is None:
-            # Our own child that nobody has collected: its number cannot belong to another.
-            try:
-                os.killpg(self._child, signal.SIGTERM)
-            except ProcessLookupError:  # it has not yet come to lead its own group
-                os.kill(self._child, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
             self._deadline = deadline
         self._deadline = min(self._deadline, deadline)
+
+    def _signal(self, number: int) -> None:
+        # Our own child that nobody has collected: its number cannot belong to another.
+        try:
+            os.killpg(self._child, number)
+        except ProcessLookupError:  # it has not yet come to lead its own group
+            os.kill(self._child, number)
 
     def _end(self) -> None:
         """Let nothing of the job survive its command, then write down how it ended.

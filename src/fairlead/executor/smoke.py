@@ -52,8 +52,7 @@ def smoke(folder: Path, user: str | None) -> dict[str, object]:
     )  # fmt: skip
     executor.start(job)
     ended = _wait(executor)
-    log = executor.log_path("smoke")
-    output = log.read_text() if log is not None and log.exists() else ""
+    output = "".join(part.read_text() for part in executor.log_parts("smoke"))
     told = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     executor.acknowledge([ended] if ended else [])
     return {

@@ -78,6 +78,15 @@ class Executor(Protocol):
         """Let them go on; idempotent."""
         ...
 
+    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+        """Tell a run's job which of its devices it keeps: in a file, and by a signal; idempotent.
+
+        The file is named by FAIRLEAD_WIDTH_FILE in the job's environment and holds
+        `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because who
+        does not know it ignores it.
+        """
+        ...
+
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""
         ...
@@ -90,6 +99,9 @@ class Executor(Protocol):
         """Ids of the jobs (not runs) that have started and not ended."""
         ...
 
-    def log_path(self, run: str) -> Path | None:
-        """Where a run's output is kept; None when it never started here."""
+    def log_parts(self, run: str) -> list[Path]:
+        """All that is kept of a run's newest output, oldest first; the last part may grow.
+
+        A part that is full is put aside under another name, as the same file; older ones go.
+        """
         ...

@@ -46,6 +46,7 @@ class _Process:
         self.stopping = False
         self.exit: Exit | None = None
         self.acknowledged = False
+        self.kept = job.devices  # what it was last told that it keeps
 
 
 class SimMachine:
@@ -150,6 +151,11 @@ class SimExecutor:
             if process.since_ms is None:
                 self._machine.proceed(process)
 
+    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+        """Note what a run's job was told."""
+        for process in self._of(run):
+            process.kept = devices
+
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""
         ended = (
@@ -170,15 +176,15 @@ class SimExecutor:
         """Ids of the jobs that have started and not ended."""
         return {name for name, each in self._machine.processes.items() if each.exit is None}
 
-    def log_path(self, run: str) -> Path | None:
-        """A file with the newest output of a run; None without a folder, or before its start."""
+    def log_parts(self, run: str) -> list[Path]:
+        """A file with the newest output of a run; none without a folder, or before its start."""
         started = [each for each in self._machine.processes.values() if each.job.run == run]
         if not started or self._folder is None:
-            return None
+            return []
         newest = started[-1]
         path = self._folder / f"{newest.job.id.replace('/', '_')}.log"
         path.write_text(newest.does.output)
-        return path
+        return [path]
 
     def _of(self, run: str) -> list[_Process]:
         processes = self._machine.processes.values()
