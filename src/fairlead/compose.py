@@ -1,12 +1,14 @@
 """Where adapters meet engines: the only module that knows both sides of the ports."""
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fairlead.engine.cpu_loop import Turn
 from fairlead.node.agent import Agent, NodeConfig, cpu_config
@@ -14,12 +16,17 @@ from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
 from fairlead.node.sensor import PodRule
 from fairlead.node.state import default_directory
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeDocument
 
 if TYPE_CHECKING:
     from fairlead.api.server import ControlServer
+    from fairlead.engine.gpu import ControlPlane
+    from fairlead.engine.gpu.herald import Herald
+    from fairlead.executor.machine import MachineNode
+    from fairlead.ledger.sqlite import SqliteLedger
+    from fairlead.ports.ledger import Ledger
 
 SOCKET = "fairlead.sock"
 
@@ -100,7 +107,11 @@ class UpConfig:
     """None: 0660 where the socket belongs to a group, else everybody may knock."""
     socket_group: int | None = None
     discover: bool = True
-    """Whether this machine's own devices are told apart by what CUDA calls them."""
+    """Whether this machine's NVIDIA devices become a Node, unless one has its name already."""
+    resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
+    """Whether anybody is made to give way for reservations."""
+    webhooks: Path | None = None
+    """Who is told what happens: see `fairlead.schema.webhooks`."""
 
     @property
     def socket_path(self) -> Path:
@@ -116,28 +127,103 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     from fairlead.api.service import Service  # noqa: PLC0415
     from fairlead.engine.gpu import Config, ControlPlane  # noqa: PLC0415
     from fairlead.executor import LocalExecutor, discover  # noqa: PLC0415
-    from fairlead.ledger.place import FILE, open_file  # noqa: PLC0415
+    from fairlead.executor.machine import host_name, machine_nodes, visible  # noqa: PLC0415
+    from fairlead.ledger.master import open_master  # noqa: PLC0415
+    from fairlead.ledger.place import FILE, KEYS, open_file  # noqa: PLC0415
 
     try:
         # Others have to reach the socket; the ledger, its keys and the runs have their own modes.
         config.data.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise PermanentFault(f"cannot make {config.data}: {error.strerror}") from error
+    found, host = discover(), host_name()
     with open_file(config.data / FILE) as ledger:
         executor = LocalExecutor(
-            config.data / "runs", allow_root=config.allow_root,
-            visible=discover().visible(os.uname().nodename) if config.discover else None,
+            config.data / "runs", allow_root=config.allow_root, visible=visible(found, host)
+        )
+        plane = ControlPlane(
+            ledger, executor, _now_ms, Config(grace_ms=config.grace_ms, resolver=config.resolver),
+            open_master(config.data / KEYS),
         )  # fmt: skip
-        plane = ControlPlane(ledger, executor, _now_ms, Config(grace_ms=config.grace_ms))
-
-        def log_parts(run: str) -> list[Path]:
-            path = executor.log_path(run)
-            return [] if path is None else [path]
-
-        service = Service(plane, ledger, Access(ledger, _now_ms), log_parts, _now_ms)
+        if config.discover:
+            declare_machine(plane, host, machine_nodes(found, host))
+        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms)
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
-        yield ControlServer(service, listen)
+        with heralded(config.webhooks, ledger, plane):
+            yield ControlServer(service, listen)
+
+
+@contextmanager
+def heralded(webhooks: Path | None, ledger: "Ledger", plane: "ControlPlane") -> Iterator[None]:
+    """Tell the receivers of a file what happens, in a thread of its own, until the end."""
+    if webhooks is None:
+        yield
+        return
+    from fairlead.engine.gpu.herald import Herald, Subscription  # noqa: PLC0415
+    from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret  # noqa: PLC0415
+    from fairlead.schema.webhooks import read_webhooks  # noqa: PLC0415
+
+    try:
+        found = read_webhooks(webhooks.read_bytes())
+    except OSError as error:
+        raise PermanentFault(f"cannot read {webhooks}: {error.strerror}") from error
+    notifier = WebhookNotifier(
+        Receiver(each.name, each.url, read_secret(Path(each.secret_file)), each.allow_private)
+        for each in found
+    )
+    wanted = [Subscription(each.name, frozenset(each.owners), tuple(each.kinds)) for each in found]
+    herald = Herald(ledger, plane.events, notifier, wanted, newest=plane.seq)
+    stop = threading.Event()
+    thread = threading.Thread(target=_herald, args=(herald, stop), name="herald", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=15)
+
+
+def _herald(herald: "Herald", stop: threading.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(Fault):  # the ledger is busy or full: at the next turn
+            herald.turn(_now_ms())
+        stop.wait(1)
+
+
+def declare_machine(plane: "ControlPlane", host: str, nodes: "list[MachineNode]") -> None:
+    """Make nodes of this machine's devices; what an operator declared is left alone."""
+    from fairlead.engine.gpu import Author  # noqa: PLC0415
+    from fairlead.schema.objects import API_VERSION  # noqa: PLC0415
+
+    if any(plane.get("Node", name) is not None for name in (host, *(each.name for each in nodes))):
+        return
+    plane.apply_all(
+        [
+            {
+                "apiVersion": API_VERSION, "kind": "Node",
+                "metadata": {"name": each.name, "labels": {"product": each.devices[0].name}},
+                "spec": {"flavor": each.flavor, "devices": len(each.devices)},
+            }
+            for each in nodes
+        ],
+        author=Author("fairlead", admin=True),
+    )  # fmt: skip
+
+
+@contextmanager
+def archivable(path: Path) -> Iterator["SqliteLedger"]:
+    """A ledger whose entries may go to an archive: what they led to is kept first.
+
+    Without that the control plane could not start again: it would have to fold what is gone.
+    """
+    from fairlead.engine.gpu import ControlPlane  # noqa: PLC0415
+    from fairlead.ledger.place import open_file  # noqa: PLC0415
+
+    with open_file(path) as ledger:
+        if ledger.last("object.applied") is not None:
+            ControlPlane(ledger, None, _now_ms).checkpoint()
+        yield ledger
 
 
 def _now_ms() -> int:

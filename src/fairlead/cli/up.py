@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -86,6 +86,11 @@ class Group(click.ParamType[int]):
 @click.option("--allow-root", is_flag=True, help="Let runs that root submits run as root.")
 @click.option("--grace", "grace_s", type=click.IntRange(0, 3600), default=30, show_default=True,
               help="Seconds between SIGTERM and SIGKILL when a run is cancelled.")  # fmt: skip
+@click.option("--resolver", type=click.Choice(["off", "dry-run", "enforce"]), default="dry-run",
+              show_default=True,
+              help="Whether runs are made to give way for reservations.")  # fmt: skip
+@click.option("--webhooks", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              metavar="FILE", help="Whom to tell what happens, in YAML.")  # fmt: skip
 @click.option("--no-discover", is_flag=True,
               help="Do not make a Node of this machine's NVIDIA devices.")  # fmt: skip
 @click.option("--demo", is_flag=True,
@@ -94,7 +99,8 @@ class Group(click.ParamType[int]):
 def command(
     *, data: Path | None, port: int, no_http: bool, socket_path: Path | None,
     socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
-    no_discover: bool, demo: bool,
+    resolver: Literal["off", "dry-run", "enforce"], webhooks: Path | None, no_discover: bool,
+    demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
     from fairlead import compose
@@ -106,6 +112,7 @@ def command(
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
             socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
             socket_mode=socket_mode, discover=not (demo or no_discover),
+            resolver=resolver, webhooks=webhooks.resolve() if webhooks else None,
         )  # fmt: skip
         with compose.control_server(config) as server:
             click.echo(f"fairlead: socket {config.socket_path}", err=True)

@@ -1,0 +1,106 @@
+"""Tells receivers outside what happens: events in order, each at least once, with the signed head.
+
+Where a receiver has got to is kept beside the ledger, and the ledger is the queue: a receiver that
+was away for a week is told a week's events, in order, and nothing is kept twice for it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from fairlead.ports.faults import Fault
+from fairlead.ports.ledger import Ledger
+from fairlead.ports.notifier import Notice, Notifier
+
+BATCH = 100
+WAIT_MS_MIN, WAIT_MS_MAX = 1_000, 300_000
+Events = Callable[[int, int], list[dict[str, Any]]]
+"""Events after a number, at most so many; as `ControlPlane.events`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one receiver wants to hear: events of some owners, of some kinds; empty: of all.
+
+    A kind may be a beginning: `gpu.resolve.` is every step of every outcome.
+    """
+
+    name: str
+    owners: frozenset[str] = frozenset()
+    kinds: tuple[str, ...] = ()
+
+    def wants(self, event: dict[str, Any]) -> bool:
+        """Whether an event is for it."""
+        if self.owners and event["owner"] not in self.owners:
+            return False
+        return not self.kinds or event["kind"].startswith(self.kinds)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a receiver has got to, and when it is tried next."""
+
+    seq: int
+    due_ms: int = 0
+    failures: int = 0
+
+
+class Herald:
+    """One turn after the other; any thread, one at a time."""
+
+    def __init__(
+        self, ledger: Ledger, events: Events, notifier: Notifier,
+        subscriptions: Iterable[Subscription], *, newest: int,
+    ) -> None:  # fmt: skip
+        self._ledger, self._events, self._notifier = ledger, events, notifier
+        self._subscriptions = list(subscriptions)
+        self._places = {each.name: self._find(each.name, newest) for each in self._subscriptions}
+        self.faults: dict[str, str] = {}
+        """What each receiver last failed at."""
+
+    def turn(self, now_ms: int) -> int:
+        """Tell every receiver whose time has come; how many notices were delivered."""
+        return sum(self._tell(each, now_ms) for each in self._subscriptions)
+
+    def _find(self, name: str, newest: int) -> _Place:
+        """A receiver that was never heard of begins with what happens from now on."""
+        kept = self._ledger.snapshot_get(_snapshot(name))
+        return _Place(newest if kept is None else kept.seq)
+
+    def _tell(self, wanted: Subscription, now_ms: int) -> int:
+        place, delivered = self._places[wanted.name], 0
+        while now_ms >= place.due_ms:
+            found = self._events(place.seq, BATCH)
+            if not found:
+                break
+            chosen = [event for event in found if wanted.wants(event)]
+            if chosen and not self._deliver(wanted.name, place, chosen, now_ms):
+                break
+            delivered += bool(chosen)
+            place.seq = found[-1]["seq"]
+            self._ledger.snapshot_put(_snapshot(wanted.name), place.seq, b"{}")
+        return delivered
+
+    def _deliver(self, name: str, place: _Place, events: list[dict[str, Any]], now_ms: int) -> bool:
+        head = self._ledger.head().as_document()
+        body = msgspec.json.encode({"receiver": name, "events": events, "head": head})
+        # The same events are the same notice, however often they are tried.
+        span = f"{head['ledger']}/{name}/{events[0]['seq']}-{events[-1]['seq']}"
+        notice = Notice(sha256(span.encode()).hexdigest()[:32], name, body)
+        try:
+            self._notifier.deliver(notice, now_ms)
+        except Fault as fault:
+            self.faults[name] = str(fault)
+            place.due_ms = now_ms + min(WAIT_MS_MAX, WAIT_MS_MIN * 2**place.failures)
+            place.failures = min(place.failures + 1, 20)
+            return False
+        self.faults.pop(name, None)
+        place.failures = place.due_ms = 0
+        return True
+
+
+def _snapshot(name: str) -> str:
+    return f"notify.{name}"

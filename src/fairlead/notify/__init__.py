@@ -1,0 +1,1 @@
+"""Webhooks: signed notices to receivers outside. README.md says how a receiver checks them."""

@@ -1,0 +1,25 @@
+"""The port of notices: what is told to somebody outside, who was not there to watch.
+
+A notice is delivered at least once. Its id is the same however often it is tried, so that a
+receiver can tell a repetition from news.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message to one receiver."""
+
+    id: str
+    receiver: str
+    body: bytes
+
+
+class Notifier(Protocol):
+    """Delivers notices. Raises `TemporaryFault` or `PermanentFault` when it could not."""
+
+    def deliver(self, notice: Notice, now_ms: int) -> None:
+        """Returns when the receiver has said that it has it."""
+        ...

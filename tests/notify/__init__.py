@@ -1,0 +1,1 @@
+"""Tests of fairlead.notify, and of the herald that feeds it."""
