@@ -3,9 +3,9 @@
 import socket
 
 from fairlead.ports.dataplane import Admission, BackendSeen, Mode
-from tests.dataplane.clients import exchange, word
+from tests.dataplane.clients import HARD, exchange, word
+from tests.dataplane.proxy_worlds import ProxyWorld
 from tests.dataplane.tables import only, opened
-from tests.dataplane.worlds import RealWorld
 
 
 def answer(port: int) -> bytes:
@@ -22,7 +22,7 @@ def keep_asking(connection: socket.socket, count: int) -> list[str]:
 class Signals:
     """For the planes that see requests."""
 
-    def test_latency_is_the_p95_of_successes(self, world: RealWorld) -> None:
+    def test_latency_is_the_p95_of_successes(self, world: ProxyWorld) -> None:
         """Errors are counted and do not make a backend look fast."""
         group = opened(world)
         world.apply("web", only("b1"), epoch=1)
@@ -39,7 +39,7 @@ class Signals:
         assert seen.p95_ms >= 55
         assert seen.consecutive_failures == 0
 
-    def test_a_backend_that_is_gone_is_seen_at_once(self, world: RealWorld) -> None:
+    def test_a_backend_that_is_gone_is_seen_at_once(self, world: ProxyWorld) -> None:
         """Failed connects are counted, in a row too; a success ends the row."""
         group = opened(world)
         world.apply("web", only("b1"), epoch=1)
@@ -56,7 +56,7 @@ class Signals:
         assert (b1.connect_failures or 0) >= 5
         assert seen.admitted == b1.admitted == 1 + (b1.connect_failures or 0) + (b1.errors or 0)
 
-    def test_requests_of_one_connection_are_placed_one_by_one(self, world: RealWorld) -> None:
+    def test_requests_of_one_connection_are_placed_one_by_one(self, world: ProxyWorld) -> None:
         """A kept connection meets the new table with its next request."""
         group = opened(world)
         world.apply("web", only("b1"), epoch=1)
@@ -65,7 +65,7 @@ class Signals:
             world.apply("web", only("b2"), epoch=2)
             assert keep_asking(connection, 3) == ["b2"] * 3
 
-    def test_requests_in_a_backend_are_its_queue(self, world: RealWorld) -> None:
+    def test_requests_in_a_backend_are_its_queue(self, world: ProxyWorld) -> None:
         """And leave it again."""
         group = opened(world)
         world.apply("web", only("b1"), epoch=1)
@@ -74,7 +74,7 @@ class Signals:
             world.until(lambda: _b1(world).open == 3, "three are in it")
         world.until(lambda: _b1(world).open == 0, "it is empty")
 
-    def test_remove_leaves_what_is_not_ours(self, world: RealWorld) -> None:
+    def test_remove_leaves_what_is_not_ours(self, world: ProxyWorld) -> None:
         """Whoever names a folder that is in use loses nothing in it."""
         world.folder.mkdir()
         other = world.folder / "other.txt"
@@ -84,7 +84,19 @@ class Signals:
         assert [path.name for path in world.folder.iterdir()] == ["other.txt"]
         other.unlink()
 
-    def test_a_refusal_says_whose_it_is_and_when_to_come_back(self, world: RealWorld) -> None:
+    def test_a_proxy_that_dies_is_started_again(self, world: ProxyWorld) -> None:
+        """By the next heartbeat, with the table it had."""
+        group = opened(world)
+        world.apply("web", only("b2"), epoch=4)
+        world.kill()
+        assert "failed" in world.one(group) or world.one(group) == HARD
+        world.plane.heartbeat()
+        assert set(world.send(group, 8)) == {"b2"}
+        assert world.plane.read()["web"].epoch == 4
+        world.apply("web", only("b3"), epoch=5)
+        assert set(world.send(group, 8)) == {"b3"}
+
+    def test_a_refusal_says_whose_it_is_and_when_to_come_back(self, world: ProxyWorld) -> None:
         """429 with Retry-After when there is a rate to wait for, 503 without."""
         group = opened(world)
         world.apply("web", only("b1"), Admission(Mode.SOFT, 0.25, 0.0), epoch=1)
@@ -99,5 +111,5 @@ class Signals:
         assert b"retry-after" not in head
 
 
-def _b1(world: RealWorld) -> BackendSeen:
+def _b1(world: ProxyWorld) -> BackendSeen:
     return world.plane.read()["web"].backends["b1"]

@@ -1,6 +1,12 @@
 """The worlds of the two proxies."""
 
+import os
+import select
+import signal
+import socket
+import struct
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,15 +14,41 @@ from typing import Any
 from fairlead.dataplane.envoy import EnvoyPlane, deadman
 from fairlead.dataplane.haproxy import HaproxyPlane
 from fairlead.dataplane.haproxy.config import BEAT, BORN, Files
-from fairlead.dataplane.haproxy.runtime import tell
+from fairlead.dataplane.haproxy.runtime import ask, tell
 from fairlead.ports.dataplane import Dataplane, Liveness
 from tests.dataplane.worlds import AGES, RealWorld
 
 
-class HaproxyWorld(RealWorld):
-    """A real HAProxy."""
+class ProxyWorld(RealWorld):
+    """A process that serves."""
 
     split_error_max = 1
+
+    @abstractmethod
+    def server(self) -> int:
+        """The process that serves."""
+
+    def kill(self) -> None:
+        """End it as a crash would, and wait until it is gone."""
+        descriptor = os.pidfd_open(self.server())
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        gone = select.poll()
+        gone.register(descriptor, select.POLLIN)
+        assert gone.poll(60_000)
+        os.close(descriptor)
+        self.until(lambda: not self._listening(), "nobody listens any more")
+
+    def left(self) -> list[str]:
+        there = [str(self.folder)] if self.folder.exists() else []
+        return there + self._processes() + self._listening()
+
+
+class HaproxyWorld(ProxyWorld):
+    """A real HAProxy."""
+
+    def server(self) -> int:
+        answer = ask(Files(self.folder).master, "show proc")
+        return int(next(line for line in answer.splitlines() if " worker " in line).split()[0])
 
     def open(self) -> Dataplane:
         return haproxy(str(self.folder))
@@ -32,15 +64,16 @@ class HaproxyWorld(RealWorld):
         else:
             time.sleep(AGES[liveness] / 1000)
 
-    def left(self) -> list[str]:
-        there = [str(self.folder)] if self.folder.exists() else []
-        return there + self._processes() + self._listening()
 
-
-class EnvoyWorld(RealWorld):
+class EnvoyWorld(ProxyWorld):
     """A real Envoy with its dead-man process."""
 
-    split_error_max = 1
+    def server(self) -> int:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(self.folder / "admin.sock"))
+            size = struct.calcsize("3i")
+            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return int(struct.unpack("3i", told)[0])
 
     def open(self) -> Dataplane:
         return envoy(str(self.folder))
@@ -54,10 +87,6 @@ class EnvoyWorld(RealWorld):
             lambda: {seen.liveness for seen in self.plane.read().values()} == {liveness},
             f"the dead-man process says {liveness}",
         )
-
-    def left(self) -> list[str]:
-        there = [str(self.folder)] if self.folder.exists() else []
-        return there + self._processes() + self._listening()
 
 
 def haproxy(folder: str) -> Dataplane:

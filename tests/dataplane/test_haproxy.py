@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane.haproxy import HaproxyPlane, words
-from fairlead.dataplane.haproxy.config import Files, Limits
-from fairlead.dataplane.haproxy.runtime import ask
+from fairlead.dataplane.haproxy.config import Limits
 from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
@@ -85,9 +84,7 @@ def test_root_is_given_up(world: HaproxyWorld) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root has something to give up")
     group = opened(world)
-    answer = ask(Files(world.folder).master, "show proc")
-    worker = next(line.split()[0] for line in answer.splitlines() if " worker " in line)
-    assert Path(f"/proc/{worker}").stat().st_uid == pwd.getpwnam("haproxy").pw_uid
+    assert Path(f"/proc/{world.server()}").stat().st_uid == pwd.getpwnam("haproxy").pw_uid
     world.plane.configure([group, world.group("more", ("m1",))])
     assert set(world.send(group, 4)) <= {each.id for each in group.backends}
 

@@ -48,6 +48,12 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     return body
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
 def process(path: Path) -> int | None:
     """A descriptor of the process that listens there (pidfd); None when there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -8,21 +8,16 @@ is in the route (`routes`), the one document that a flip replaces.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fairlead.dataplane.envoy import deadman
+from fairlead.dataplane.envoy.files import Document, Files
 from fairlead.dataplane.names import tame
 from fairlead.dataplane.tables import fallback_members
 from fairlead.ports.dataplane import RouteGroup
-from fairlead.ports.faults import PermanentFault
-
-Document = dict[str, Any]
 
 SIDES, HASHED = ("a", "b"), "f"
 LUA, FLOW = "envoy.filters.http.lua", "fairlead.flow"
 LOG_FORMAT = "%UPSTREAM_CLUSTER% %UPSTREAM_HOST% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%\n"
 _TYPE = "type.googleapis.com/envoy."
-_FOLDER_BYTES_MAX = 90  # a socket's path has 107
 _UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
 _SCRIPT = Path(__file__).with_name("admission.lua")
 
@@ -35,68 +30,6 @@ class Limits:
     """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
     connect_timeout_ms: int = 5_000
     idle_timeout_ms: int = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Where everything of the plane lives."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        if len(str(self.folder).encode()) > _FOLDER_BYTES_MAX:
-            raise PermanentFault(f"folder: too long for a socket's path: {self.folder}")
-
-    @property
-    def bootstrap(self) -> Path:
-        """What Envoy is started with."""
-        return self.folder / "bootstrap.json"
-
-    @property
-    def listeners(self) -> Path:
-        """The groups' addresses."""
-        return self.folder / "listeners.json"
-
-    @property
-    def clusters(self) -> Path:
-        """Three per group."""
-        return self.folder / "clusters.json"
-
-    @property
-    def admin(self) -> Path:
-        """The socket of Envoy's admin interface."""
-        return self.folder / "admin.sock"
-
-    @property
-    def log(self) -> Path:
-        """A line per request, for latencies."""
-        return self.folder / deadman.LOG
-
-    @property
-    def said(self) -> Path:
-        """Envoy's own log."""
-        return self.folder / "envoy.log"
-
-    @property
-    def schema(self) -> Path:
-        """The version of all this."""
-        return self.folder / "schema"
-
-    def ours(self) -> list[Path]:
-        """All that may be there, folders last; the folder may be somebody else's too."""
-        names = (deadman.BEAT, deadman.ALONE, deadman.LOCK, deadman.LIFE)
-        single = [self.bootstrap, self.listeners, self.clusters, self.admin, self.log, self.said,
-                  self.schema, *(self.folder / name for name in names)]  # fmt: skip
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
-
-    def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
-        """A group's route: in place, of the active table, or for a dead agent."""
-        return self.folder / deadman.ROUTES / f"{tame(group)}{kind}"
-
-    def endpoints(self, cluster: str) -> Path:
-        """A cluster's endpoints and their weights."""
-        return self.folder / "endpoints" / f"{cluster}.json"
 
 
 def typed(name: str) -> str:

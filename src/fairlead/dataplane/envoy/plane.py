@@ -2,18 +2,18 @@
 
 import contextlib
 import json
-import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.dataplane.addresses import Door, check_free
-from fairlead.dataplane.envoy import admin, counts, deadman, documents, routes
-from fairlead.dataplane.envoy.documents import HASHED, SIDES, Document, Files, Limits
+from fairlead.dataplane.envoy import admin, counts, deadman, documents, files, routes
+from fairlead.dataplane.envoy.documents import HASHED, SIDES, Limits
+from fairlead.dataplane.envoy.files import Document, Files
 from fairlead.dataplane.envoy.process import Process, guard, unguard
 from fairlead.dataplane.envoy.times import Times
 from fairlead.dataplane.names import tame
+from fairlead.dataplane.revival import Pause
 from fairlead.dataplane.tables import (
     Current,
     check_groups,
@@ -42,7 +42,7 @@ class EnvoyPlane:
     name = "envoy"
     sources: Mapping[str, str] = {
         "requests": "/clusters: requests sent to each host",
-        "queue": "/clusters: requests in each host",
+        "queue": "/clusters: requests under way in each host; none wait for one",
         "latency": "access log: p95 of the duration of successes over 5 s",
         "errors": "/clusters: 5xx, failed connects",
     }
@@ -55,6 +55,7 @@ class EnvoyPlane:
         self._process = Process(self._files, binary)
         self._times = Times(self._files.log)
         self._groups: dict[str, RouteGroup] = {}
+        self._revival = Pause()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; what did not change is not touched."""
@@ -71,7 +72,8 @@ class EnvoyPlane:
             self._change(groups, before)
         self._groups = {group.name: group for group in groups}
         self._sweep()
-        self.heartbeat()
+        self._beat()
+        guard(self._files.folder)
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
@@ -90,7 +92,10 @@ class EnvoyPlane:
         self._flip(group, Current(table.epoch, dict(table.slots), table.admission))
 
     def heartbeat(self) -> None:
-        """Write the time down; bring the active tables back; see to the dead-man process."""
+        """Write the time down; bring the active tables back; revive who died."""
+        if self._groups and not self._process.listens():
+            with self._revival.over():
+                self.configure(list(self._groups.values()))
         self._beat()
         guard(self._files.folder)
 
@@ -117,6 +122,7 @@ class EnvoyPlane:
         """Stop the dead-man process and Envoy, and take their files away."""
         unguard(self._files.folder)
         self._process.stop()
+        self._groups = {}
         for path in self._files.ours():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -160,7 +166,7 @@ class EnvoyPlane:
             if was is None:
                 self._lay(group, current(group, None), SIDES[0])
         wanted = documents.clusters(groups, self._files, self._limits)
-        kept = _resources(self._files.clusters)
+        kept = files.resources(self._files.clusters)
         names = {each["name"] for each in wanted}
         union = wanted + [each for each in kept if each["name"] not in names]
         self._shape("cluster_manager.cds", self._files.clusters, union)
@@ -181,7 +187,7 @@ class EnvoyPlane:
             return True
         path = self._files.endpoints(documents.cluster_name(group.name, side))
         wanted: list[Document] = documents.endpoints(group, side, now.slots, "")["resources"]
-        return _resources(path) != wanted
+        return files.resources(path) != wanted
 
     def _flip(self, group: RouteGroup, table: Current) -> None:
         _, active = self._current(group.name) or (None, SIDES[1])
@@ -202,19 +208,21 @@ class EnvoyPlane:
         self._lay_routes(group, table, side, version)
 
     def _lay_endpoints(self, group: RouteGroup, table: Current, sides: Sequence[str]) -> str:
-        version = _version()
+        version = files.version()
         for side in sides:
             path = self._files.endpoints(documents.cluster_name(group.name, side))
-            _write(path, documents.endpoints(group, side, table.slots, version))
+            files.write(path, documents.endpoints(group, side, table.slots, version))
         return version
 
     def _lay_routes(self, group: RouteGroup, table: Current, side: str, version: str) -> None:
         """What is needed when we die comes first, what flips comes last."""
         workers = self._limits.workers
         without = routes.alone(group, table, side=side, version=version, workers=workers)
-        _write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
+        files.write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
         active = self._files.route(group.name, deadman.ROUTE_ACTIVE)
-        _write(active, routes.active(group, table, side=side, version=version, workers=workers))
+        files.write(
+            active, routes.active(group, table, side=side, version=version, workers=workers)
+        )
         deadman.place(str(active), self._files.route(group.name).name)
 
     def _beat(self) -> None:
@@ -235,17 +243,19 @@ class EnvoyPlane:
         return routes.read(json.loads(path.read_text())) if path.exists() else None
 
     def _doors(self) -> set[Door]:
-        places = [each["address"]["socket_address"] for each in _resources(self._files.listeners)]
+        places = [
+            each["address"]["socket_address"] for each in files.resources(self._files.listeners)
+        ]
         return {(place["address"], place["port_value"]) for place in places}
 
     def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
         """Replace clusters or listeners, if they differ, and wait until Envoy has them."""
-        if _resources(path) != resources:
+        if files.resources(path) != resources:
             admin.take_up(self._files.admin, {scope: self._write_shape(path, resources)})
 
     def _write_shape(self, path: Path, resources: list[Document]) -> str:
-        version = _version()
-        _write(path, documents.response(version, resources))
+        version = files.version()
+        files.write(path, documents.response(version, resources))
         return version
 
     def _sweep(self) -> None:
@@ -280,7 +290,7 @@ class EnvoyPlane:
                 successes=host.successes,
                 errors=host.errors,
                 open=host.open,
-                queue=host.open,
+                queue=0,  # what waits for a connection waits for the cluster, and not long
                 p95_ms=self._times.p95(key, now_ms),
             )
         return GroupSeen(
@@ -292,18 +302,3 @@ class EnvoyPlane:
             refused_hard=counted.refused_hard,
             backends=backends,
         )
-
-
-def _version() -> str:
-    return f"{time.monotonic_ns():x}"
-
-
-def _write(path: Path, document: Document) -> None:
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps(document, sort_keys=True))
-    os.replace(draft, path)
-
-
-def _resources(path: Path) -> list[Document]:
-    found: list[Document] = json.loads(path.read_text())["resources"] if path.exists() else []
-    return found

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from fairlead.dataplane.envoy import admin, deadman
-from fairlead.dataplane.envoy.documents import Files, Limits
+from fairlead.dataplane.envoy.documents import Limits
+from fairlead.dataplane.envoy.files import Files
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -37,6 +38,12 @@ class Process:
         except TemporaryFault:
             return False
         return True
+
+    def listens(self) -> bool:
+        """Whether somebody is there at all: quicker than asking."""
+        if self._child is not None and self._child.poll() is not None:
+            return False
+        return admin.listens(self._files.admin)
 
     def start(self, limits: Limits) -> None:
         """Start Envoy and wait until it serves."""

@@ -12,11 +12,11 @@ from fairlead.dataplane.envoy.documents import (
     FLOW,
     HASHED,
     LUA,
-    Document,
     cluster_name,
     response,
     typed,
 )
+from fairlead.dataplane.envoy.files import Document
 from fairlead.dataplane.names import tame
 from fairlead.dataplane.tables import Current, fallback_admission
 from fairlead.ports.dataplane import Admission, Mode, RouteGroup

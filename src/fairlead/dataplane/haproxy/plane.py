@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairlead.dataplane.addresses import check_free
-from fairlead.dataplane.haproxy import config, stats, words
+from fairlead.dataplane.haproxy import config, layout, stats, words
 from fairlead.dataplane.haproxy.process import Process
 from fairlead.dataplane.haproxy.runtime import ask, tell
 from fairlead.dataplane.haproxy.times import Times
 from fairlead.dataplane.names import tame, wild
+from fairlead.dataplane.revival import Pause
 from fairlead.dataplane.tables import (
     Current,
     check_groups,
@@ -33,7 +34,7 @@ from fairlead.ports.dataplane import (
     Stale,
     Table,
 )
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _VALUE = re.compile(r'value="([^"]*)"')
 _EXPIRES = re.compile(rf"key={config.AGENT} .*\bexp=(\d+)")
@@ -59,6 +60,8 @@ class HaproxyPlane:
         self._times = Times(self._files.socket)
         self._groups: dict[str, RouteGroup] = {}
         self._generation = ""
+        self._applied: dict[str, Current] = {}
+        self._revival = Pause()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; a reload only when they differ from what runs."""
@@ -69,7 +72,7 @@ class HaproxyPlane:
         if running != wanted:
             self._install(groups, wanted, running)
         self._groups, self._generation = {group.name: group for group in groups}, wanted
-        self.heartbeat()
+        self._beat()
         self._times.catch_up(_now_ms())  # begins to follow the log
 
     def schema_version(self) -> int:
@@ -94,13 +97,20 @@ class HaproxyPlane:
         if table.epoch <= active.epoch:
             raise Stale(f"epoch {table.epoch} is not after {active.epoch}")
         rests = words.SIDES[active.side == words.SIDES[0]]
-        tell(self._files.socket, _layout(name, rests, table.slots))
+        tell(self._files.socket, layout.commands(name, rests, table.slots))
         word = words.write(table.epoch, rests, table.slots, table.admission)
         tell(self._files.socket, [f"set map {self._files.words} {name} {word}"])
+        self._applied[name] = Current(table.epoch, dict(table.slots), table.admission)
 
     def heartbeat(self) -> None:
-        """Put the agent back into the table that forgets it after 15 s."""
-        tell(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
+        """Put the agent back into the table that forgets it after 15 s; revive who died."""
+        try:
+            self._beat()
+        except TemporaryFault:
+            if not self._groups or self._process.running() is not None:
+                raise
+            with self._revival.over():
+                self.configure(list(self._groups.values()))
 
     def drain(self, group: str, backend: str) -> None:
         """Nothing new for it on any side, until a table gives it slots again."""
@@ -130,21 +140,25 @@ class HaproxyPlane:
         """Stop HAProxy and take its files away."""
         self._times.close()
         self._process.stop()
+        self._groups, self._applied = {}, {}
         for path in self._files.ours():
             path.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError, OSError):  # somebody else's files may be there
             self._files.folder.rmdir()
 
+    def _beat(self) -> None:
+        tell(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
+
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
         """Write the configuration, with what the groups go by now, and have it taken up."""
-        before = self._standings() if running is not None else {}
+        before = self._standings() if running is not None else self._applied
         now = {group.name: current(group, before.get(tame(group.name))) for group in groups}
         kept = self._files.counted(wanted)
         if running is not None:
             stats.write(kept, self._counted([group.name for group in groups], running))
         old = [(path, _text(path)) for path in (self._files.config, self._files.words)]
         check_free(groups, config.doors(old[0][1] or "") if running is not None else ())
-        _write(self._files.words, _map(now, time.time_ns() // 1_000_000))
+        _write(self._files.words, layout.first(now, time.time_ns() // 1_000_000))
         slots = {name: each.slots for name, each in now.items()}
         rendered = config.render(groups, slots, files=self._files, limits=self._limits)
         _write(self._files.config, rendered)
@@ -245,30 +259,6 @@ def _unprivileged() -> str | None:
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-def _map(tables: Mapping[str, Current], born_ms: int) -> str:
-    """The map of words that a worker begins with."""
-    lines = [f"{config.BORN} {born_ms}\n"]
-    for name, each in sorted(tables.items()):
-        word = words.write(each.epoch, words.SIDES[0], each.slots, each.admission)
-        lines.append(f"{tame(name)} {word}\n")
-    return "".join(lines)
-
-
-def _layout(name: str, side: str, slots: Mapping[str, int]) -> list[str]:
-    """The commands that put a table on a side, and its survivors on the hashed one."""
-    commands = []
-    for where, weights in (
-        (side, config.weights(slots)),
-        (words.HASHED, config.hashed_weights(slots)),
-    ):
-        for id, weight in sorted(weights.items()):
-            server = f"{name}_{where}/{tame(id)}"
-            commands.append(f"set server {server} weight {weight}")
-            if weight:
-                commands.append(f"set server {server} state ready")
-    return commands
 
 
 def _liveness(answer: str) -> Liveness:
