@@ -61,6 +61,9 @@ class Eyes:
     def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
         self.anchors.append((now_ms, dict(heads)))
 
+    def close(self) -> None:
+        """Nothing waits."""
+
 
 class Machines:
     """The nodes of a world."""

@@ -50,6 +50,7 @@ class LazyGroup(click.Group):
         "sponsors": ("fairlead.cli.tables:sponsors", "who lends to an owner"),
         "submit": ("fairlead.cli.objects:submit", "submit runs"),
         "tokens": ("fairlead.cli.access:tokens", "make, list and revoke tokens for HTTP"),
+        "traffic": ("fairlead.cli.traffic", "govern a service's connections and its door"),
         "uncordon": ("fairlead.cli.runs:uncordon", "place on nodes again"),
         "up": ("fairlead.cli.up", "run the embedded control plane"),
         "users": ("fairlead.cli.access:users", "say which user acts for which owners"),

@@ -6,13 +6,13 @@
     governor.settle(plan, applied=True)           # what became of it
 
 Two decisions of core meet here: the health tracker says who is isolated, the tick obeys it. The
-loop and the harness drive it; `export`/`restore` carry it across a restart.
+loop and the harness drive it; `export`, `restore` and `resume` carry it across a restart.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
-from typing import Any, Self
+from typing import Any
 
 from fairlead.core.traffic import (
     Backend,
@@ -35,7 +35,7 @@ from fairlead.engine.traffic_signals import WINDOW_MS, BackendMeters, Seen
 from fairlead.ports.dataplane import Admission, BackendSeen, GroupSeen, Mode, Table
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_state import StateDocument, from_state, to_state
+from fairlead.schema.traffic_state import StateDocument, to_state
 
 
 class BadTrafficState(ValueError):  # noqa: N818 - named as the documents name things
@@ -213,29 +213,31 @@ class GroupGovernor:
     # --- across a restart
 
     def export(self) -> dict[str, Any]:
-        """What the next agent goes on from; plain data."""
+        """What the next agent goes on from, beside the last tick, which is in its record."""
         return {
             "now_ms": self._now_ms,
             "clock_ms": self.clock_ms,
-            "tick": None if self.state is None else from_state(self.state),
             "healths": [asdict(health) for health in self.tracked.healths] if self.tracked else [],
         }
 
-    @classmethod
-    def restore(cls, name: str, rules: GroupRules, stored: Mapping[str, Any]) -> Self:
+    def restore(self, stored: Mapping[str, Any]) -> None:
         """The inverse of `export`; what does not fit is refused."""
-        governor = cls(name, rules)
         try:
-            governor._now_ms, governor.clock_ms = int(stored["now_ms"]), int(stored["clock_ms"])
-            if stored["tick"] is not None:
-                governor.state = to_state(check_shape(stored["tick"], StateDocument))
+            now_ms, clock_ms = int(stored["now_ms"]), int(stored["clock_ms"])
             healths = tuple(_health(each) for each in stored["healths"])
-        except (BadInput, KeyError, TypeError, ValueError) as error:
-            raise BadTrafficState(f"group {name!r}: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadTrafficState(f"group {self.name!r}: {error!r}") from error
+        self._now_ms, self.clock_ms = now_ms, clock_ms
         isolated = {health.id: health.cause for health in healths if health.cause is not None}
         ages: dict[str, int | None] = {health.id: None for health in healths}
-        governor.tracked = Tracked(healths, isolated, (), ages)
-        return governor
+        self.tracked = Tracked(healths, isolated, (), ages)
+
+    def resume(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from the state of a recorded tick."""
+        try:
+            self.state = None if state is None else to_state(check_shape(state, StateDocument))
+        except BadInput as error:
+            raise BadTrafficState(f"group {self.name!r}: {error}") from error
 
 
 def _health(stored: Mapping[str, Any]) -> Health:

@@ -29,7 +29,7 @@ from fairlead.ports.dataplane import (
     Table,
 )
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.ports.recorder import Head, Recorder, Status
+from fairlead.ports.recorder import FlightRecorder, Head, Status
 from fairlead.ports.traffic import (
     Chronicle,
     NodeSensor,
@@ -64,7 +64,7 @@ class Group:
 class Ports:
     """Everything but the plane; what is None is not there."""
 
-    record: Callable[[str], Recorder | None] = lambda _: None
+    record: Callable[[str], FlightRecorder | None] = lambda _: None
     """The flight recorder of a group: each has its own, so that its ticks are stored as deltas of
     each other."""
     signals: Signals | None = None
@@ -108,6 +108,7 @@ class TrafficLoop:
         self.groups = {group.route.name: group for group in groups}
         self.beat_ms: int | None = None
         """When the plane last heard of us."""
+        self._stale = Liveness.NORMAL
         self._watch = NodeWatch()
         self._tables: dict[str, Table] = {}
         self._standing: dict[str, Standing] = {}
@@ -124,6 +125,10 @@ class TrafficLoop:
             )
         self.plane.configure([group.route for group in self.groups.values()])
         return sum(self._heal(name, now_ms) for name in self.groups)
+
+    def found_stale(self, liveness: Liveness) -> None:
+        """What the plane thought of our predecessor before we came: the next tick says it."""
+        self._stale = liveness
 
     def reconfigure(self, groups: Sequence[Group]) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
@@ -167,6 +172,9 @@ class TrafficLoop:
 
     def _liveness(self, seen: Mapping[str, GroupSeen] | None, now_ms: int) -> Liveness:
         """What the plane thought of us until now; by our own watch where it cannot be asked."""
+        stale, self._stale = self._stale, Liveness.NORMAL
+        if stale != Liveness.NORMAL:
+            return stale
         for group in (seen or {}).values():
             return group.liveness
         late = self.beat_ms is not None and now_ms - self.beat_ms >= HOLD_AFTER_MS

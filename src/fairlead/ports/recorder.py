@@ -53,8 +53,6 @@ class Recorder(Protocol):
     """A durable, hash-chained record. Raises `TemporaryFault` or `PermanentFault`.
 
     Whatever is raised, nothing was recorded and the next call works as if this one had not been.
-    A recorder that puts off syncing promises less: what it returned outlives its process, and the
-    machine only from the next `sync` on. Before a head is anchored, it is synced.
     Sequence numbers grow; entries are not the only things that have one.
     """
 
@@ -78,8 +76,20 @@ class Recorder(Protocol):
     def head(self) -> Head:
         """The end of the chain."""
 
-    def sync(self) -> None:
-        """Make what was recorded outlive the machine, where a recorder puts that off."""
-
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
+
+
+class FlightRecorder(Recorder, Protocol):
+    """For a governor of several ticks a second, to which a slow disk must not happen.
+
+    What was recorded outlives the process at once, the machine only from the next `sync` on; a head
+    is synced before it is anchored.
+    """
+
+    def sync(self) -> None:
+        """Have the disk take everything."""
+
+    def last(self, kind: str) -> Mapping[str, Any] | None:
+        """`input` and `output` of the newest entry of a kind, where it is at hand: what a new
+        process goes on from."""

@@ -112,3 +112,7 @@ class Chronicle(Protocol):
     def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
         """Keep the ends of the groups' records: what is before them can no longer be changed."""
         ...
+
+    def close(self) -> None:
+        """Write what is waiting, as far as that is possible, and stop."""
+        ...

@@ -7,6 +7,7 @@ Opening verifies the newest segment, which it goes on writing; `verify` follows 
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -175,6 +176,10 @@ class FileRecorder:
     def head(self) -> Head:
         """The end of the chain."""
         return Head(self._end.seq, self._end.hash.hex())
+
+    def last(self, kind: str) -> Mapping[str, Any] | None:
+        """Its documents; None where the newest segment has no entry of that kind."""
+        return self._bases.get(kind)
 
     def sync(self) -> None:
         """Have the disk take what the kernel still holds."""

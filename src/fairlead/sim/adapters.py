@@ -151,8 +151,5 @@ class SimRecorder:
         record = self._around.record
         return Head(len(record.decisions), record.digest)
 
-    def sync(self) -> None:
-        """Nothing is put off."""
-
     def close(self) -> None:
         """Nothing to close."""

@@ -1,0 +1,129 @@
+"""Backends' own metrics as signals: the `Signals` port over Prometheus-format endpoints.
+
+Each backend is asked every second or so, in the outreach thread. One that does not answer, answers
+rubbish, or has not answered for three rounds is left out: missing, not idle.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from fairlead.node.traffic.exposition import BadExposition, Quantile, counter, gauge, samples
+from fairlead.node.traffic.outreach import NoAnswer, Outreach, get
+from fairlead.ports.dataplane import Backend
+from fairlead.ports.traffic import Reading
+from fairlead.schema.selector import Selector
+
+STALE_ROUNDS = 3
+_COUNTERS = ("requests", "errors", "retries")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeRules:
+    """What is asked of each backend of a group."""
+
+    selectors: Mapping[str, Selector]
+    path: str = "/metrics"
+    port: int | None = None
+    """None: the backend's own."""
+    every_ms: int = 1_000
+    timeout_ms: int = 800
+    ms_per_unit: float = 1_000.0
+    window_ms: int = 5_000
+
+    @property
+    def covers(self) -> frozenset[str]:
+        """The fields of a reading that come of it."""
+        names = set(self.selectors)
+        if names & {"latency", "p95"}:
+            names = names - {"latency", "p95"} | {"p95_ms"}
+        return frozenset(names)
+
+
+class _Target:
+    """One backend's metrics."""
+
+    def __init__(self, backend: Backend, rules: ScrapeRules) -> None:
+        self._host, self._port = backend.host, rules.port or backend.port
+        self._rules = rules
+        latency = rules.selectors.get("latency")
+        self._latency = Quantile(latency, rules.window_ms) if latency else None
+        self._names = {selector.name for selector in rules.selectors.values()}
+        if self._latency is not None:
+            self._names.add(self._latency.name)
+
+    async def ask(self, clock_ms: Callable[[], int]) -> Reading:
+        rules = self._rules
+        status, body = await get(self._host, self._port, rules.path, timeout_ms=rules.timeout_ms)
+        if status != 200:
+            raise NoAnswer(f"{self._host}:{self._port}{rules.path}: status {status}")
+        found = samples(body, self._names)
+        wanted = rules.selectors
+        counts = {n: counter(found, wanted[n]) if n in wanted else None for n in _COUNTERS}
+        p95 = None
+        if self._latency is not None:
+            p95 = self._latency.add(clock_ms(), found)
+        elif "p95" in wanted:
+            p95 = gauge(found, wanted["p95"])
+        return Reading(
+            **counts,
+            queue=gauge(found, wanted["queue"]) if "queue" in wanted else None,
+            p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
+        )
+
+
+class Scraper:
+    """Asks the backends of all groups that have something to tell."""
+
+    def __init__(self, outreach: Outreach, clock_ms: Callable[[], int]) -> None:
+        self.failures = 0
+        """Answers that did not come or could not be read."""
+        self._outreach, self._clock_ms = outreach, clock_ms
+        self._rules: dict[str, ScrapeRules] = {}
+        self._tasks: dict[tuple[str, Backend], Future[None]] = {}
+        self._lock = threading.Lock()
+        self._readings: dict[tuple[str, str], tuple[int, Reading]] = {}
+
+    def watch(
+        self, rules: Mapping[str, ScrapeRules], members: Mapping[str, Sequence[Backend]]
+    ) -> None:
+        """Ask these backends and no others."""
+        wanted = {(group, each) for group in rules for each in members.get(group, ())}
+        kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
+        for key in self._tasks.keys() - kept:
+            self._tasks.pop(key).cancel()
+        self._rules = dict(rules)
+        with self._lock:
+            names = {(group, each.id) for group, each in kept}
+            self._readings = {key: each for key, each in self._readings.items() if key in names}
+        for group, backend in wanted - kept:
+            self._tasks[group, backend] = self._begin(group, backend)
+
+    def covers(self, group: str) -> Collection[str]:
+        """What is asked for in this group."""
+        return self._rules[group].covers if group in self._rules else ()
+
+    def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
+        """Answers that are fresh enough."""
+        with self._lock:
+            return {
+                key: reading
+                for key, (at_ms, reading) in self._readings.items()
+                if now_ms - at_ms <= STALE_ROUNDS * self._rules[key[0]].every_ms
+            }
+
+    def _begin(self, group: str, backend: Backend) -> Future[None]:
+        rules = self._rules[group]
+        target = _Target(backend, rules)
+
+        async def ask() -> None:
+            try:
+                reading = await target.ask(self._clock_ms)
+            except (NoAnswer, BadExposition):
+                self.failures += 1
+                return
+            with self._lock:
+                self._readings[group, backend.id] = (self._clock_ms(), reading)
+
+        return self._outreach.repeat(rules.every_ms, ask, phase=f"{group}/{backend.id}")

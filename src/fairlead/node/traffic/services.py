@@ -1,0 +1,67 @@
+"""Groups whose backends are looked up: a name in DNS, every address it has now.
+
+A look-up that fails changes nothing: a name server that is down must not empty a group.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from fairlead.node.traffic.outreach import Outreach
+from fairlead.ports.dataplane import Backend
+from fairlead.ports.faults import TemporaryFault
+
+
+class Services:
+    """Looks names up, now and then."""
+
+    def __init__(
+        self, services: Mapping[str, tuple[str, int]], outreach: Outreach, *, every_ms: int
+    ) -> None:
+        self.failures = 0
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[Backend, ...]] = {}
+        self._services = dict(services)
+        self._tasks: list[Future[None]] = []
+        self._outreach, self._every_ms = outreach, every_ms
+
+    def start(self) -> None:
+        """Look everything up once, then again and again."""
+        for group, (host, port) in self._services.items():
+            try:
+                self._found[group] = backends_of(
+                    socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                )
+            except OSError as error:
+                message = f"group {group!r}: {host} cannot be looked up: {error}"
+                raise TemporaryFault(message, retry_after_ms=self._every_ms) from error
+            self._tasks.append(self._begin(group, host, port))
+
+    def members(self, group: str) -> tuple[Backend, ...] | None:
+        """The backends of a group that is looked up; None where it is not."""
+        with self._lock:
+            return self._found.get(group)
+
+    def _begin(self, group: str, host: str, port: int) -> Future[None]:
+        async def ask() -> None:
+            loop = asyncio.get_running_loop()
+            try:
+                found = backends_of(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except OSError:
+                self.failures += 1
+                return
+            with self._lock:
+                self._found[group] = found
+
+        return self._outreach.repeat(self._every_ms, ask, phase=f"service {group}")
+
+
+def backends_of(found: Sequence[tuple[object, ...]]) -> tuple[Backend, ...]:
+    """A backend for every address, named by it, in a fixed order."""
+    places = {(str(place[0]), int(place[1])) for *_, place in found if isinstance(place, tuple)}
+    return tuple(
+        Backend(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host, port)
+        for host, port in sorted(places)
+    )

@@ -1,0 +1,251 @@
+"""Border types of the traffic agent: its configuration file.
+
+    plane: haproxy
+    groups:
+      - name: web
+        vip: 127.0.0.1
+        port: 8080
+        backends:
+          - {id: a, host: 127.0.0.1, port: 9001}
+          - {id: b, host: 127.0.0.1, port: 9002}
+
+Everything else has a default. `config` overrides the parameters of the equations by name, for all
+groups or for one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.core.traffic import Config, HealthRules
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.traffic_config import ConfigDocument, to_config
+from fairlead.schema.traffic_sources import (
+    PORT_MAX,
+    CheckDocument,
+    LocalNodeDocument,
+    Milliseconds,
+    Port,
+    ProbeDocument,
+    RemoteNodeDocument,
+    ScrapeDocument,
+    Text,
+    Times,
+    check_path,
+    check_url,
+    selectors,
+)
+from fairlead.schema.yaml import parse_yaml
+
+_RULES = HealthRules()
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,62}", re.ASCII)
+_PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
+
+Ratio = Annotated[float, Meta(ge=1, le=1_000)]
+
+
+class PlaneKind(StrEnum):
+    """What moves the connections."""
+
+    MEMORY = "memory"
+    HAPROXY = "haproxy"
+    ENVOY = "envoy"
+    EBPF = "ebpf"
+
+
+class Proto(StrEnum):
+    """What a group carries."""
+
+    TCP = "tcp"
+    UDP = "udp"
+
+
+class PlaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The plane and where it lives. `cgroup` and `pins` are eBPF's, the others the proxies'."""
+
+    kind: PlaneKind
+    folder: Text | None = None
+    binary: Text | None = None
+    cgroup: Text | None = None
+    pins: Text | None = None
+
+
+class BackendDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One place that can serve the group."""
+
+    id: str
+    host: str
+    port: Port
+    node: Text | None = None
+
+
+class IsolationDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """When a backend is sent away, and how it comes back."""
+
+    outlier_ratio: Ratio = _RULES.outlier_ratio
+    outlier_ms: Milliseconds = _RULES.outlier_ms
+    connect_failures: Times = _RULES.connect_failures
+    return_successes: Times = _RULES.return_successes
+    return_ratio: Ratio = _RULES.return_ratio
+    probe_every_ms: Milliseconds = _RULES.probe_every_ms
+
+
+class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A virtual address and the equivalent backends behind it, listed or looked up."""
+
+    name: str
+    vip: str
+    port: Port
+    proto: Proto = Proto.TCP
+    backends: list[BackendDocument] | None = None
+    service: Annotated[Text | None, Meta(description="name:port, looked up in DNS")] = None
+    config: dict[str, Any] = {}
+    isolation: IsolationDocument = IsolationDocument()
+    scrape: ScrapeDocument | None = None
+    probe: ProbeDocument = ProbeDocument()
+    check: CheckDocument | None = None
+
+
+class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The traffic agent's configuration."""
+
+    plane: PlaneDocument
+    groups: Annotated[list[GroupDocument], Meta(min_length=1)]
+    config: dict[str, Any] = {}
+    node: LocalNodeDocument = LocalNodeDocument()
+    nodes: list[RemoteNodeDocument] = []
+    tick_ms: Milliseconds = 200
+    window_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 5_000
+    service_every_ms: Milliseconds = 5_000
+    state_dir: Text | None = None
+    ledger: Text | None = None
+    ledger_keys: Text | None = None
+    metrics_port: Annotated[int, Meta(ge=0, le=PORT_MAX)] | None = None
+    metrics_address: str = "127.0.0.1"
+
+
+def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
+    """A configuration file (YAML or JSON) with flags and environment laid over it."""
+    given = parse_yaml(data) if data.strip() else {}
+    if not isinstance(given, dict):
+        raise BadInput("$", "must be a mapping of settings")
+    given = _with_plane({**given, **overrides})
+    document = check_shape(given, TrafficDocument)
+    _check_config(document.config, "config")
+    _check_groups(document)
+    _check_nodes(document)
+    return document
+
+
+def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
+    """The parameters of a group: its own over everybody's over the defaults."""
+    return _check_config(_merged(document.config, group.config), "config")
+
+
+def health_rules(document: IsolationDocument) -> HealthRules:
+    """Core's value."""
+    return HealthRules(**{name: getattr(document, name) for name in document.__struct_fields__})
+
+
+def service_place(text: str, path: str = "service") -> tuple[str, int]:
+    """`name:port` as its two halves."""
+    found = _PLACE.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) <= PORT_MAX:
+        raise BadInput(path, f"must be name:port, got {text!r}")
+    return found["host"].strip("[]"), int(found["port"])
+
+
+def _with_plane(given: dict[str, Any]) -> dict[str, Any]:
+    """`plane: haproxy` is short for `plane: {kind: haproxy}`."""
+    plane = given.get("plane")
+    return {**given, "plane": {"kind": plane}} if isinstance(plane, str) else given
+
+
+def _check_config(config: Mapping[str, Any], path: str) -> Config:
+    try:
+        return to_config(check_shape(dict(config), ConfigDocument))
+    except BadInput as error:
+        raise BadInput(f"{path}.{error.path.removeprefix('config.')}", error.message) from error
+
+
+def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    thetas = [each.get("theta") for each in (all_groups, one)]
+    merged = {**all_groups, **one}
+    if all(isinstance(theta, dict) for theta in thetas):
+        merged["theta"] = {**(thetas[0] or {}), **(thetas[1] or {})}
+    return merged
+
+
+def _check_nodes(document: TrafficDocument) -> None:
+    names = [] if document.node.name is None else [document.node.name]
+    for index, node in enumerate(document.nodes):
+        if node.name in names:
+            raise BadInput(f"nodes[{index}].name", f"repeats {node.name!r}")
+        check_url(node.url, f"nodes[{index}].url")
+        names.append(node.name)
+
+
+def _check_groups(document: TrafficDocument) -> None:
+    names: list[str] = []
+    doors: list[tuple[str, int, str]] = []
+    for index, group in enumerate(document.groups):
+        path = f"groups[{index}]"
+        if not _NAME.fullmatch(group.name):
+            raise BadInput(f"{path}.name", _tame("63", group.name))
+        if group.name in names:
+            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
+        door = (_address(group.vip, f"{path}.vip"), group.port, group.proto.value)
+        if door in doors:
+            raise BadInput(f"{path}.vip", f"is the address of groups[{doors.index(door)}]")
+        names.append(group.name)
+        doors.append(door)
+        _check_members(group, path)
+        _check_config(_merged(document.config, group.config), f"{path}.config")
+        if group.scrape is not None:
+            selectors(group.scrape, f"{path}.scrape")
+        check_path(group.probe.path, f"{path}.probe.path")
+        if group.check is not None:
+            check_path(group.check.path, f"{path}.check.path")
+
+
+def _check_members(group: GroupDocument, path: str) -> None:
+    if (group.backends is None) == (group.service is None):
+        raise BadInput(path, "must have either backends or a service")
+    if group.service is not None:
+        service_place(group.service, f"{path}.service")
+        return
+    ids: list[str] = []
+    places: list[tuple[str, int]] = []
+    for index, backend in enumerate(_listed(group)):
+        here = f"{path}.backends[{index}]"
+        if not _ID.fullmatch(backend.id):
+            raise BadInput(f"{here}.id", _tame("63, and colons", backend.id))
+        if backend.id in ids:
+            raise BadInput(f"{here}.id", f"repeats {path}.backends[{ids.index(backend.id)}].id")
+        place = (_address(backend.host, f"{here}.host"), backend.port)
+        if place in places:
+            first = f"{path}.backends[{places.index(place)}]"
+            raise BadInput(f"{here}.host", f"is the address and port of {first}")
+        ids.append(backend.id)
+        places.append(place)
+
+
+def _listed(group: GroupDocument) -> Sequence[BackendDocument]:
+    return group.backends or ()
+
+
+def _address(text: str, path: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise BadInput(path, f"must be an IP address, got {text!r}") from None
+
+
+def _tame(what: str, given: str) -> str:
+    return f"must be letters, digits, dots, dashes, underscores, at most {what}; got {given!r}"
