@@ -1,9 +1,28 @@
 """The traffic loop on the memory plane: see, decide, record, beat, apply, mark."""
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from fairlead.recorder import FileRecorder, read, replay
+import pytest
+
+from fairlead.core.traffic import Config, Resource, StallTotals
+from fairlead.engine.traffic import GroupGovernor, GroupRules
+from fairlead.engine.traffic_loop import ANCHOR_EVERY_MS, GroupRound
+from fairlead.ports.dataplane import GroupSeen, Liveness, Table
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.recorder import Head
+from fairlead.ports.traffic import NodeReading, Reading
+from fairlead.recorder import FileRecorder, read, replay, verify
 from tests.engine.traffic_worlds import TrafficWorld
+
+HEALTHY = {"a": 128, "b": 128}
+
+
+def slots(world: TrafficWorld) -> dict[str, int]:
+    assert world.governor.state is not None
+    return {memory.id: memory.slots for memory in world.governor.state.backends}
 
 
 def test_a_slow_backend_loses_its_flow_and_the_record_replays(tmp_path: Path) -> None:
@@ -11,8 +30,7 @@ def test_a_slow_backend_loses_its_flow_and_the_record_replays(tmp_path: Path) ->
     with FileRecorder(tmp_path, sync_each=False) as recorder:
         world = TrafficWorld(recorder=recorder)
         world.ticks(2)
-        assert world.governor.state is not None
-        assert {memory.slots for memory in world.governor.state.backends} == {128}
+        assert slots(world) == HEALTHY
         world.backends["b"].latency_ms = 200
         rounds = world.ticks(8)
         assert rounds[-1].groups["web"].plan.slots["b"] <= 256 * 0.05
@@ -20,3 +38,369 @@ def test_a_slow_backend_loses_its_flow_and_the_record_replays(tmp_path: Path) ->
     verdicts = [each.verdict for each in replay(read(tmp_path))]
     assert len(verdicts) == 50
     assert set(verdicts) == {"same"}
+
+
+def test_the_record_stores_deltas(tmp_path: Path) -> None:
+    """A steady tick, its mark included, takes less than half of its own documents."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(names=("a", "b", "c", "d"), recorder=recorder)
+        world.ticks(10)
+        entries = list(read(tmp_path))
+        whole = sum(len(str(dict(entry.input))) + len(str(dict(entry.output))) for entry in entries)
+        stored = sum(path.stat().st_size for path in tmp_path.glob("segment-*"))
+    assert stored < whole / 2
+
+
+def test_recorded_before_applied_and_beaten_between() -> None:
+    """The plane hears of nothing that is not in the record."""
+    diary: list[str] = []
+    world = TrafficWorld(recorder=Diary(diary))
+    plane = world.loop.plane
+    for name in ("heartbeat", "apply"):
+        watched(plane, name, diary)
+    world.tick()
+    assert diary == ["append", "heartbeat", "apply", "mark applied"]
+
+
+def test_nothing_is_flipped_where_nothing_changed() -> None:
+    """A steady group keeps its table; heartbeats go on."""
+    world = TrafficWorld()
+    rounds = world.ticks(2)
+    assert [r.groups["web"].flipped for r in rounds] == [True] + [False] * 9
+    assert world.plane.read()["web"].liveness == Liveness.NORMAL
+
+
+def test_without_a_record_no_flip_and_no_heartbeat() -> None:
+    """A full disk stops the heartbeat: the plane falls back by itself, no door stays closed."""
+    diary: list[str] = []
+    world = TrafficWorld(recorder=Diary(diary, TemporaryFault("full", retry_after_ms=1)))
+    rounds = world.ticks(16)
+    assert all("not recorded" in r.groups["web"].fault for r in rounds)
+    assert not any(r.groups["web"].flipped for r in rounds)
+    assert world.plane.read()["web"].liveness == Liveness.FALLBACK
+    assert rounds[-1].groups["web"].reasons[0] == "failsafe"
+
+
+def test_a_table_that_was_not_applied_leaves_the_slots_where_they_were() -> None:
+    """Faults of the plane do not let the slots run away: the next step starts from what is."""
+    world = TrafficWorld()
+    world.ticks(2)
+    world.backends["b"].latency_ms = 60
+    world.ticks(2)
+    before = slots(world)
+    apply = world.plane.apply
+
+    def refuse(table: Table) -> None:
+        raise TemporaryFault("busy", retry_after_ms=1)
+
+    world.plane.apply = refuse  # type: ignore[method-assign]
+    rounds = world.ticks(2)
+    assert all("busy" in r.groups["web"].fault for r in rounds)
+    assert slots(world) == before
+    world.plane.apply = apply  # type: ignore[method-assign]
+    step = world.tick().groups["web"].plan.slots
+    assert max(abs(step[name] - before[name]) for name in step) <= 4
+
+
+def test_a_plane_that_cannot_be_read_is_blindness_not_idleness() -> None:
+    """Slots freeze, the door is careful, the reason says so; afterwards all is well again."""
+    world = TrafficWorld(config=Config(t_recover_min_ms=1_000))
+    world.ticks(2)
+    read_plane = world.plane.read
+
+    def broken() -> Any:
+        raise TemporaryFault("gone", retry_after_ms=1)
+
+    world.plane.read = broken  # type: ignore[method-assign]
+    made = world.tick()
+    assert made.groups["web"].reasons == ("signal_missing.queue", "signal_missing.both")
+    assert made.groups["web"].plan.admission.mode == "soft"
+    assert made.faults == ("plane: gone",)
+    world.plane.read = read_plane  # type: ignore[method-assign]
+    world.ticks(3)
+    assert world.tick().groups["web"].plan.admission.mode == "normal"
+
+
+def test_another_schema_version_is_refused_before_the_first_flip() -> None:
+    """An agent never writes into maps that it does not know."""
+    world = TrafficWorld()
+    world.plane.schema_version = lambda: 7  # type: ignore[method-assign]
+    with pytest.raises(PermanentFault, match=r"schema version 7.*remove the plane"):
+        world.make_loop(GroupGovernor("web", GroupRules()))
+
+
+def test_failsafe_is_told_when_the_heartbeat_was_stale() -> None:
+    """An agent that slept for 20 s finds out, says so, and goes on."""
+    world = TrafficWorld()
+    world.ticks(1)
+    made = world.tick(elapsed_ms=20_000)
+    assert made.groups["web"].reasons[0] == "failsafe"
+    assert [(t.what, t.before, t.after) for t in made.transitions] == [
+        ("failsafe", "normal", "fallback")
+    ]
+    after = world.tick()
+    assert "failsafe" not in after.groups["web"].reasons
+    assert [(t.what, t.after) for t in after.transitions] == [("failsafe", "normal")]
+
+
+def test_transitions_name_their_tick(tmp_path: Path) -> None:
+    """Mode, isolation and return, each with reasons and the place in the record."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(recorder=recorder)
+        world.ticks(2)
+        world.backends["b"].reachable = False
+        world.ticks(2)
+        world.backends["b"].reachable = True
+        world.ticks(12)
+    told = [(t.what, t.backend, t.before, t.after) for t in world.eyes.told]
+    assert told == [
+        ("isolation", "b", None, "connect-failures"),
+        ("isolation", "b", "connect-failures", None),
+    ]
+    hashes = {entry.hash for entry in read(tmp_path)}
+    assert all(t.record is not None and t.record.hash in hashes for t in world.eyes.told)
+    assert all(t.reasons for t in world.eyes.told)
+
+
+def test_anchors_come_at_least_every_10_s_and_fit_the_record(tmp_path: Path) -> None:
+    """Every anchored head is in the chain."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(recorder=recorder)
+        world.ticks(31)
+    times = [at for at, _ in world.eyes.anchors]
+    assert len(times) >= 4
+    assert max(b - a for a, b in pairwise(times)) <= ANCHOR_EVERY_MS
+    heads = [heads["web"] for _, heads in world.eyes.anchors]
+    assert verify(tmp_path, anchors=heads).anchors_met == len(heads)
+
+
+def test_what_was_recorded_and_never_applied_is_voided_at_the_start(tmp_path: Path) -> None:
+    """A crash between record and apply leaves a mark, not a surprise."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(recorder=recorder)
+        world.tick()
+        entry = next(iter(read(tmp_path)))
+        recorder.append(
+            "traffic.tick", version=1, time_ms=1,
+            input=dict(entry.input), output=dict(entry.output),
+        )  # fmt: skip
+        world.make_loop(GroupGovernor("web", GroupRules()))
+        assert recorder.unapplied() == []
+
+
+def test_drain_waits_for_the_table_and_is_asked_once() -> None:
+    """Kept connections are asked to end when nothing new can come, and not every tick."""
+    world = TrafficWorld()
+    drained: list[tuple[str, str]] = []
+    world.plane.drain = lambda group, backend: drained.append((group, backend))  # type: ignore[method-assign]
+    world.ticks(1)
+    world.orders["web"] = {"b": "drain"}
+    made = world.tick()
+    assert made.groups["web"].plan.slots == {"a": 256, "b": 0}
+    world.ticks(2)
+    assert drained == [("web", "b")]
+    world.orders.clear()
+    world.ticks(4)
+    world.orders["web"] = {"b": "drain"}
+    world.ticks(1)
+    assert drained == [("web", "b")] * 2
+
+
+def test_the_operator_isolates_at_once_and_probes_bring_it_back() -> None:
+    """Isolation bypasses the slew; the way back is probes, then warm-up."""
+    world = TrafficWorld()
+    world.ticks(1)
+    world.orders["web"] = {"b": "isolate"}
+    made = world.tick().groups["web"]
+    assert made.plan.slots == {"a": 256, "b": 0}
+    assert world.governor.isolated == {"b": "operator"}
+    world.ticks(5)
+    assert world.eyes.asked == []
+    world.orders.clear()
+    rounds = world.ticks(4)
+    assert not world.governor.isolated
+    assert rounds[-1].groups["web"].snapshot.backends[1].age_ms is not None
+
+
+def test_a_node_that_stalls_shuts_the_door() -> None:
+    """7 of 10 samples above the threshold; the counters are differenced, not averaged."""
+    world = TrafficWorld()
+    stalled = 0
+    modes = []
+    for _ in range(20):
+        stalled += 100_000  # half of every tick
+        totals = StallTotals(world.now_ms * 1000, {"cpu_some": stalled})
+        world.eyes.machines = [NodeReading("n1", totals)]
+        modes.append(world.tick().groups["web"].plan.admission.mode.value)
+    assert modes[-1] == "hard"
+    assert "psi_stall" in world.loop.tick(world.now_ms + 200).groups["web"].reasons
+
+
+def test_memory_that_runs_out_shuts_the_door_before_it_has() -> None:
+    """A ramp of 100 MB/s with 3 GB left: less than 120 s, then less than 20 s."""
+    world = TrafficWorld()
+    seen = []
+    for number in range(200):
+        used = 5e9 + number * 20e6
+        world.eyes.machines = [NodeReading("n1", None, (Resource("memory", 9e9, used),))]
+        seen.append(world.tick().groups["web"])
+    modes = [made.plan.admission.mode.value for made in seen]
+    assert modes[0] == "normal"
+    assert modes.index("soft") < modes.index("hard")
+    assert seen[-1].plan.ttf_s is not None
+
+
+def test_retries_are_an_index_of_successes() -> None:
+    """Retries per success, from what applications count."""
+    world = TrafficWorld()
+    world.eyes.covered = ("retries",)
+
+    def retry(per_tick: int) -> GroupRound:
+        for _ in range(30):
+            for name in world.names:
+                total = world.eyes.readings.get(("web", name), Reading(retries=0)).retries or 0
+                world.eyes.readings["web", name] = Reading(retries=total + per_tick)
+            made = world.tick().groups["web"]
+        return made
+
+    calm = retry(per_tick=6)
+    assert calm.snapshot.retry_index == pytest.approx(0.3)
+    assert calm.plan.admission.mode == "normal"
+    storm = retry(per_tick=12)
+    assert storm.plan.admission.mode == "soft"
+    assert "retry_storm" in storm.reasons
+
+
+def test_what_is_scraped_is_not_taken_from_the_plane() -> None:
+    """An application that fell silent is missing, not idle."""
+    world = TrafficWorld()
+    world.eyes.covered = ("p95_ms",)
+    world.eyes.readings = {("web", "a"): Reading(p95_ms=30.0)}
+    made = world.tick().groups["web"]
+    seen = {backend.id: backend.p95_ms for backend in made.snapshot.backends}
+    assert seen == {"a": 30.0, "b": None}
+    assert "signal_missing.latency" in made.reasons
+
+
+@pytest.mark.parametrize("rubbish", [float("nan"), float("inf"), -1.0])
+def test_rubbish_of_a_sensor_is_a_missing_signal(rubbish: float) -> None:
+    """The tick is not refused, and nothing is believed."""
+    world = TrafficWorld()
+    world.eyes.covered = ("p95_ms", "queue")
+    world.eyes.readings = {
+        ("web", name): Reading(p95_ms=rubbish, queue=rubbish) for name in world.names
+    }
+    made = world.tick().groups["web"]
+    assert [b.p95_ms for b in made.snapshot.backends] == [None, None]
+    assert [b.queue for b in made.snapshot.backends] == [None, None]
+
+
+def test_counters_below_zero_are_missing() -> None:
+    """A plane that says so knows nothing."""
+    world = TrafficWorld()
+    world.ticks(1)
+    read_plane = world.plane.read
+
+    def lying() -> dict[str, GroupSeen]:
+        seen = read_plane()["web"]
+        lies = {id: replace(b, successes=-5, errors=-1, queue=-3, connect_failures=-1)
+                for id, b in seen.backends.items()}  # fmt: skip
+        return {"web": replace(seen, backends=lies)}
+
+    world.plane.read = lying  # type: ignore[assignment,method-assign]
+    made = world.tick().groups["web"]
+    assert [b.error_rate for b in made.snapshot.backends] == [None, None]
+    assert [b.queue for b in made.snapshot.backends] == [None, None]
+
+
+def test_counters_that_begin_again_are_a_new_process() -> None:
+    """A restarted plane counts from zero; no rate becomes negative or huge."""
+    world = TrafficWorld()
+    world.ticks(5)
+    world.plane.remove()
+    world.plane.configure([group.route for group in world.loop.groups.values()])
+    for made in world.ticks(2):
+        for backend in made.groups["web"].snapshot.backends:
+            assert backend.requests is not None
+            assert 0 <= backend.requests <= 600
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_clock_jumps_change_no_slot_and_raise_nothing(jump_ms: int) -> None:
+    """An hour back is no time; an hour forth is one long tick."""
+    world = TrafficWorld()
+    world.ticks(5)
+    before = slots(world)
+    world.serve()
+    world.now_ms += jump_ms
+    world.loop.tick(world.now_ms)
+    for made in world.ticks(3):
+        assert made.groups["web"].plan.slots == before
+        assert made.groups["web"].fault == ""
+
+
+def test_backends_come_and_go() -> None:
+    """A newcomer warms up, a leaver's slots go to those who stay; the sum never changes."""
+    world = TrafficWorld()
+    world.ticks(2)
+    for name in ("c", "d"):
+        world.backends[name] = type(world.backends["a"])()
+    world.loop.reconfigure([world.group(world.governor)])
+    rounds = world.ticks(40)
+    assert all(sum(r.groups["web"].plan.slots.values()) == 256 for r in rounds)
+    assert rounds[0].groups["web"].plan.slots["c"] == 0
+    assert all(
+        abs(each - 64) <= 256 * 0.02 for each in rounds[-1].groups["web"].plan.slots.values()
+    )
+    del world.backends["a"]
+    world.loop.reconfigure([world.group(world.governor)])
+    made = world.tick().groups["web"]
+    assert sum(made.plan.slots.values()) == 256
+    assert "a" not in made.plan.slots
+
+
+def test_the_same_world_decides_the_same() -> None:
+    """No clock, no chance, no order of dictionaries in the loop."""
+
+    def play() -> list[Any]:
+        world = TrafficWorld(names=("a", "b", "c"))
+        world.backends["c"].latency_ms = 90
+        return [made.groups["web"].plan for made in world.ticks(6)]
+
+    assert play() == play()
+
+
+class Diary:
+    """A recorder that only remembers what it was asked, or fails."""
+
+    def __init__(self, diary: list[str], fault: Exception | None = None) -> None:
+        self._diary, self._fault = diary, fault
+
+    def append(self, kind: str, **_: Any) -> int:
+        if self._fault is not None:
+            raise self._fault
+        self._diary.append("append")
+        return 1
+
+    def mark(self, seq: int, status: str, **_: Any) -> None:
+        self._diary.append(f"mark {status}")
+
+    def unapplied(self) -> list[Any]:
+        return []
+
+    def head(self) -> Any:
+        return Head(1, "00")
+
+    def sync(self) -> None:
+        """Nothing is put off."""
+
+
+def watched(plane: Any, name: str, diary: list[str]) -> None:
+    """Have the plane's calls written into a diary."""
+    real = getattr(plane, name)
+
+    def call(*arguments: Any) -> Any:
+        diary.append(name)
+        return real(*arguments)
+
+    setattr(plane, name, call)

@@ -88,7 +88,7 @@ class TrafficWorld:
     answer_probes: bool = True
 
     def __post_init__(self) -> None:
-        self.now_ms = 1_000_000
+        self.now_ms = 1_000_000_000
         self.plane = MemoryPlane(lambda: self.now_ms)
         self.backends = {name: Behaviour() for name in self.names}
         self.eyes = Eyes()
