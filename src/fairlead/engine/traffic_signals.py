@@ -12,8 +12,6 @@ from fairlead.ports.dataplane import BackendSeen
 from fairlead.ports.traffic import Reading
 
 WINDOW_MS = 5_000
-PROBES = 5
-"""How many probes an isolated backend's latency is judged by: as many as bring it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +52,21 @@ class Meter:
 
 
 class BackendMeters:
-    """All counters of one backend, and the latency of its last probes."""
+    """All counters of one backend, and the latency of its last probe."""
 
     def __init__(self, window_ms: int = WINDOW_MS) -> None:
         names = ("requests", "successes", "errors", "connect", "retries", "retransmits", "asked")
         self._meters = {name: Meter(window_ms) for name in names}
-        self._probes: deque[float] = deque(maxlen=PROBES)
+        self._probe_ms: float | None = None
 
     def probed(self, latency_ms: float) -> None:
-        """An isolated backend answered; in service its own traffic tells more."""
-        self._probes.append(latency_ms)
+        """An isolated backend answered. The last answer counts: the tracker wants several in a row
+        that are all fast enough."""
+        self._probe_ms = latency_ms
 
     def forget_probes(self) -> None:
         """It is back, or was sent away again: what it answered before says nothing now."""
-        self._probes.clear()
+        self._probe_ms = None
 
     def see(
         self, clock_ms: int, seen: BackendSeen | None, reading: Reading, covered: Collection[str]
@@ -112,13 +111,10 @@ class BackendMeters:
         # Scraped counters are read one after the other: a request may be in one of them only.
         return max(0, asked - errors), errors + (connect or 0)
 
-    def _p95(
-        self, plane: BackendSeen, reading: Reading, covered: Collection[str]
-    ) -> float | None:  # fmt: skip
-        measured = reading.p95_ms if "p95_ms" in covered else plane.p95_ms
-        if self._probes:
-            return max(self._probes)
-        return measured
+    def _p95(self, plane: BackendSeen, reading: Reading, covered: Collection[str]) -> float | None:
+        if self._probe_ms is not None:
+            return self._probe_ms
+        return reading.p95_ms if "p95_ms" in covered else plane.p95_ms
 
     def _add(self, name: str, clock_ms: int, total: int | None) -> int | None:
         return self._meters[name].add(clock_ms, total)
