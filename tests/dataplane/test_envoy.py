@@ -44,6 +44,19 @@ class TestEnvoySignals(proxies.Signals):
     """What both proxies tell of their backends."""
 
 
+def test_more_groups_than_files_can_be_watched_are_refused(tmp_path: Path) -> None:
+    """Envoy itself would end, and everybody's connections with it."""
+    limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    if limit > 10_000:
+        pytest.skip("nobody has that many groups")
+    groups = [
+        RouteGroup(f"g{number}", f"127.0.{number // 250}.{number % 250 + 1}", 80, Proto.TCP, ())
+        for number in range(limit // 4)
+    ]
+    with pytest.raises(PermanentFault, match=r"fs\.inotify\.max_user_instances"):
+        EnvoyPlane(tmp_path).configure(groups)
+
+
 @needs_envoy
 def test_an_address_that_is_taken_is_named(world: EnvoyWorld) -> None:
     """And nothing changes."""

@@ -13,6 +13,11 @@ from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
 
+# Envoy takes an inotify instance for every file: listeners and clusters, and for each group three
+# files of endpoints and a route.
+_WATCHES, _GROUP_WATCHES = 2, 4
+_WATCHES_OF_OTHERS = 16  # processes of the same user
+_WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
 
 
@@ -76,6 +81,17 @@ class Files:
     def endpoints(self, cluster: str) -> Path:
         """A cluster's endpoints and their weights."""
         return self.folder / "endpoints" / f"{cluster}.json"
+
+
+def check_watches(groups: int) -> None:
+    """Refuse more groups than Envoy can watch files for: it would end itself instead."""
+    needed = _WATCHES + _GROUP_WATCHES * groups
+    limit = int(_WATCHES_MAX.read_text()) if _WATCHES_MAX.exists() else None
+    if limit is not None and needed > limit - _WATCHES_OF_OTHERS:
+        raise PermanentFault(
+            f"groups: {groups} groups need {needed} inotify instances and {_WATCHES_OF_OTHERS}"
+            f" to spare; fs.inotify.max_user_instances is {limit}"
+        )
 
 
 def version() -> str:

@@ -60,6 +60,7 @@ class EnvoyPlane:
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; what did not change is not touched."""
         check_groups(groups, plane=self.name, protos=(Proto.TCP,))
+        files.check_watches(len(groups))
         for folder in (deadman.ROUTES, "endpoints"):
             (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         running = self._running()

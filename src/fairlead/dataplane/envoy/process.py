@@ -147,4 +147,4 @@ def find(binary: str | None) -> str:
 def _gist(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     said = [line for line in lines if "critical" in line or "error" in line]
-    return " | ".join(said[-3:]) or "no reason given"
+    return " | ".join(said[:3]) or "no reason given"

@@ -24,7 +24,8 @@ BEAT, TIMES, AGENT = "fairlead_beat", "fairlead_times", "agent"
 BORN = "_born"
 """In the map of words: when a worker was meant to begin. No tamed name looks like that."""
 WEIGHT_MAX = 256  # HAProxy's own limit
-_NUMBERS = 2**19  # times the 4096 points of a server it stays below 2^32
+_RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
+_NUMBERS = 2**19  # times the 4096 points that a server can have it stays below 2^32
 _FOLDER_BYTES_MAX = 80  # a socket's path has 107, of which HAProxy needs some for a while
 _HOUR_US = 3_600_000_000
 _REFUSALS = {"soft": 429, "hard": 503}
@@ -200,7 +201,7 @@ def _backends(group: RouteGroup, slots: Mapping[str, int]) -> list[str]:
     laid = {side: weights(slots) for side in SIDES}
     laid[HASHED] = hashed_weights(slots)
     balances = dict.fromkeys(SIDES, "balance roundrobin")
-    # A flow is a client's connection. Weights of 256 put 4096 points of each server on the ring.
+    # A flow is a client's connection; the ring places it by points.
     balances[HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
     numbers = _numbers([each.id for each in group.backends])
     parts = [
@@ -260,4 +261,4 @@ def weights(slots: Mapping[str, int]) -> dict[str, int]:
 def hashed_weights(slots: Mapping[str, int]) -> dict[str, int]:
     """Equal weights for whom a flow may hash to without an agent, 0 for the others."""
     members = set(fallback_members(slots))
-    return {id: WEIGHT_MAX if id in members else 0 for id in slots}
+    return {id: _RING_WEIGHT if id in members else 0 for id in slots}

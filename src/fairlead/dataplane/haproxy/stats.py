@@ -6,10 +6,9 @@ worker's start are in nobody's count; they are served all the same.
 """
 
 import contextlib
-import csv
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,11 @@ from typing import Any
 from fairlead.dataplane.haproxy.words import HASHED, SIDES
 
 COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
+
+
+Row = Mapping[str, str]
+_FIELDS = ("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp",
+           "hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -30,11 +34,10 @@ class Server:
     open: int = 0
     queue: int = 0
 
-    def add(self, row: Mapping[str, str]) -> None:
+    def add(self, row: Row) -> None:
         """Take in one line of `show stat`."""
-        failed = _count(row, "econ")
         self.admitted += _count(row, "stot")
-        self.connect_failures += failed
+        self.connect_failures += _count(row, "econ")
         self.successes += sum(_count(row, f"hrsp_{each}xx") for each in "1234")
         self.errors += _count(row, "hrsp_5xx") + _count(row, "eresp")
         self.open += _count(row, "scur")
@@ -51,12 +54,23 @@ class Counted:
     servers: dict[str, Server] = field(default_factory=dict)
 
 
-def parse(answer: str) -> list[dict[str, str]]:
-    """The lines of `show stat` as dictionaries."""
-    return list(csv.DictReader(answer.removeprefix("# ").splitlines()))
+def parse(answer: str) -> Iterator[Row]:
+    """The lines of `show stat` that say anything, with the columns of interest.
+
+    There are eighty more; those that hold free text, and so might hold a comma, come after ours.
+    A server that was never sent anything, as on the hashed side, has nothing to say.
+    """
+    lines = answer.removeprefix("# ").splitlines()
+    header = lines[0].split(",") if lines else []
+    places = [(name, header.index(name)) for name in _FIELDS]
+    total, cut = header.index("stot"), max(place for _, place in places) + 1
+    for line in lines[1:]:
+        fields = line.split(",", cut)
+        if len(fields) > cut and fields[total] != "0":
+            yield {name: fields[place] for name, place in places}
 
 
-def add(counted: dict[str, Counted], rows: Iterable[Mapping[str, str]]) -> dict[str, Counted]:
+def add(counted: dict[str, Counted], rows: Iterable[Row]) -> dict[str, Counted]:
     """Add a worker's lines to what was counted before; names are tamed ones."""
     for row in rows:
         group, _, part = row["pxname"].rpartition("_")
@@ -103,5 +117,5 @@ def _counted(kept: dict[str, Any] | None) -> Counted:
     return Counted(kept["admitted"], kept["refused_soft"], kept["refused_hard"], servers)
 
 
-def _count(row: Mapping[str, str], name: str) -> int:
+def _count(row: Row, name: str) -> int:
     return int(row.get(name) or 0)
