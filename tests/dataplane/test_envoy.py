@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.dataplane.envoy import EnvoyPlane, deadman
 from fairlead.dataplane.envoy.documents import Limits
+from fairlead.dataplane.haproxy import HaproxyPlane
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     Admission,
@@ -123,6 +124,14 @@ def test_a_machine_without_envoy_is_told_what_to_install(tmp_path: Path) -> None
         plane.configure([])
     with pytest.raises(TemporaryFault, match="does not answer"):
         plane.read()
+
+
+def test_errors_of_the_machine_are_faults(tmp_path: Path) -> None:
+    """The agent's loop goes on after them."""
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    for plane in (EnvoyPlane(tmp_path / "taken"), HaproxyPlane(tmp_path / "taken")):
+        with pytest.raises(TemporaryFault):
+            plane.configure([])
 
 
 class TestDeadman:

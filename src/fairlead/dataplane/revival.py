@@ -1,12 +1,34 @@
-"""A proxy that died is started again by the next heartbeat, but not in every tick."""
+"""When a proxy or its files fail: what the agent is told, and when it is tried again.
+
+A proxy that died is started again by the next heartbeat, but not in every tick.
+"""
 
 import contextlib
+import functools
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 from fairlead.ports.faults import Fault, TemporaryFault
 
 _PAUSE_S = 5.0
+_RETRY_MS = 1_000
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def as_fault(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Errors of the machine (a full disk, no memory for a process) as faults that may pass."""
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise TemporaryFault(str(error), retry_after_ms=_RETRY_MS) from error
+
+    return call
 
 
 class Pause:

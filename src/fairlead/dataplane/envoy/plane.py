@@ -13,7 +13,7 @@ from fairlead.dataplane.envoy.files import Document, Files
 from fairlead.dataplane.envoy.process import Process, guard, unguard
 from fairlead.dataplane.envoy.times import Times
 from fairlead.dataplane.names import tame
-from fairlead.dataplane.revival import Pause
+from fairlead.dataplane.revival import Pause, as_fault
 from fairlead.dataplane.tables import (
     Current,
     check_groups,
@@ -57,6 +57,7 @@ class EnvoyPlane:
         self._groups: dict[str, RouteGroup] = {}
         self._revival = Pause()
 
+    @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; what did not change is not touched."""
         check_groups(groups, plane=self.name, protos=(Proto.TCP,))
@@ -81,6 +82,7 @@ class EnvoyPlane:
         path = self._files.schema
         return int(path.read_text()) if path.exists() else SCHEMA_VERSION
 
+    @as_fault
     def apply(self, table: Table) -> None:
         """Lay the table out on the side that rests, then flip the group's route to it."""
         group = self._group(table.group)
@@ -92,6 +94,7 @@ class EnvoyPlane:
             raise Stale(f"epoch {table.epoch} is not after {now.epoch}")
         self._flip(group, Current(table.epoch, dict(table.slots), table.admission))
 
+    @as_fault
     def heartbeat(self) -> None:
         """Write the time down; bring the active tables back; revive who died."""
         if self._groups and not self._process.listens():
@@ -100,11 +103,13 @@ class EnvoyPlane:
         self._beat()
         guard(self._files.folder)
 
+    @as_fault
     def drain(self, group: str, backend: str) -> None:
         """Envoy places requests, not connections: without slots nothing is kept. Checks only."""
         if backend not in {each.id for each in self._group(group).backends}:
             raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
 
+    @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
         now_ms = deadman.now_ms()
@@ -119,6 +124,7 @@ class EnvoyPlane:
     def detach(self) -> None:
         """Nothing is held that Envoy would miss."""
 
+    @as_fault
     def remove(self) -> None:
         """Stop the dead-man process and Envoy, and take their files away."""
         unguard(self._files.folder)
@@ -129,7 +135,7 @@ class EnvoyPlane:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError, OSError):  # somebody else's files may be there
+        with contextlib.suppress(OSError):  # somebody else's files may be there
             self._files.folder.rmdir()
 
     def _running(self) -> bool:

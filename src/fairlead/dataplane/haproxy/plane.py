@@ -14,7 +14,7 @@ from fairlead.dataplane.haproxy.process import Process
 from fairlead.dataplane.haproxy.runtime import ask, tell
 from fairlead.dataplane.haproxy.times import Times
 from fairlead.dataplane.names import tame, wild
-from fairlead.dataplane.revival import Pause
+from fairlead.dataplane.revival import Pause, as_fault
 from fairlead.dataplane.tables import (
     Current,
     check_groups,
@@ -63,6 +63,7 @@ class HaproxyPlane:
         self._applied: dict[str, Current] = {}
         self._revival = Pause()
 
+    @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; a reload only when they differ from what runs."""
         check_groups(groups, plane=self.name, protos=(Proto.TCP,))
@@ -80,6 +81,7 @@ class HaproxyPlane:
         kind, _, rest = (self._process.running() or "").partition("/")
         return int(rest.partition("/")[0]) if kind == "fairlead" else SCHEMA_VERSION
 
+    @as_fault
     def apply(self, table: Table) -> None:
         """Lay the table out on the side that rests, then flip the group's word to it."""
         group = self._group(table.group)
@@ -102,6 +104,7 @@ class HaproxyPlane:
         tell(self._files.socket, [f"set map {self._files.words} {name} {word}"])
         self._applied[name] = Current(table.epoch, dict(table.slots), table.admission)
 
+    @as_fault
     def heartbeat(self) -> None:
         """Put the agent back into the table that forgets it after 15 s; revive who died."""
         try:
@@ -112,6 +115,7 @@ class HaproxyPlane:
             with self._revival.over():
                 self.configure(list(self._groups.values()))
 
+    @as_fault
     def drain(self, group: str, backend: str) -> None:
         """Nothing new for it on any side, until a table gives it slots again."""
         if backend not in {each.id for each in self._group(group).backends}:
@@ -120,6 +124,7 @@ class HaproxyPlane:
         name, server = tame(group), tame(backend)
         tell(self._files.socket, [f"set server {name}_{s}/{server} state drain" for s in sides])
 
+    @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
         now_ms = _now_ms()
@@ -136,6 +141,7 @@ class HaproxyPlane:
         """Let go of the log; HAProxy goes on."""
         self._times.close()
 
+    @as_fault
     def remove(self) -> None:
         """Stop HAProxy and take its files away."""
         self._times.close()
@@ -143,7 +149,7 @@ class HaproxyPlane:
         self._groups, self._applied = {}, {}
         for path in self._files.ours():
             path.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError, OSError):  # somebody else's files may be there
+        with contextlib.suppress(OSError):  # somebody else's files may be there
             self._files.folder.rmdir()
 
     def _beat(self) -> None:
