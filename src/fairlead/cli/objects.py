@@ -34,14 +34,21 @@ def _apply(
         return
     for each in changes:
         click.echo(f"{what(each['object'])} {each['change']}{' (dry run)' if dry_run else ''}")
-        _print_preview(each["object"]["kind"], each["preview"] or {})
+        _print_preview(each["object"], each["preview"] or {})
 
 
-def _print_preview(kind: str, preview: dict[str, Any]) -> None:
-    if kind == "Run" and preview:
+def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
+    if document["kind"] == "Run" and preview:
         print_plan(preview, indent="  ")
-    for lease in preview.get("unfunded", ()):
-        click.echo(f"  lease {lease} would be unfunded")
+    lost = preview.get("unfunded", ())
+    for each in lost:
+        what = "hours" if each["hours"] else "GPUs"
+        click.echo(f"  run {each['run']} of {each['owner']}: {each['gpus']} GPUs would be unfunded "
+                   f"({what} of {each['cap']} {each['name']}, lease {each['lease']})")  # fmt: skip
+    if lost:
+        cap = f"{document['metadata']['name']}/{lost[0]['name']}"
+        click.echo("  They would run on, and be the first to give way; once it is applied, "
+                   f"`fairlead resolve --cap {cap}` ends them.")  # fmt: skip
     for lease in preview.get("leases", ()):
         click.echo(f"  lease {lease} stands on it")
 

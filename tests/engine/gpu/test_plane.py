@@ -284,7 +284,10 @@ def test_a_lowered_cap_demotes_the_newest_and_a_raised_one_restores_them(world: 
     preview = world.plane.apply(
         budget("a", "a", envelope(concurrency=5)), author=ADMIN, dry_run=True
     )
-    (lease,) = preview.preview["unfunded"]
+    (lost,) = preview.preview["unfunded"]
+    lease = lost.pop("lease")
+    assert lost == {"run": "new", "owner": "a", "gpus": 4, "cap": "envelope", "name": "west",
+                    "hours": False}  # fmt: skip
     assert world.status("Run", "new")["funded"] is True
     world.apply(budget("a", "a", envelope(concurrency=5)))
     assert (world.status("Run", "new")["funded"], world.status("Run", "old")["funded"]) == (

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
-from fairlead.core.gpu.funding import demotions
+from fairlead.core.gpu.funding import Demotion, demotions
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.admit import consider
 from fairlead.engine.gpu.projection import Projection
@@ -151,10 +151,19 @@ def preview(projection: Projection, given: Manifest, now_ms: int) -> dict[str, A
         return {**verdict.output, "placement": place, "starts": verdict.starts}
     if isinstance(given, BudgetManifest):
         lost = demotions(to_budget(name, given.spec), projection.accounts, now_ms)
-        return {"unfunded": sorted(each.lease for each in lost)}
+        return {"unfunded": [_hit(projection, each) for each in lost]}
     if isinstance(given, ReservationManifest):
         return {"due": given.spec.earliest_start}
     return {"leases": sorted(set(projection.taken.get(name, {}).values()))}
+
+
+def _hit(projection: Projection, lost: Demotion) -> dict[str, Any]:
+    """A lease that a budget would pay for no longer, and the cap that it is over."""
+    lease = projection.leases[lost.lease]
+    return {
+        "lease": lease.id, "run": lease.run, "owner": lease.owner, "gpus": lease.gpus,
+        "cap": lost.kind, "name": lost.name, "hours": lost.hours,
+    }  # fmt: skip
 
 
 def imagined(projection: Projection, steps: Sequence[Step]) -> Projection:

@@ -33,9 +33,27 @@ def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
         "object": about,
         "owner": _owner(projection, about, body),
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
-        "message": body.get("message", ""),
+        "message": body.get("message") or _resolve_message(entry),
         "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
     }
+
+
+def _resolve_message(entry: Entry) -> str:
+    """A sentence for the resolver's steps, whose entries hold no words."""
+    body, kind = entry.body, entry.kind
+    if kind == "gpu.resolve.commit":
+        scope = body["scope"]
+        where = "".join(f" {key}={each}" for key, each in sorted(scope["location"].items()))
+        return f"outcome {entry.seq}: {body['deficit_gpus']} {scope['flavor']} missing{where}"
+    if kind in ("gpu.resolve.draw", "gpu.resolve.void"):
+        what = "drawn" if kind.endswith("draw") else "given up"
+        return f"outcome {body['commit_seq']} is {what}, {body['label']}"
+    if kind == "gpu.resolve.applied":
+        return f"outcome {body['outcome']} is carried out"
+    if kind == "run.cut":
+        by = "its owner's wish" if body["outcome"] is None else f"outcome {body['outcome']}"
+        return f"gives up {len(body['leases'])} leases by {by}"
+    return ""
 
 
 def gap_document(*, after: int, last: int, time_ms: int) -> dict[str, Any]:

@@ -261,13 +261,15 @@ class ControlPlane(OutcomeReports, Reports):
 
 
 def _touched(drafts: Iterable[Draft]) -> dict[str, Any]:
-    """The runs that would be in another phase, paused or stopped."""
-    keys = ("run", "phase", "reason", "message")
-    return {
-        "runs": [
-            {key: draft.body[key] for key in keys} for draft in drafts if draft.kind == "run.phase"
-        ]
-    }
+    """The runs that would be in another phase, paused or stopped; and leases that would end."""
+    found: dict[str, Any] = {"runs": [], "leases": []}
+    for draft in drafts:
+        if draft.kind == "run.phase":
+            keys = ("run", "phase", "reason", "message")
+            found["runs"].append({key: draft.body[key] for key in keys})
+        elif draft.kind == "run.cut":
+            found["leases"] += sorted(draft.body["leases"])
+    return found
 
 
 def _is_to_end(state: RunState) -> bool:

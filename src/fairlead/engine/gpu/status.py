@@ -134,6 +134,7 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,
         "givesWay": None if state.cut is None else sorted(state.cut.leases),
+        "graceEnds": None if state.cut is None else format_time(state.cut.due_ms),
     }
 
 

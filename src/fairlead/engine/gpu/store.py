@@ -102,8 +102,12 @@ class Store(Core):
                     for _, lease in sorted(self._projection.leases.items())
                 ]
             else:
-                found = [self._render(stored) for stored in self._projection.of_kind(kind)]
-            return [each for each in found if owner is None or each["spec"].get("owner") == owner]
+                return [
+                    self._render(stored)
+                    for stored in self._projection.of_kind(kind)
+                    if owner is None or self._projection.owner_of(stored) == owner
+                ]
+            return [each for each in found if owner in (None, each["spec"]["owner"])]
 
     def plan(self, manifest: dict[str, Any], *, author: Author) -> dict[str, Any]:
         """What applying a Run would lead to now: cover and placement; nothing is written."""

@@ -113,7 +113,9 @@ class ResolverCommands(Reserving):
         )  # fmt: skip
         return _shown(names, case, forecast(frozen.conflict))
 
-    def void(self, seq: int, reason: str, *, author: Author) -> dict[str, Any]:
+    def void(
+        self, seq: int, reason: str, *, author: Author, dry_run: bool = False
+    ) -> dict[str, Any]:
         """Give up an outcome that waits for its beacon; what it would have been is disclosed."""
         _refuse_others(author)
         if not reason.strip():
@@ -123,6 +125,8 @@ class ResolverCommands(Reserving):
             outcome = self._outcome(seq)
             if outcome.stage is not Stage.COMMITTED or self._chance is None:
                 raise Refused("NotOpen", f"outcome {seq} is {outcome.stage.value}")
+            if dry_run:
+                return []  # what it would have been is shown with the void, not before
             shown = show(
                 self._projection, self._chance, outcome, self._conflict(outcome),
                 self._beacon_value(outcome),
@@ -139,7 +143,9 @@ class ResolverCommands(Reserving):
             self._commit(decide)
             return {"outcome": seq, "stage": self._outcome(seq).stage.value}
 
-    def add_nonce(self, owner: str, nonce: str, *, author: Author) -> dict[str, Any]:
+    def add_nonce(
+        self, owner: str, nonce: str, *, author: Author, dry_run: bool = False
+    ) -> dict[str, Any]:
         """An owner's own bytes, for the next outcome: then nobody could have known its seed."""
         if not author.may_act_for(owner):
             raise Forbidden(f"{author.user} may not act for owner {owner!r}")
@@ -150,10 +156,13 @@ class ResolverCommands(Reserving):
             if owner not in self._projection.resolver.owners:
                 raise NotFound("owner", owner)
             body = {"owner": owner, "nonce": nonce}
-            self._commit(lambda: [self._draft("gpu.resolve.nonce", author.user, body)])
+            if not dry_run:
+                self._commit(lambda: [self._draft("gpu.resolve.nonce", author.user, body)])
             return body
 
-    def add_beacon(self, source: str, number: int, value: str, *, author: Author) -> dict[str, Any]:
+    def add_beacon(
+        self, source: str, number: int, value: str, *, author: Author, dry_run: bool = False
+    ) -> dict[str, Any]:
         """The value of a beacon's round, as its public source says; outcomes that wait go on."""
         _refuse_others(author)
         if not _VALUE.fullmatch(value):
@@ -164,10 +173,13 @@ class ResolverCommands(Reserving):
             known = self._projection.resolver.beacons.get(f"{source}/{number}")
             if known is not None and known != value:
                 raise Refused("RoundKnown", f"round {number} of {source!r} has another value")
-            return [] if known is not None else [self._draft("gpu.beacon", author.user, body)]
+            done = known is not None or dry_run
+            return [] if done else [self._draft("gpu.beacon", author.user, body)]
 
         with self._lock:
             self._commit(decide)
+            if dry_run:
+                return body
             self._proceed(self._now())
             self._touch_world()
             return body
