@@ -5,6 +5,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from fairlead.api.turns import tell
+from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import World, budget, envelope, node, run
 
 
@@ -69,3 +70,24 @@ def test_a_breached_cap_is_logged_with_who_lost_its_funding() -> None:
         if each["event"] == "cap breached" and each.get("hours") is False
     ]  # fmt: skip
     assert (lowered["run"], lowered["budget"]) == ("s", "b")
+
+
+def test_a_resolve_is_logged_from_commitment_to_victims() -> None:
+    """Scope and deficit at once, the seed when it is out, and who gives way."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("huge", gpus=30))
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    lines = {line["event"]: line for line in logged(world)}
+    (outcome,) = outcomes(world)
+    committed, drawn = lines["resolve committed"], lines["resolve drawn"]
+    assert (committed["outcome"], committed["deficit_gpus"]) == (outcome.seq, 4)
+    assert committed["scope"]["location"]["domain"] == "d1"
+    assert "seed" not in committed
+    assert (drawn["outcome"], len(drawn["seed"])) == (outcome.seq, 64)
+    assert (lines["run gives way"]["run"], lines["run gives way"]["outcome"]) == (
+        "old", outcome.seq,
+    )  # fmt: skip
+    assert lines["reservation blocked"]["reservation"] == "huge-slot"

@@ -21,6 +21,10 @@ _COUNTERS = {
     "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
     "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
     "cover_plans_total": ("recorded answers to who pays for a run", ["result"]),
+    "resolver_invocations_total": ("resolves that were carried out to their end", []),
+    "resolver_spares_dropped_total": ("spare leases that resolves ended", []),
+    "resolver_shrinks_total": ("leases of elastic runs that resolves ended", []),
+    "resolver_lottery_draws_total": ("gangs that were drawn by lot and gave way", []),
 }
 
 

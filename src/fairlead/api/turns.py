@@ -15,6 +15,7 @@ from fairlead.ports.faults import Fault
 
 TURN_S = 1.0
 _READ = 500
+_RESOLVER = ("gpu.resolve.commit", "gpu.resolve.draw", "gpu.resolve.void", "run.cut")
 _BREACHES = ("Exhausted", "Overcommitted")
 _log = structlog.get_logger("fairlead.gpu")
 
@@ -75,6 +76,31 @@ class Turns:
             self._logged = found[-1]["seq"]
 
 
+def _tell_resolver(kind: str, body: dict[str, Any], seq: int) -> None:
+    """A resolve from its commitment to its end; the seed once it is public."""
+    if kind == "gpu.resolve.commit":
+        _log.warning("resolve committed", outcome=seq, scope=body["scope"], chain=body["chain"],
+                     k=body["k"], deficit_gpus=body["deficit_gpus"])  # fmt: skip
+    elif kind in ("gpu.resolve.draw", "gpu.resolve.void"):
+        _log.warning("resolve drawn" if kind.endswith("draw") else "resolve voided",
+                     outcome=body["commit_seq"], seed=body["seed"], label=body["label"],
+                     reason=body.get("reason"), seq=seq)  # fmt: skip
+    elif kind == "run.cut":
+        _log.warning("run gives way", run=body["run"], outcome=body["outcome"],
+                     leases=sorted(body["leases"]), reason=body["reason"],
+                     grace_ms=body["grace_ms"], seq=seq)  # fmt: skip
+    else:
+        _log.warning("reservation blocked", reservation=body["reservation"], run=body["run"],
+                     reason=body["reason"], shortfall_gpus=body["shortfall_gpus"],
+                     message=body["message"], seq=seq)  # fmt: skip
+
+
+def _is_resolver(event: dict[str, Any]) -> bool:
+    if event["kind"] == "reservation.state":
+        return bool(event["body"]["state"] == "Blocked")
+    return event["kind"] in _RESOLVER
+
+
 def tell(event: dict[str, Any]) -> None:
     """A structured log line for cover failures, lending denials and cap breaches."""
     body, seq = event["body"], event["seq"]
@@ -92,6 +118,8 @@ def tell(event: dict[str, Any]) -> None:
                     budget=binding["budget"], envelope=binding["name"], limit=binding["limit"],
                     used=binding["used"], seq=seq,
                 )  # fmt: skip
+    elif _is_resolver(event):
+        _tell_resolver(event["kind"], body, seq)
     elif event["kind"] == "lease.unfunded":
         _log.warning(
             "cap breached", lease=body["lease"], run=body["run"], cap=body["kind"],

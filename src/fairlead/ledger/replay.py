@@ -1,4 +1,7 @@
-"""Runs a decision of the ledger again. Its input is in the body, or among the blobs."""
+"""Runs a decision of the ledger again. Its input is in the body, or among the blobs.
+
+The decision of an outcome stands in its draw; what was decided on, in its commitment.
+"""
 
 from hashlib import sha256
 from typing import Any
@@ -8,9 +11,13 @@ from fairlead.ports.ledger import Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.replay import SHIPPED, Answer, Shipped, Verdict, decide_again
 
+DRAWN = ("gpu.resolve.draw", "gpu.resolve.void")
+
 
 def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Answer:
     """Decide an entry's recorded input again and compare with its recorded output."""
+    if entry.kind in DRAWN:
+        return _replay_draw(reader, entry, kinds)
     output = entry.body.get("output")
     if not isinstance(output, dict) or entry.input_digest is None:
         return Answer(Verdict.UNKNOWN, detail=f"entry {entry.seq} ({entry.kind}) is no decision")
@@ -23,6 +30,23 @@ def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Answ
     if sha256(canonical(input)).hexdigest() != entry.input_digest:
         return Answer(Verdict.DIFFERENT, detail="its input is not the one of its digest")
     return decide_again(entry.kind, entry.version, input, output, kinds)
+
+
+def _replay_draw(reader: LedgerReader, entry: Entry, kinds: Shipped) -> Answer:
+    """An outcome: the conflict that its commitment froze, and the seed that was shown with it."""
+    commit = reader.entry(entry.body["commit_seq"])
+    if entry.body["seed"] is None or commit is None:
+        return Answer(Verdict.UNKNOWN, detail=f"entry {entry.seq} decided nothing")
+    frozen = reader.blob_get(commit.body["conflict_digest"])
+    result = reader.blob_get(entry.body["result_digest"])
+    if frozen is None or result is None:
+        return Answer(Verdict.UNKNOWN, detail=f"the documents of entry {entry.seq} are not here")
+    try:
+        input, output = parse_json(frozen), parse_json(result)
+    except BadInput as error:
+        return Answer(Verdict.DIFFERENT, detail=f"its documents cannot be read: {error}")
+    given = {**input, "seed": entry.body["seed"]}
+    return decide_again("gpu.resolve", entry.version, given, output, kinds)
 
 
 def _input(reader: LedgerReader, entry: Entry) -> dict[str, Any] | None:

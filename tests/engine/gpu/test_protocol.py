@@ -13,9 +13,11 @@ from fairlead.engine.gpu.control import Beacon
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.master import MasterChance, open_master
+from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.kinds import KINDS
+from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
 from verify import fairlead_verify
@@ -124,6 +126,13 @@ def test_the_recorded_decision_is_that_of_decide() -> None:
     decided = KINDS["gpu.resolve"].run(canonical({**frozen, "seed": draw.body["seed"]})).result
     assert canonical(decided) == world.ledger.blob_get(draw.body["result_digest"])
     assert commit.input_digest == decided["conflict_digest"]
+    assert replay(world.ledger, draw).verdict is Verdict.SAME
+    assert replay(world.ledger, commit).verdict is Verdict.UNKNOWN
+    lie = replace(draw, body={**draw.body, "seed": "00" * 32})
+    assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
+    for body in ({"seed": None}, {"result_digest": "00" * 32}, {"commit_seq": 10**6}):
+        unknown = replace(draw, body={**draw.body, **body})
+        assert replay(world.ledger, unknown).verdict is Verdict.UNKNOWN
 
 
 # -- chance ---------------------------------------------------------------------------------------
