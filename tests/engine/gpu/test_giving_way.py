@@ -197,6 +197,9 @@ def test_an_owner_shrinks_its_own_run() -> None:
     world = world_of()
     world.apply(run("r", owner="b", gpus=8, **ELASTIC), run("fixed", owner="c", gpus=1))
     world.turn()
+    shown = world.plane.carry_out("Run", "r", "shrink", author=BOB, width=4, dry_run=True).preview
+    assert len(shown["leases"]) == 2
+    assert world.status("Run", "r")["givesWay"] is None
     world.plane.act("Run", "r", "shrink", author=BOB, width=4)
     world.turn()
     status = world.status("Run", "r")

@@ -264,9 +264,14 @@ def test_a_run_may_be_started_by_resolving_by_those_who_may() -> None:
     world.turn()
     world.apply(run("new", owner="a", gpus=4), run("no", owner="c", gpus=4))
     world.turn()
-    with pytest.raises(Forbidden):
-        world.plane.act("Run", "no", "resolve", author=Author("carol", frozenset({"c"})))
-    world.plane.act("Run", "new", "resolve", author=Author("alice", frozenset({"a"})))
+    carol, alice = Author("carol", frozenset({"c"})), Author("alice", frozenset({"a"}))
+    for dry_run in (True, False):
+        with pytest.raises(Forbidden):
+            world.plane.carry_out("Run", "no", "resolve", author=carol, dry_run=dry_run)
+    shown = world.plane.carry_out("Run", "new", "resolve", author=alice, dry_run=True)
+    assert [row["run"] for row in shown.preview["forecast"]["atRisk"]] == ["old"]
+    assert outcomes(world) == []
+    world.plane.act("Run", "new", "resolve", author=alice)
     world.turn()
     assert phases(world)["new"] == "Running"
     with pytest.raises(Refused, match="not waiting"):
@@ -283,6 +288,10 @@ def test_draining_goes_through_the_resolver() -> None:
     world.turn()
     on = {row["run"]: row["slots"] for row in world.plane.leases() if row["role"] == "Active"}
     target = on["gang"][0].split("#")[0]
+    size = len(world.log)
+    shown = world.plane.carry_out("Node", target, "drain", author=ADMIN, dry_run=True).preview
+    assert (shown["runs"], len(world.log)) == ([], size)
+    assert {row["run"]: row["oneIn"] for row in shown["forecast"]["atRisk"]}["gang"] == 1
     world.plane.act("Node", target, "drain", author=ADMIN)
     for row in world.plane.leases():
         assert all(not slot.startswith(f"{target}#") for slot in row["slots"])

@@ -44,7 +44,7 @@ class ControlPlane(OutcomeReports, Reports):
             ("Run", "nominate"): lambda stored, by: self._nominate(stored, by, nominated=True),
             ("Run", "denominate"): lambda stored, by: self._nominate(stored, by, nominated=False),
             ("Run", "shrink"): lambda stored, by: self._shrink(stored, by, **parameters),
-            ("Run", "resolve"): lambda stored, by: [],
+            ("Run", "resolve"): self._may_resolve,
             ("Node", "cordon"): lambda stored, by: self._cordon(stored, by, cordoned=True),
             ("Node", "uncordon"): lambda stored, by: self._cordon(stored, by, cordoned=False),
             ("Node", "drain"): lambda stored, by: self._vacate(stored, by, "Drained"),
@@ -63,8 +63,11 @@ class ControlPlane(OutcomeReports, Reports):
             if dry_run:
                 self._catch_up()
                 drafts = decide()
-                change = "configured" if drafts else "unchanged"
-                return Applied(self._document(kind, name), change, _touched(drafts))  # type: ignore[arg-type]
+                changed = bool(drafts) or verb == "resolve"
+                return Applied(
+                    self._document(kind, name), "configured" if changed else "unchanged",
+                    {**_touched(drafts), **self._who_gives_way(kind, name, verb, author)},
+                )  # fmt: skip
             before = self._projection.seq
             if (kind, verb) == ("Run", "resolve"):
                 self._start_by_resolving(self._stored(kind, name), author)
@@ -75,6 +78,14 @@ class ControlPlane(OutcomeReports, Reports):
             change = "configured" if self._projection.seq > before else "unchanged"
             self._touch_world()
             return Applied(self._document(kind, name), change)  # type: ignore[arg-type]
+
+    def _who_gives_way(self, kind: str, name: str, verb: str, author: Author) -> dict[str, Any]:
+        """What a dry run says of others; with a resolver, it decides whom a drain hits."""
+        if (kind, verb) == ("Run", "resolve"):
+            return {"forecast": self.forecast(kind, name)}
+        if (kind, verb) == ("Node", "drain") and self._resolves:
+            return {"runs": [], "forecast": self._drain_preview(self._stored(kind, name), author)}
+        return {}
 
     def _nominate(self, stored: Stored, author: Author, *, nominated: bool) -> list[Draft]:
         if self._projection.runs[stored.name].nominated == nominated:

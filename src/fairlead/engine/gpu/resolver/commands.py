@@ -5,16 +5,15 @@ from typing import Any
 
 from fairlead.core.gpu import Forecast, Scope, ScopeCap, aggregate, forecast
 from fairlead.core.gpu.place import Gang
-from fairlead.engine.gpu.projection import node_spec
-from fairlead.engine.gpu.resolver.freeze import Places, freeze, in_scope, spared
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.resolver.freeze import freeze
 from fairlead.engine.gpu.resolver.names import Names, chain_of
 from fairlead.engine.gpu.resolver.protocol import Case, final_draft, show
 from fairlead.engine.gpu.resolver.reserving import Reserving, reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.engine.gpu.resolver.winner import deficit_of, free_at, need_of
-from fairlead.engine.gpu.state import Phase, Stored
+from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.store import Drafts
-from fairlead.engine.gpu.swap import swap
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import format_time
@@ -96,19 +95,19 @@ class ResolverCommands(Reserving):
         free_ms = free_at(self._projection, gang, self._now())
         return None if free_ms is None else format_time(max(free_ms, at_ms))
 
-    def _forecast(self, case: Case) -> dict[str, Any]:
+    def _forecast(self, case: Case, world: Projection | None = None) -> dict[str, Any]:
         """Who would give way, by rule, and who might, with which odds; in clear."""
-        owner = None
+        world, owner = world or self._projection, None
         if case.scope.cap is not None:
-            owner = self._projection.budgets[case.scope.cap.budget].owner
+            owner = world.budgets[case.scope.cap.budget].owner
         if self._chance is None:
             raise Refused("NoChance", "this control plane has no master secret to draw lots with")
         chain = chain_of(self._chance, case.scope, owner)
-        known = self._projection.resolver.chains.get(chain)
+        known = world.resolver.chains.get(chain)
         # Ties go by the pseudonyms of the very outcome that would come next.
-        names = Names(self._projection, self._chance, chain, 0 if known is None else known.k)
+        names = Names(world, self._chance, chain, 0 if known is None else known.k)
         frozen = freeze(
-            self._projection, names, case.scope, case.deficit_gpus, beneficiary=case.run,
+            world, names, case.scope, case.deficit_gpus, beneficiary=case.run,
             node=case.node,
         )  # fmt: skip
         return _shown(names, case, forecast(frozen.conflict))
@@ -183,59 +182,6 @@ class ResolverCommands(Reserving):
             self._proceed(self._now())
             self._touch_world()
             return body
-
-    # -- verbs of runs and nodes ----------------------------------------------------------------
-
-    def _start_by_resolving(self, stored: Stored, author: Author) -> None:
-        """A waiting run starts now, if need be by others giving way; for those who may ask that."""
-        run, now_ms = stored.name, self._now()
-        self._catch_up()
-        owner = self._projection.run_spec(run).owner
-        if not (author.admin or (author.may_act_for(owner) and owner in self.config.may_resolve)):
-            raise Forbidden(f"{author.user} may not have others give way for runs of {owner!r}")
-        state = self._projection.runs[run]
-        if state.phase is not Phase.PENDING or state.stopping:
-            raise Refused("NotPending", f"run {run!r} is not waiting")
-        need = need_of(self._projection, run, now_ms)
-        if need.refusal is not None:
-            raise Refused(need.refusal["code"], need.refusal["message"])
-        if need.gang is None:
-            return  # it fits: the next turn starts it
-        deficit = deficit_of(self._projection, run, need.gang)
-        why = self._hopeless(deficit)
-        if why is not None or deficit is None:
-            raise Refused("NoDevices" if why is None else why.reason, "" if why is None else
-                          why.message)  # fmt: skip
-        self._begin(Case("run", deficit.scope, deficit.gpus, author.user, run=run))
-
-    def _drain(self, stored: Stored, author: Author) -> None:
-        """Cordon a node; gangs with spares elsewhere go on, and the others give way in order."""
-        if not author.admin:
-            raise Forbidden(f"{author.user} may not touch Node {stored.name!r}")
-        name, flavor = stored.name, node_spec(stored).flavor
-        self._refuse_open(flavor)
-
-        def decide() -> Drafts:
-            drafts = self._cordon(self._stored("Node", name), author, cordoned=True)
-            for run in self._runs_on(name):
-                drafts += swap(self._projection, run, name, self._now(), author.user)
-            return drafts
-
-        self._commit(decide)
-        scope = Scope(flavor, {"node": name})
-        found = in_scope(self._projection, scope, Places(self._projection, name))
-        gpus = sum(
-            lease.gpus
-            for run, leases in found.items()
-            if spared(self._projection, run, None) is None
-            for lease in leases
-        )
-        if gpus:
-            self._begin(Case("drain", scope, gpus, author.user, node=name))
-
-    def _cordon(self, stored: Stored, author: Author, *, cordoned: bool) -> Drafts:
-        """The entries that take a node out of service; the control plane's verbs have it."""
-        raise NotImplementedError
 
     # -- caps -----------------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 from typing import Any
 
 from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
-from fairlead.engine.gpu.resolver.commands import ResolverCommands
 from fairlead.engine.gpu.resolver.export import Record, export_outcome
+from fairlead.engine.gpu.resolver.verbs import ResolverVerbs
 from fairlead.engine.gpu.values import Author, Forbidden, Refused
 from fairlead.ports.ledger import Archived
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import format_time
 
 
-class OutcomeReports(ResolverCommands):
+class OutcomeReports(ResolverVerbs):
     """Questions about outcomes."""
 
     def outcome(self, seq: int, *, author: Author) -> dict[str, Any]:
