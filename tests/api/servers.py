@@ -132,9 +132,10 @@ def short_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Running]:
+def serving(folder: Path, **more: Any) -> Iterator[Running]:
     """A control plane on a folder, with its loop, its executor and both sockets."""
-    config = compose.UpConfig(data=folder, port=0, allow_root=True, grace_ms=500)
+    given = {"data": folder, "port": 0, "allow_root": True, "grace_ms": 500, **more}
+    config = compose.UpConfig(**given)
     with compose.control_server(config) as server:
         thread = threading.Thread(target=server.run, kwargs={"signals": False})
         thread.start()

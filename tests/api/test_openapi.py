@@ -51,7 +51,10 @@ def test_a_client_made_from_the_document_finds_no_lie(server: Running, tmp_path:
 
 
 def test_answers_have_the_types_that_are_documented(server: Running) -> None:
-    """Every table that can be read without parameters, with something in it, read strictly."""
+    """Every table that can be read without parameters, with something in it, read strictly.
+
+    Forecasts and outcomes need somebody who waits and somebody who gave way: test_giving_way.py.
+    """
     server.apply(run("typed", duration="1h"))
     server.until("running", lambda: server.status("Run", "typed")["phase"] == "Running")
     queries = {"/v1/sponsors": "?owner=team-b&flavor=H100", "/v1/consistency": "?old=1&new=2",
@@ -59,6 +62,8 @@ def test_answers_have_the_types_that_are_documented(server: Running) -> None:
     tried = 0
     for each in ENDPOINTS:
         if each.method != "GET" or each.media != "application/json":
+            continue
+        if "{seq}" in each.path or each.path.endswith("/forecast"):
             continue
         path = each.path.replace("{kind}", "Run").replace("{name}", "typed")
         answer = server.ok("GET", path + queries.get(each.path, ""))

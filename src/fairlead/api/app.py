@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlead.api import objects, streams, tables, web
+from fairlead.api import giving_way, objects, streams, tables, web
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
 from fairlead.api.gate import Gate
 from fairlead.api.openapi import document
@@ -20,7 +20,9 @@ from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault
 
-ENDPOINTS = (*objects.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS)
+ENDPOINTS = (
+    *objects.ENDPOINTS, *giving_way.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS
+)  # fmt: skip
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",

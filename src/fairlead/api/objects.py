@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.api.endpoint import Call, Endpoint
-from fairlead.api.queries import DryRunQuery, OwnerQuery, PutQuery
+from fairlead.api.queries import ActionQuery, DryRunQuery, OwnerQuery, PutQuery
 from fairlead.api.service import Service
 from fairlead.api.shapes import (
     VERBS,
@@ -113,8 +113,12 @@ def act_on_object(service: Service, call: Call) -> dict[str, Any]:
         raise NoSuchVerb(kind, verb)
     if verb not in VERBS.get(kind, ()):
         raise Refused("UnknownVerb", f"a {kind} cannot {verb}")
-    done = service.plane.carry_out(kind, name, verb, author=call.author,
-                                   dry_run=call.query.dry_run)  # fmt: skip
+    width = {} if call.query.width is None else {"width": call.query.width}
+    if (verb == "shrink") != bool(width):
+        raise BadInput("query.width", "is required to shrink, and for nothing else")
+    done = service.plane.carry_out(
+        kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
+    )
     service.wake.set()
     return _change(done)
 
@@ -152,6 +156,9 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
     kind, name = known_kind(call), call.path["name"]
     if kind != "Lease":
         found = service.plane.explain(kind, name)
+        found["forecast"] = _forecast(service, found["object"])
+        if kind == "Reservation" and found["run"] is not None:
+            found["run"] = seen_by(call.author, found["run"])
         return {**found, "object": seen_by(call.author, found["object"])}
     lease = service.plane.get(kind, name)
     if lease is None:
@@ -163,6 +170,17 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
     if f".{run['object']['metadata']['uid'][:8]}." not in name:
         return {"object": lease}  # another run that has its name by now
     return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
+
+
+def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | None:
+    """What a run that waits, or a reservation that is not over, would take to start."""
+    kind, name, status = document["kind"], document["metadata"]["name"], document["status"]
+    waits = {"Run": status.get("phase") in ("Pending", "Reserved"),
+             "Reservation": status.get("state") in ("Pending", "Blocked")}  # fmt: skip
+    try:
+        return service.plane.forecast(kind, name) if waits.get(kind) else None
+    except (Refused, NotFound):
+        return None  # it started, or went, in between
 
 
 def _change(applied: Applied) -> dict[str, Any]:
@@ -190,8 +208,9 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", _ONE + "/actions/{verb}",
-        "Run: cancel, pause, resume. Node: cordon, uncordon, drain, fail", act_on_object,
-        Change, DryRunQuery, None, "user", errors=(409,),
+        "Run: cancel, pause, resume, nominate, denominate, shrink, resolve. "
+        "Node: cordon, uncordon, drain, fail", act_on_object,
+        Change, ActionQuery, None, "user", errors=(409,),
     ),
     Endpoint(
         "POST", "/v1/plan", "What submitting a run would lead to now", plan_run, Plan, None, dict,

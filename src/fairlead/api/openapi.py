@@ -90,6 +90,8 @@ def _path_parameter(name: str, each: Endpoint, shown: dict[str, Any]) -> dict[st
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
     if name == "kind":
         schema = shown[str(ObjectKind if each.any_kind else Kind)]
+    elif name == "seq":
+        schema = {"type": "integer", "minimum": 1}
     elif name == "verb":
         schema = shown[str(Verb)]
     return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from fairlead.api.shapes import Count, Shape
 from fairlead.core.units import INTEGER_MAX
-from fairlead.schema.objects import Label
+from fairlead.schema.specs import GPUS_MAX, Label
 
 By = Literal["owner", "envelope", "budget", "run"]
 Period = Literal["day", "week", "month", "quarter"]
@@ -22,6 +22,12 @@ class DryRunQuery(Shape):
     """Whether to say only what would happen."""
 
     dry_run: bool = False
+
+
+class ActionQuery(DryRunQuery):
+    """`width`: how many GPUs a run is to shrink to; of that verb alone."""
+
+    width: Annotated[int, Meta(ge=1, le=GPUS_MAX)] | None = None
 
 
 class PutQuery(DryRunQuery):

@@ -10,9 +10,12 @@ from fairlead.schema.objects import Label
 
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 ObjectKind = Literal["Budget", "Run", "Node", "Reservation", "Lease"]
-Verb = Literal["cancel", "pause", "resume", "cordon", "uncordon", "drain", "fail"]
+Verb = Literal[
+    "cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve",
+    "cordon", "uncordon", "drain", "fail",
+]  # fmt: skip
 VERBS: dict[str, tuple[Verb, ...]] = {
-    "Run": ("cancel", "pause", "resume"),
+    "Run": ("cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve"),
     "Node": ("cordon", "uncordon", "drain", "fail"),
 }
 """What can be asked of an object of each kind."""
@@ -158,11 +161,12 @@ class WhoAmI(Shape):
 
 
 class Health(Shape):
-    """Alive; `faults` are what the executor last failed at."""
+    """Alive; `faults` are what the executor last failed at; `resolver` whether it is enforced."""
 
     ok: bool
     version: str
     size: int
+    resolver: Literal["off", "dry-run", "enforce"]
     faults: dict[str, str]
 
 

@@ -112,8 +112,11 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
 
 def health(service: Service, call: Call) -> dict[str, Any]:
     """Alive."""
-    faults = dict(service.plane.faults)
-    return {"ok": True, "version": __version__, "size": service.plane.seq, "faults": faults}
+    plane = service.plane
+    return {
+        "ok": True, "version": __version__, "size": plane.seq, "resolver": plane.config.resolver,
+        "faults": dict(plane.faults),
+    }  # fmt: skip
 
 
 def bind_user(service: Service, call: Call) -> dict[str, Any]:

@@ -163,7 +163,8 @@ class Reports(Store):
             if kind == "Node":
                 return {"object": document, "runs": self._runs_on(name)}
             if kind == "Reservation":
-                return {"object": document, "run": self._document("Run", document["spec"]["run"])}
+                run = self._projection.get("Run", document["spec"]["run"])
+                return {"object": document, "run": None if run is None else self._render(run)}
             state = self._projection.runs[name]
             mine = [row for row in self.leases() if row["run"] == name]
             return {
