@@ -354,7 +354,7 @@ def test_a_crash_at_any_point_changes_nothing_about_who_gives_way(before: bool) 
         assert [e.kind for e in world.log if e.kind.startswith("gpu.resolve")] == marks
         cited = [outcome for _, outcome in closed(world).values()]
         assert len(set(cited)) == 1
-    assert deaths > 6
+    assert deaths >= 4
 
 
 def test_two_planes_on_one_ledger_make_one_outcome(tmp_path: Path) -> None:

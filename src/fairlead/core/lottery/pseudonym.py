@@ -20,6 +20,9 @@ PREFIXES = {
 }  # fmt: skip
 
 
+_KINDS = {kind: lp(kind.encode()) for kind in PREFIXES}
+
+
 def secret_commitment(secret: bytes) -> str:
     """What is published of an owner's secret; hex."""
     require(len(secret) == SECRET_BYTES, "an owner's secret has 32 bytes")
@@ -34,7 +37,7 @@ def outcome_key(secret: bytes, chain: str, k: int) -> bytes:
 
 def pseudonym(key: bytes, kind: str, parts: Sequence[str]) -> str:
     """What a name of that kind is called."""
-    message = b"".join(lp(part.encode()) for part in (kind, *parts))
+    message = b"".join([_KINDS[kind], *[lp(part.encode()) for part in parts]])
     return PREFIXES[kind] + hmac(key, message, "sha256").hex()[:32]
 
 

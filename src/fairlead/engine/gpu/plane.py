@@ -168,8 +168,7 @@ class ControlPlane(OutcomeReports, Reports):
             self._settle(now_ms, now_ms)
             self._proceed(now_ms)
             self._reserve(now_ms)
-            for name in self._projection.pending():
-                self._commit(lambda name=name: self._admit(name, now_ms))  # type: ignore[misc]
+            self._admit_all(now_ms)
             self._touch_world()
             self._commit(lambda: self._condition_drafts(now_ms))
 
@@ -184,9 +183,27 @@ class ControlPlane(OutcomeReports, Reports):
             accounts.advance(end_ms)
             self._settle(end_ms, now_ms)
 
+    def _admit_all(self, now_ms: int) -> None:
+        """Everybody who waits, in order; one append for all answers up to the next start."""
+        queue, answered = self._projection.pending(), 0
+
+        def decide() -> list[Draft]:
+            nonlocal answered
+            drafts: list[Draft] = []
+            for answered, name in enumerate(queue, start=1):  # noqa: B007 - read outside
+                found = self._admit(name, now_ms)
+                drafts += found
+                if any(draft.kind == "lease.open" for draft in found):
+                    break  # the next one has to see what this one took
+            return drafts
+
+        while queue:
+            self._commit(decide)
+            queue = queue[answered:]
+
     def _admit(self, name: str, now_ms: int) -> list[Draft]:
         # Another replica may have started or removed it since the list was made.
-        if name not in self._projection.pending() or self._held(name, now_ms):
+        if not self._projection.is_pending(name) or self._held(name, now_ms):
             return []
         return admission(self._projection, name, now_ms)
 

@@ -99,9 +99,16 @@ class Projection:
         waiting = [
             (state.submitted_seq, name)
             for name, state in self.runs.items()
-            if state.phase is Phase.PENDING and not state.stopping and not self.waits_for_time(name)
+            if state.phase is Phase.PENDING and self.is_pending(name)
         ]
         return [name for _, name in sorted(waiting)]
+
+    def is_pending(self, run: str) -> bool:
+        """Whether a run is there, and waits to be started as soon as it fits."""
+        state = self.runs.get(run)
+        if state is None or state.phase is not Phase.PENDING or state.stopping:
+            return False
+        return not self.waits_for_time(run)
 
     def waits_for_time(self, run: str) -> bool:
         """Whether a run is to be started by its reservation, and not as soon as it fits."""

@@ -127,7 +127,7 @@ class ResolverCommands(Reserving):
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
             shown = show(
-                self._projection, self._chance, outcome, self._conflict(outcome),
+                self._projection, self._chance, outcome, self._conflict(outcome)[0],
                 self._beacon_value(outcome),
             )  # fmt: skip
             head = self._ledger.head().as_document()

@@ -24,16 +24,18 @@ PREEMPT = CutKind.RANDOM_PREEMPT.value
 DROP, SHRINK = CutKind.DROP_SPARE.value, CutKind.SHRINK.value
 
 
-def clear_actions(
-    projection: Projection, names: Names, actions: Iterable[Action], flavor: str
-) -> list[tuple[LeaseFact, Action]]:
-    """The actions on leases that are still open; what ended by itself needs no cut."""
+def name_open_leases(projection: Projection, names: Names, flavor: str) -> None:
+    """After a restart: whose the pseudonyms of an outcome are, worked out again."""
     for name, state in projection.runs.items():
-        spec = projection.run_spec(name)
-        if state.leases and spec.flavor == flavor:
-            names.run(spec.owner, name)
+        if state.leases and projection.run_spec(name).flavor == flavor:
             for lease in state.leases.values():
                 names.lease(lease)
+
+
+def clear_actions(
+    projection: Projection, names: Names, actions: Iterable[Action]
+) -> list[tuple[LeaseFact, Action]]:
+    """The actions on leases that are still open; what ended by itself needs no cut."""
     found = []
     for action in actions:
         mine = projection.leases.get(names.leases.get(action.lease, ""))

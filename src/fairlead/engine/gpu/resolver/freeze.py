@@ -17,7 +17,7 @@ from fairlead.core.gpu import (
     Scope,
     forecast,
 )
-from fairlead.engine.gpu.projection import Projection, node_spec, parse_slot
+from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.names import Names
 from fairlead.engine.gpu.state import LeaseFact, Phase
 
@@ -36,7 +36,8 @@ class Places:
     def __init__(self, projection: Projection, node: str | None = None) -> None:
         self._nodes = {stored.name: node_spec(stored) for stored in projection.of_kind("Node")}
         self._node = node
-        self._known: dict[frozenset[str], Mapping[str, str]] = {}
+        self._known: dict[tuple[str, ...], Mapping[str, str]] = {}
+        self._of: dict[str, Mapping[str, str]] = {}
 
     def of(self, lease: LeaseFact) -> Mapping[str, str]:
         """The labels that all its nodes have in common.
@@ -44,7 +45,13 @@ class Places:
         A cordoned node is nowhere: what is freed there helps nobody. When a node is drained,
         every lease that touches it is at `node`, whatever else it touches.
         """
-        names = frozenset(parse_slot(slot)[0] for slot in lease.slots)
+        found = self._of.get(lease.id)
+        if found is None:
+            found = self._of[lease.id] = self._place(lease)
+        return found
+
+    def _place(self, lease: LeaseFact) -> Mapping[str, str]:
+        names = tuple(dict.fromkeys(slot.partition("#")[0] for slot in lease.slots))
         known = self._known.get(names)
         if known is None:
             if self._node is not None:

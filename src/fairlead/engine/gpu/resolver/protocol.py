@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.gpu import Conflict, Resolution, Scope, conflict_digest, resolve
+from fairlead.core.gpu import Conflict, Resolution, Scope, resolve
 from fairlead.core.lottery import Label, derive_seed, entropy_hash
 from fairlead.core.lottery.pseudonym import secret_commitment
 from fairlead.engine.gpu.projection import Projection
@@ -146,7 +146,7 @@ def show(
         nonces={each["owner"]: bytes.fromhex(each["nonce"]) for each in outcome.nonces},
     )  # fmt: skip
     resolution = resolve(conflict, seed)
-    result = from_resolution(resolution, conflict_digest(conflict))
+    result = from_resolution(resolution, outcome.conflict_digest)
     return Shown(entropy, beacon_value, seed, resolution, canonical(result))
 
 

@@ -13,7 +13,12 @@ from fairlead.engine.gpu.admit import admission
 from fairlead.engine.gpu.applying import Wish
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.projection import node_spec
-from fairlead.engine.gpu.resolver.cuts import clear_actions, cut_drafts, due_drafts
+from fairlead.engine.gpu.resolver.cuts import (
+    clear_actions,
+    cut_drafts,
+    due_drafts,
+    name_open_leases,
+)
 from fairlead.engine.gpu.resolver.fold import beacon_key
 from fairlead.engine.gpu.resolver.freeze import freeze
 from fairlead.engine.gpu.resolver.names import (
@@ -49,7 +54,7 @@ class Resolving(Effects, Store):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._conflicts: dict[int, Conflict] = {}
+        self._conflicts: dict[int, tuple[Conflict, Names | None]] = {}
         """Conflicts of open outcomes, as they were frozen; the ledger has them too."""
         self._introduced = self._chance is None
 
@@ -102,7 +107,7 @@ class Resolving(Effects, Store):
     def _begin(self, case: Case) -> Outcome:
         """Freeze the conflict and promise an outcome; then go as far as that goes by itself."""
         chance, chain = self._fixed(case)
-        frozen: dict[str, Conflict] = {}
+        frozen: list[tuple[Conflict, Names]] = []
 
         def decide() -> Drafts:
             now_ms, known = self._now(), self._projection.resolver.chains[chain]
@@ -112,14 +117,14 @@ class Resolving(Effects, Store):
                 self._projection, names, case.scope, case.deficit_gpus, beneficiary=case.run,
                 node=case.node,
             )  # fmt: skip
-            frozen["conflict"] = found.conflict
+            frozen[:] = [(found.conflict, names)]
             return commit_drafts(
                 self._projection, names, chain=chain, case=case, frozen=found,
                 beacon=self._future_round(now_ms), now_ms=now_ms,
             )  # fmt: skip
 
         commit = self._commit(decide)[0]
-        self._conflicts[commit.seq] = frozen["conflict"]
+        self._conflicts[commit.seq] = frozen[0]
         self._proceed(self._now())
         return self._projection.resolver.outcomes[commit.seq]
 
@@ -166,8 +171,7 @@ class Resolving(Effects, Store):
     def _draw(self, seq: int, now_ms: int) -> None:
         outcome = self._projection.resolver.outcomes[seq]
         if outcome.stage is Stage.COMMITTED and not self._waits(outcome):
-            conflict = self._conflict(outcome)
-            self._commit(lambda: self._answer(seq, conflict, now_ms))
+            self._commit(lambda: self._answer(seq, now_ms))
 
     def _beacon_value(self, outcome: Outcome) -> str | None:
         """The value of the round that was committed to, if there is one and it is known."""
@@ -178,16 +182,19 @@ class Resolving(Effects, Store):
     def _waits(self, outcome: Outcome) -> bool:
         return outcome.beacon is not None and self._beacon_value(outcome) is None
 
-    def _answer(self, seq: int, conflict: Conflict, now_ms: int) -> Drafts:
+    def _answer(self, seq: int, now_ms: int) -> Drafts:
         """The draw and what it takes from whom; or a void, if its winner would not start."""
         outcome, chance = self._projection.resolver.outcomes[seq], self._chance
         if outcome.stage is not Stage.COMMITTED or chance is None:
             return []  # another replica was quicker
+        conflict, names = self._conflict(outcome)
         shown = show(self._projection, chance, outcome, conflict, self._beacon_value(outcome))
-        names = Names(self._projection, chance, outcome.chain, outcome.k)
         resolution = shown.resolution
         require(resolution is not None, "what waits for no beacon is decided")
-        actions = clear_actions(self._projection, names, resolution.actions, outcome.flavor)  # type: ignore[union-attr]
+        if names is None:
+            names = Names(self._projection, chance, outcome.chain, outcome.k)
+            name_open_leases(self._projection, names, outcome.flavor)
+        actions = clear_actions(self._projection, names, resolution.actions)  # type: ignore[union-attr]
         why = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
         head = self._ledger.head().as_document()
         final = final_draft(
@@ -207,15 +214,15 @@ class Resolving(Effects, Store):
             return None
         return obstacle(self._projection, outcome.run, ending, now_ms)
 
-    def _conflict(self, outcome: Outcome) -> Conflict:
-        """What was frozen, from memory or from the ledger."""
+    def _conflict(self, outcome: Outcome) -> tuple[Conflict, Names | None]:
+        """What was frozen, from memory with its names, or from the ledger without."""
         known = self._conflicts.get(outcome.seq)
         if known is None:
             data = self._ledger.blob_get(outcome.conflict_digest)
             if data is None:
                 raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
             document = {**parse_json(data), "seed": "0" * 64}
-            known = to_conflict(check_shape(document, ResolveDocument))
+            known = (to_conflict(check_shape(document, ResolveDocument)), None)
             self._conflicts[outcome.seq] = known
         return known
 
