@@ -1,0 +1,103 @@
+"""`fairlead up` on a full disk: it answers, loses nothing, and goes on when there is room."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.ledger import SqliteReader
+from tests.api.servers import UnixConnection, budget, node, run, short_folder
+from tests.e2e.planes import Plane
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """A folder whose `data` is a file system of 8 MiB; needs the right to mount."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small tmpfs needs root")
+    with short_folder() as folder:
+        data = folder / "data"
+        data.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=755", "small", str(data)]
+        if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small tmpfs is not allowed here")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", str(data)], check=True)
+
+
+@pytest.fixture
+def plane(small: Path) -> Iterator[Plane]:
+    """A control plane on it."""
+    found = Plane(small, "--no-http").up()
+    try:
+        yield found
+    finally:
+        if found.process is not None and found.process.poll() is None:
+            found.down(signal.SIGKILL)
+
+
+def put(plane: Plane, body: dict[str, Any]) -> tuple[int, Any]:
+    connection = UnixConnection(plane.socket)
+    try:
+        path = f"/v1/objects/{body['kind']}/{body['metadata']['name']}"
+        connection.request("PUT", path, json.dumps(body).encode())
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def fill(ballast: Path) -> None:
+    """Take every byte that is left."""
+    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for size in (65_536, 4_096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.write(descriptor, b"x" * size)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_full_disk_is_told_and_survived(plane: Plane) -> None:
+    """Writes are refused as a fault that may pass, reads go on; a kill changes nothing."""
+    plane.apply(node(devices=64), budget("team-a", 8))
+    acknowledged = []
+    for i in range(5):
+        assert put(plane, run(f"early-{i}", gpus=9))[0] == 200
+        acknowledged.append(f"early-{i}")
+    ballast = plane.folder / "data" / "ballast"
+    fill(ballast)
+    refused = 0
+    for i in range(300):
+        status, answer = put(plane, run(f"late-{i}", gpus=9, env={"FILLER": "y" * 2_000}))
+        if status == 200:
+            acknowledged.append(f"late-{i}")
+            continue
+        assert (status, answer["error"]["code"]) == (503, "TemporaryFault"), answer
+        refused += 1
+        if refused == 3:
+            break
+    assert refused == 3
+    found = {each["metadata"]["name"] for each in plane.ask("/v1/objects/Run")["items"]}
+    assert found == set(acknowledged)
+    assert plane.ask("/v1/budgets")[0]["limit_gpus"] == 8
+    plane.down(signal.SIGKILL)
+    ballast.unlink()
+    plane.process = None
+    plane.up()
+    found = {each["metadata"]["name"] for each in plane.ask("/v1/objects/Run")["items"]}
+    assert found == set(acknowledged)
+    assert put(plane, run("after", gpus=9))[0] == 200
+    assert plane.down() == 0
+    with SqliteReader(plane.folder / "data" / "ledger.db") as reader:
+        assert reader.verify().ok
