@@ -239,6 +239,36 @@ def test_a_tightened_budget_cuts_under_its_cap_only() -> None:
     assert world.plane.resolve_cap("b", "west", author=ADMIN)["outcome"] is None
 
 
+def test_headroom_and_concurrency_follow_every_cut() -> None:
+    """What is cut is paid for no longer, what starts is; hours up to the cut stay charged."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=6), hours=2)
+    world.turn(2)
+    rows = {row["budget"]: row for row in world.plane.budgets()}
+    assert [rows[name]["used_gpus"] for name in "ab"] == [6, 0]
+    assert [rows[name]["free_gpus"] for name in "ab"] == [2, 8]
+    assert rows["b"]["used_gpu_hours"] == 16
+    assert world.status("Run", "old")["leases"] == []
+
+
+def test_a_drawn_run_loses_what_it_has_elsewhere_too() -> None:
+    """A gang over two domains is whole or not running; only what is in scope counted."""
+    world = world_of(devices=4)
+    far = {"region": "west", "cluster": "a", "domain": "d2"}
+    world.apply(node("n2", 4, location=far))
+    world.apply(run("wide", owner="b", gpus=8))
+    world.turn()
+    near = {"region": "west", "cluster": "a", "domain": "d1"}
+    reserve(world, run("new", gpus=4, location=near))
+    world.turn()
+    assert phases(world) == {"wide": "Pending", "new": "Running"}
+    (outcome,) = outcomes(world)
+    assert outcome.stage is Stage.APPLIED
+    assert world.status("Node", "n2")["leased"] == 0
+
+
 def test_nominated_runs_go_first() -> None:
     """An owner offers its own; only they are drawn from, whatever the chance."""
     world = world_of(devices=12)

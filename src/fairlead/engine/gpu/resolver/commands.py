@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from fairlead.core.gpu import Forecast, Scope, ScopeCap, aggregate, forecast
+from fairlead.core.gpu import Conflict, Forecast, Scope, ScopeCap, aggregate, forecast
 from fairlead.core.gpu.place import Gang
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.freeze import freeze
@@ -110,7 +110,7 @@ class ResolverCommands(Reserving):
             world, names, case.scope, case.deficit_gpus, beneficiary=case.run,
             node=case.node,
         )  # fmt: skip
-        return _shown(names, case, forecast(frozen.conflict))
+        return _shown(names, case, frozen.conflict, forecast(frozen.conflict))
 
     def void(
         self, seq: int, reason: str, *, author: Author, dry_run: bool = False
@@ -228,17 +228,19 @@ def _refuse_others(author: Author) -> None:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
 
 
-def _shown(names: Names, case: Case, outlook: Forecast) -> dict[str, Any]:
+def _shown(names: Names, case: Case, conflict: Conflict, outlook: Forecast) -> dict[str, Any]:
     """A forecast in clear."""
     withdrawn = {action.lease for action in outlook.withdrawn}
     owners = {names.owner(owner): owner for owner in names.known_owners()}
+    owner_of = {run.id: owners[run.owner] for run in conflict.runs}
     return {
         "scope": {"flavor": case.scope.flavor, "location": dict(case.scope.location)},
         "deficitGPUs": case.deficit_gpus,
         "shortfallGPUs": outlook.shortfall_gpus,
         "cuts": [
-            {"run": names.runs[action.run], "lease": names.leases[action.lease],
-             "kind": action.kind.value, "gpus": action.gpus, "tier": action.tier.value}
+            {"run": names.runs[action.run], "owner": owner_of[action.run],
+             "lease": names.leases[action.lease], "kind": action.kind.value,
+             "gpus": action.gpus, "tier": action.tier.value}
             for action in outlook.actions
             if action.lease not in withdrawn
         ],

@@ -7,7 +7,7 @@ small for a group, and so many more GPUs are asked for. So there is no cut witho
 draw has to be thrown away because its winner would not fit.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Scope
@@ -40,7 +40,7 @@ def find_deficit(
     Where there is none: the one that comes nearest. None: no scope has room for the gang at all.
     """
     nodes = [node for node in projection.nodes() if _usable(node, gang)]
-    movable = list(_movable(projection, gang.flavor, beneficiary))
+    movable = _movable(projection, gang.flavor, beneficiary)
     nearest: Deficit | None = None
     for level in _levels(nodes, gang):
         found = [_deficit(scope, nodes, movable, gang) for scope in level]
@@ -60,50 +60,53 @@ def _usable(node: Node, gang: Gang) -> bool:
     return gang.elsewhere or node.is_in(gang.location)
 
 
-def _movable(
-    projection: Projection, flavor: str, beneficiary: str | None
-) -> Iterator[tuple[LeaseFact, dict[str, str]]]:
-    """Leases that could end, and where they are."""
-    places = Places(projection)
+Movable = list[tuple[Mapping[str, str], list[LeaseFact]]]
+"""Leases that could end, by place: a scope looks at places, of which there are few."""
+
+
+def _movable(projection: Projection, flavor: str, beneficiary: str | None) -> Movable:
+    places, found = Places(projection), dict[int, tuple[Mapping[str, str], list[LeaseFact]]]()
     for name, state in projection.runs.items():
         if not state.leases or projection.run_spec(name).flavor != flavor:
             continue
         if spared(projection, name, beneficiary) is None:
             for lease in state.leases.values():
-                yield lease, dict(places.of(lease))
+                place = places.of(lease)  # one object for each place, as long as `places` lives
+                found.setdefault(id(place), (place, []))[1].append(lease)
+    return list(found.values())
 
 
 def _levels(nodes: list[Node], gang: Gang) -> Iterator[list[Scope]]:
-    """Scopes by size, the smallest first; each asks for the labels that the gang asks for too."""
+    """Scopes by size, the smallest first.
+
+    First those that ask for the labels that the gang asks for; then those without, because a lease
+    that is partly elsewhere can be in the way, and is in none of the first.
+    """
     fixed = {key: value for key, value in gang.location.items() if value != "*"}
-    asked = {} if gang.elsewhere else fixed
     seen: set[tuple[tuple[str, str], ...]] = set()
-    for depth in range(len(PLACES), -1, -1):
-        level = {}
-        for node in nodes:
-            labels = {key: node.location[key] for key in PLACES[:depth] if key in node.location}
-            location = {**labels, **asked}
-            key = tuple(sorted(location.items()))
-            if key not in seen:
-                level[key] = Scope(gang.flavor, location)
-        seen |= level.keys()
-        if level:
-            yield [level[key] for key in sorted(level)]
+    for asked in ({} if gang.elsewhere else fixed, {}):
+        for depth in range(len(PLACES), -1, -1):
+            level = {}
+            for node in nodes:
+                labels = {key: node.location[key] for key in PLACES[:depth] if key in node.location}
+                location = {**labels, **asked}
+                key = tuple(sorted(location.items()))
+                if key not in seen:
+                    level[key] = Scope(gang.flavor, location)
+            seen |= level.keys()
+            if level:
+                yield [level[key] for key in sorted(level)]
 
 
-def _deficit(
-    scope: Scope, nodes: list[Node], movable: list[tuple[LeaseFact, dict[str, str]]], gang: Gang
-) -> Deficit:
+def _deficit(scope: Scope, nodes: list[Node], movable: Movable, gang: Gang) -> Deficit:
     labels = scope.location.items()
     inside = [node for node in nodes if labels <= node.location.items()]
     free = sum(len(node.free) for node in inside)
-    candidates = [lease for lease, location in movable if labels <= location.items()]
+    candidates = [lease for place, leases in movable if labels <= place.items() for lease in leases]
     # What ends where the winner may not be placed helps nobody: asked for on top, to be safe.
     usable = {node.name for node in inside}
     stuck = sum(
-        lease.gpus
-        for lease in candidates
-        if any(slot.partition("#")[0] not in usable for slot in lease.slots)
+        slot.partition("#")[0] not in usable for lease in candidates for slot in lease.slots
     )
     need = _need(inside, candidates, gang)
     gpus = sum(lease.gpus for lease in candidates)
