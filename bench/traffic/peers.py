@@ -1,0 +1,183 @@
+"""The others, as their manuals say: HAProxy, Envoy and nginx, one thread each.
+
+All of them cancel a request whose client has gone. Health checks that ask for a page would find
+every backend well in every scenario (a slow one answers, and who answers 500 to users need not
+answer 500 to a check), so none are configured, here or in our arms.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.dataplane.envoy.process import find
+
+Document = dict[str, Any]
+_TYPE = "type.googleapis.com/envoy."
+_CONNECT_S, _IDLE_S = 1, 30
+
+
+def haproxy(balance: str) -> Callable[[Path, int, Mapping[str, int]], list[str]]:
+    """HAProxy with one of its algorithms."""
+
+    def prepare(folder: Path, port: int, backends: Mapping[str, int]) -> list[str]:
+        servers = "\n".join(
+            f"    server {name} 127.0.0.1:{each}" for name, each in backends.items()
+        )
+        config = folder / "haproxy.cfg"
+        config.write_text(
+            f"""global
+    nbthread 1
+    maxconn 8000
+defaults
+    mode http
+    option abortonclose
+    timeout connect {_CONNECT_S}s
+    timeout client {_IDLE_S}s
+    timeout server {_IDLE_S}s
+    timeout queue {_IDLE_S}s
+frontend web
+    bind 127.0.0.1:{port}
+    default_backend servers
+backend servers
+    balance {balance}
+{servers}
+"""
+        )
+        return ["haproxy", "-db", "-q", "-f", str(config)]
+
+    return prepare
+
+
+def nginx(folder: Path, port: int, backends: Mapping[str, int]) -> list[str]:
+    """nginx, the better of two random servers."""
+    servers = "\n".join(f"        server 127.0.0.1:{each};" for each in backends.values())
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"""daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 8000; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream servers {{
+        zone servers 64k;
+        random two least_conn;
+{servers}
+        keepalive 64;
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        location / {{
+            proxy_pass http://servers;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_connect_timeout {_CONNECT_S}s;
+            proxy_read_timeout {_IDLE_S}s;
+        }}
+    }}
+}}
+"""
+    )
+    return ["nginx", "-c", str(config), "-p", str(folder), "-e", str(folder / "nginx.log")]
+
+
+def envoy(
+    balance: str, *, outlier: bool = False, filters: Sequence[Document] = ()
+) -> Callable[[Path, int, Mapping[str, int]], list[str]]:
+    """Envoy with a load balancing policy, and with what it has against sick backends or overload,
+    by its defaults.
+    """
+
+    def prepare(folder: Path, port: int, backends: Mapping[str, int]) -> list[str]:
+        cluster: Document = {
+            "name": "servers",
+            "type": "STATIC",
+            "connect_timeout": f"{_CONNECT_S}s",
+            "lb_policy": balance,
+            "load_assignment": {
+                "cluster_name": "servers",
+                "endpoints": [
+                    {"lb_endpoints": [{"endpoint": _at(each)} for each in backends.values()]}
+                ],
+            },
+        }
+        if outlier:
+            # By default Envoy may eject a tenth of the hosts: of four, nobody.
+            cluster["outlier_detection"] = {"max_ejection_percent": 50}
+        static = {"listeners": [_listener(port, filters)], "clusters": [cluster]}
+        config = folder / "envoy.json"
+        config.write_text(json.dumps({"static_resources": static}))
+        return [
+            find(None), "-c", str(config), "--disable-hot-restart", "--concurrency", "1",
+            "--log-level", "error", "--log-path", str(folder / "envoy.log"),
+        ]  # fmt: skip
+
+    return prepare
+
+
+def _at(port: int) -> Document:
+    return {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}
+
+
+def _listener(port: int, filters: Sequence[Document]) -> Document:
+    """Whom Envoy turns away by itself learns why: rejections are told from errors by that."""
+    says = {"header": {"key": "x-details", "value": "%RESPONSE_CODE_DETAILS%"}}
+    any_failure = {"comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "x"}}}
+    manager = {
+        "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3"
+        ".HttpConnectionManager",
+        "stat_prefix": "web",
+        "generate_request_id": False,
+        "local_reply_config": {
+            "mappers": [{"filter": {"status_code_filter": any_failure}, "headers_to_add": [says]}]
+        },
+        "route_config": {
+            "virtual_hosts": [
+                {"name": "web", "domains": ["*"],
+                 "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "servers"}}]}
+            ]
+        },
+        "http_filters": [*filters, _filter("router", "router.v3.Router", {})],
+    }  # fmt: skip
+    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+    return {"name": "web", **_at(port), "filter_chains": [chain]}
+
+
+def _filter(name: str, kind: str, config: Document) -> Document:
+    typed = {"@type": f"{_TYPE}extensions.filters.http.{kind}", **config}
+    return {"name": f"envoy.filters.http.{name}", "typed_config": typed}
+
+
+ADMISSION = _filter(
+    "admission_control", "admission_control.v3.AdmissionControl",
+    {"enabled": {"default_value": True, "runtime_key": "admission"}, "success_criteria":
+     {"http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}}},
+)  # fmt: skip
+# The numbers of the example in Envoy's manual; it has no defaults for them.
+ADAPTIVE = _filter(
+    "adaptive_concurrency", "adaptive_concurrency.v3.AdaptiveConcurrency",
+    {"gradient_controller_config": {
+        "sample_aggregate_percentile": {"value": 90},
+        "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
+        "min_rtt_calc_params": {"jitter": {"value": 10}, "interval": "60s", "request_count": 50}},
+     "enabled": {"default_value": True, "runtime_key": "adaptive"}},
+)  # fmt: skip
+
+PREPARE: dict[str, Callable[[Path, int, Mapping[str, int]], list[str]]] = {
+    "haproxy-roundrobin": haproxy("roundrobin"),
+    "haproxy-leastconn": haproxy("leastconn"),
+    "haproxy-random2": haproxy("random(2)"),
+    "envoy-roundrobin": envoy("ROUND_ROBIN"),
+    "envoy-outlier": envoy("LEAST_REQUEST", outlier=True),
+    "envoy-admission": envoy("LEAST_REQUEST", filters=[ADMISSION]),
+    "envoy-adaptive": envoy("LEAST_REQUEST", filters=[ADAPTIVE]),
+    "nginx-random2": nginx,
+}
+"""Writes the configuration into a folder; the command that runs it."""

@@ -1,0 +1,162 @@
+"""What the traffic governor promises against real peers, judged on the medians of one run.
+
+Every promise is judged for each of our planes by itself, with its numbers, kept or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from bench.traffic.scenarios import CAPACITY_PER_S, PEERS
+
+# The p99 of 25 s moves by this much from one repetition to the next.
+P99_TOLERANCE = 1.10
+SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
+OVERLOAD_GOODPUT = 0.9
+MODES_PER_MIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One promise for one of our arms."""
+
+    promise: str
+    arm: str
+    passed: bool
+    numbers: str
+
+
+class Figures:
+    """Medians over repetitions, by scenario and arm."""
+
+    def __init__(self, runs: list[dict[str, Any]]) -> None:
+        self._runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for run in runs:
+            self._runs.setdefault((run["scenario"], run["arm"]), []).append(run)
+
+    def arms(self, scenario: str) -> list[str]:
+        """Arms that ran on a scenario."""
+        return [arm for where, arm in self._runs if where == scenario]
+
+    def runs(self, scenario: str, arm: str) -> list[dict[str, Any]]:
+        """Every repetition of one cell."""
+        return self._runs[scenario, arm]
+
+    def values(self, scenario: str, arm: str, name: str, part: str | None = None) -> list[Any]:
+        """One figure of every repetition; with `part`, of that part of the run."""
+        runs = self._runs[scenario, arm]
+        return [((run[part] or {}) if part else run).get(name) for run in runs]
+
+    def of(self, scenario: str, arm: str, name: str, part: str | None = None) -> float | None:
+        """The median; None where it never came to that, or did not always."""
+        values = self.values(scenario, arm, name, part)
+        return None if None in values else median(values)
+
+    def best(self, scenario: str, name: str, *, most: bool) -> tuple[float, str] | None:
+        """The best peer's median, and whose it is."""
+        here = [arm for arm in PEERS if (scenario, arm) in self._runs]
+        found = [(self.of(scenario, arm, name) or 0.0, arm) for arm in here]
+        return (max if most else min)(found, default=None)
+
+
+def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
+    """All verdicts that the run allows."""
+    figures = Figures(runs)
+    verdicts: list[Verdict] = []
+    for promised in (_slow, _errors, _overload, _killed, _reaction, _noisy):
+        for arm in ours:
+            verdicts.extend(promised(figures, arm))
+    return [asdict(verdict) for verdict in verdicts]
+
+
+def _slow(figures: Figures, arm: str) -> Iterator[Verdict]:
+    most = figures.best("slow", "goodput_per_s", most=True)
+    least = figures.best("slow", "p99_ms", most=False)
+    if arm not in figures.arms("slow") or most is None or least is None:
+        return
+    goodput, p99 = (figures.of("slow", arm, name) or 0.0 for name in ("goodput_per_s", "p99_ms"))
+    yield Verdict(
+        "one slow ×10: goodput within the objective at least the best peer's", arm,
+        goodput >= most[0], f"{goodput:.1f}/s against {most[0]:.1f}/s of {most[1]}",
+    )  # fmt: skip
+    later = figures.of("slow", arm, "p99_ms", "settled") or 0.0
+    yield Verdict(
+        "one slow ×10: p99 no worse than the best peer's", arm,
+        p99 <= least[0] * P99_TOLERANCE,
+        f"{p99:.0f} ms against {least[0]:.0f} ms of {least[1]} (within 10 % counts); "
+        f"{later:.0f} ms from the sixth second on",
+    )  # fmt: skip
+
+
+def _errors(figures: Figures, arm: str) -> Iterator[Verdict]:
+    least = figures.best("errors", "failed", most=False)
+    if arm not in figures.arms("errors") or least is None:
+        return
+    failed = figures.of("errors", arm, "failed") or 0.0
+    yield Verdict(
+        "fast 500s: errors that clients see at most the best peer's", arm, failed <= least[0],
+        f"{failed:.0f} against {least[0]:.0f} of {least[1]}",
+    )  # fmt: skip
+
+
+def _overload(figures: Figures, arm: str) -> Iterator[Verdict]:
+    if arm not in figures.arms("overload"):
+        return
+    goodput, failed, refused = (
+        figures.of("overload", arm, name) or 0.0 for name in ("goodput_per_s", "failed", "refused")
+    )
+    yield Verdict(
+        "twice the capacity: goodput at least 90 % of capacity, explicit rejections for the rest",
+        arm, goodput >= OVERLOAD_GOODPUT * CAPACITY_PER_S and failed == 0,
+        f"{goodput:.1f}/s of {CAPACITY_PER_S:.0f}/s ({goodput / CAPACITY_PER_S:.0%}), "
+        f"{refused:.0f} refused, {failed:.0f} failed without a word",
+    )  # fmt: skip
+
+
+def _killed(figures: Figures, arm: str) -> Iterator[Verdict]:
+    if arm not in figures.arms("killed") or arm not in figures.arms("healthy"):
+        return
+    failed = figures.of("killed", arm, "failed") or 0.0
+    refused = figures.of("killed", arm, "refused") or 0.0
+    usual = (figures.of("healthy", arm, "failed") or 0.0) / (
+        figures.of("healthy", arm, "requests") or 1.0
+    )
+    requests = figures.of("killed", arm, "requests") or 0.0
+    yield Verdict(
+        "agent killed: no failed requests beyond the baseline", arm,
+        failed + refused <= usual * requests,
+        f"{failed:.0f} failed and {refused:.0f} refused of {requests:.0f}; "
+        f"baseline {usual * requests:.0f}",
+    )  # fmt: skip
+
+
+def _reaction(figures: Figures, arm: str) -> Iterator[Verdict]:
+    for scenario, name in (("slow", "one slow ×10"), ("errors", "fast 500s")):
+        if arm not in figures.arms(scenario):
+            continue
+        small = figures.of(scenario, arm, "small_after_s")
+        restored = figures.of(scenario, arm, "restored_after_s")
+        yield Verdict(
+            f"{name}: the sick backend's share at most 5 % within 5 s", arm,
+            small is not None and small <= SMALL_WITHIN_S, _seconds(small),
+        )  # fmt: skip
+        yield Verdict(
+            f"{name}: restored within 20 s after recovery", arm,
+            restored is not None and restored <= RESTORED_WITHIN_S, _seconds(restored),
+        )  # fmt: skip
+
+
+def _noisy(figures: Figures, arm: str) -> Iterator[Verdict]:
+    if arm not in figures.arms("noisy"):
+        return
+    changes = figures.of("noisy", arm, "mode_transitions_per_min")
+    yield Verdict(
+        "noisy: at most 2 mode transitions per minute", arm,
+        changes is not None and changes <= MODES_PER_MIN,
+        "unknown" if changes is None else f"{changes:.1f} per minute",
+    )  # fmt: skip
+
+
+def _seconds(value: float | None) -> str:
+    return "not in this run" if value is None else f"{value:.1f} s"

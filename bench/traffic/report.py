@@ -1,0 +1,165 @@
+"""Writes the results of `bench.traffic`: traffic.json, traffic.md and the pictures."""
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.cpu.report import rounded
+from bench.traffic.promises import Figures, judge
+from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
+from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.envoy import EnvoyPlane
+from fairlead.dataplane.haproxy import HaproxyPlane
+
+LABELS = {
+    "haproxy-roundrobin": "HAProxy roundrobin",
+    "haproxy-leastconn": "HAProxy leastconn",
+    "haproxy-random2": "HAProxy random(2)",
+    "envoy-roundrobin": "Envoy round robin",
+    "envoy-outlier": "Envoy least request + outlier detection",
+    "envoy-admission": "Envoy admission control",
+    "envoy-adaptive": "Envoy adaptive concurrency",
+    "nginx-random2": "nginx random two",
+    "ours-ebpf": "**fairlead** on eBPF",
+    "ours-haproxy": "**fairlead** on HAProxy",
+    "ours-envoy": "**fairlead** on Envoy",
+}
+COLUMNS = (
+    ("good /s", "goodput_per_s", "{:.1f}"),
+    ("good", "good_share", "{:.1%}"),
+    ("p50 ms", "p50_ms", "{:.0f}"),
+    ("p99 ms", "p99_ms", "{:.0f}"),
+    ("p99.9 ms", "p999_ms", "{:.0f}"),
+    ("errors", "errors", "{:.0f}"),
+    ("given up, broken", "lost", "{:.0f}"),
+    ("refused", "refused", "{:.0f}"),
+    ("late", "late", "{:.0f}"),
+    ("CPU-s /10k", "cpu_s_per_10k", "{:.2f}"),
+)
+REACTION = (
+    ("≤ 5 % after s", "small_after_s", "{:.1f}"),
+    ("back after s", "returned_after_s", "{:.1f}"),
+    ("restored after s", "restored_after_s", "{:.1f}"),
+)
+DECISIONS = (
+    ("slots moved /min", "slot_churn_per_min", "{:.0f}"),
+    ("mode changes /min", "mode_transitions_per_min", "{:.1f}"),
+    ("door not open, s", "restricted_s", "{:.1f}"),
+)
+PLANES = (EbpfPlane, HaproxyPlane, EnvoyPlane)
+
+
+def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
+    """Everything that was measured, the tables, the pictures; prints the promises."""
+    from bench.traffic.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
+
+    where.mkdir(parents=True, exist_ok=True)
+    document["wall_s"] = round(wall_s)
+    for run in document["runs"]:
+        run["lost"] = run["timeouts"] + run["broken"]
+    arms = dict.fromkeys(run["arm"] for run in document["runs"])
+    document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
+    text = markdown(document)
+    (where / "traffic.json").write_text(json.dumps(rounded(document), separators=(",", ":")) + "\n")
+    (where / "traffic.md").write_text(text)
+    draw_plots(document, where)
+    print(text)
+
+
+def is_ours(arm: str) -> bool:
+    """Whether an arm is our agent, as it is or as a variant."""
+    return arm not in PEERS
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The page: promises first, then a table per scenario, then where signals come from."""
+    runs = document["runs"]
+    figures, known = Figures(runs), scenarios(document["seed"])
+    lines = ["# Traffic side by side", "", *_preface(document), "", "## Promises", ""]
+    lines += ["| promise | arm | | numbers |", "|---|---|---|---|"]
+    for verdict in document["promises"]:
+        word = "PASS" if verdict["passed"] else "FAIL"
+        lines.append(f"| {verdict['promise']} | {verdict['arm']} | {word} | {verdict['numbers']} |")
+    for name in dict.fromkeys(run["scenario"] for run in runs):
+        lines += ["", f"## {known[name].title}", "", *_table(figures, name)]
+    lines += [
+        "",
+        f"*Good* is a success within {SLO_S * 1000:.0f} ms of the intended sending; *late* a later "
+        "success. Percentiles are of successes and of clients that gave up. *Refused* are explicit "
+        "rejections (EAGAIN, ECONNREFUSED, 429, 503 with a reason), *errors* other 5xx. CPU is "
+        "that of all processes of the arm; what the eBPF programs use is the client's, under a "
+        "microsecond per connection (`traffic_ebpf.json`).",
+        "",
+        *_sources(),
+    ]
+    return "\n".join(lines)
+
+
+def _preface(document: dict[str, Any]) -> list[str]:
+    runs = document["runs"]
+    repetitions = 1 + max(run["repetition"] for run in runs)
+    discarded = sum(run["discarded_before"] for run in runs)
+    noisy = sum(run.get("noisy", False) for run in runs)
+    kept = f"; {noisy} were noisy to the last try and are kept as they are" if noisy else ""
+    drawn = f"medians of {repetitions} interleaved repetitions, spread in brackets"
+    return [
+        f"Real proxies and our agent on one machine in one run of {document['wall_s'] / 60:.0f} "
+        f"min, seed {document['seed']}; {drawn if repetitions > 1 else 'one repetition'}. Four "
+        f"backends, {CAPACITY_PER_S:.0f} requests per second together, {MEAN_S * 1000:.0f} ms each "
+        f"on average; the objective is {SLO_S * 1000:.0f} ms. All arms get the same requests at "
+        "the same times, each on a connection of its own. Other work on the machine used "
+        f"{median(run['outside_cores'] for run in runs):.2f} cores in the median; {discarded} runs "
+        f"were discarded and repeated (generator late, or the machine busy){kept}."
+    ]
+
+
+def _table(figures: Figures, scenario: str) -> list[str]:
+    arms = sorted(figures.arms(scenario), key=_place)
+    columns = list(COLUMNS)
+    if any("small_after_s" in run for run in _runs(figures, scenario, arms)):
+        columns += REACTION
+    if any("ticks" in run for run in _runs(figures, scenario, arms)):
+        columns += DECISIONS
+    lines = [
+        "| arm | " + " | ".join(name for name, _, _ in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    for arm in arms:
+        cells = [_cell(figures.values(scenario, arm, key), form) for _, key, form in columns]
+        lines.append(f"| {LABELS.get(arm, arm)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _runs(figures: Figures, scenario: str, arms: list[str]) -> list[dict[str, Any]]:
+    return [run for arm in arms for run in figures.runs(scenario, arm)]
+
+
+def _cell(values: list[float | None], form: str) -> str:
+    """The median and the spread; a dash where it never came to that."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "–"
+    middle, low, high = (form.format(each) for each in (median(known), min(known), max(known)))
+    return middle if low == high else f"{middle} [{low}–{high}]"
+
+
+def _place(arm: str) -> tuple[int, str]:
+    names = list(LABELS)
+    return (names.index(arm), arm) if arm in names else (len(names), arm)
+
+
+def _sources() -> list[str]:
+    names = " | ".join(plane.name for plane in PLANES)
+    lines = ["## Where our signals come from", "", f"| signal | {names} |", "|---|---|---|---|"]
+    for signal in PLANES[0].sources:
+        lines.append(f"| {signal} | " + " | ".join(p.sources[signal] for p in PLANES) + " |")
+    return [
+        *lines,
+        "",
+        "On eBPF the backends' own `/metrics` are scraped every 200 ms for requests, errors, what "
+        "is inside, and latency (a histogram of successes). Isolated backends are probed with a "
+        f"request of {MEAN_S * 1000:.0f} ms of work. The proxies' rules use what they see in "
+        "passing: open requests, and Envoy answers and their latency.",
+        "",
+    ]

@@ -1,0 +1,133 @@
+"""What happens to the group: how much load comes when, which backend is sick when.
+
+Four equal backends of six workers each; a request takes 100 ms of a worker on average, so the group
+can do 240 per second. Twice that stays below 500 per second, where the generator is never late.
+Everything is drawn from the seed before the run: arrivals, the work of every request, the moments
+at which a backend flaps. All arms see exactly the same.
+"""
+
+import random
+from dataclasses import dataclass
+
+NAMES = ("b1", "b2", "b3", "b4")
+SICK = "b4"
+WORKERS = 6
+MEAN_S, SIGMA = 0.1, 0.5
+CAPACITY_PER_S = len(NAMES) * WORKERS / MEAN_S
+USUAL_PER_S = 0.7 * CAPACITY_PER_S
+SLO_S = 4 * MEAN_S
+PATIENCE_S = 4.0
+"""A client gives up after so long; what it waited for is then cancelled."""
+
+PEERS = (
+    "haproxy-roundrobin", "haproxy-leastconn", "haproxy-random2", "envoy-roundrobin",
+    "envoy-outlier", "envoy-admission", "envoy-adaptive", "nginx-random2",
+)  # fmt: skip
+OURS = ("ours-ebpf", "ours-haproxy", "ours-envoy")
+ALL = (*PEERS, *OURS)
+SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """From `at_s` on the backend takes `slow` times as long, or answers 500 at once."""
+
+    at_s: float
+    slow: float = 1.0
+    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Load and faults of one run. Figures are of the requests meant for `window`."""
+
+    name: str
+    title: str
+    until_s: float
+    window: tuple[float, float]
+    rates: tuple[tuple[float, float], ...]
+    """(until when, requests per second)."""
+    arms: tuple[str, ...] = ALL
+    faults: tuple[Fault, ...] = ()
+    """Of the sick backend."""
+    sick: tuple[float, float] | None = None
+    """From when to when its share should be small; None where that is not asked."""
+    failing_share: float = 0.0
+    """Of all requests, wherever they go."""
+    kill_agent_s: float | None = None
+
+
+def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
+    """All of them by name."""
+    listed = (
+        _healthy(12.0 if quick else 16.0),
+        _slow(sick_s=12.0 if quick else 25.0, after_s=16.0 if quick else 25.0),
+        _errors(sick_s=8.0 if quick else 15.0, after_s=12.0 if quick else 22.0),
+        _overload(12.0 if quick else 25.0),
+        _noisy(seed, 25.0 if quick else 60.0),
+        _killed(20.0),
+    )
+    return {scenario.name: scenario for scenario in listed}
+
+
+WARM_S = 6.0
+
+
+def _healthy(until_s: float) -> Scenario:
+    return Scenario(
+        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),)
+    )
+
+
+def _slow(*, sick_s: float, after_s: float) -> Scenario:
+    well_s = WARM_S + sick_s
+    return Scenario(
+        "slow", "one of four slow ×10, 70 % load", well_s + after_s, (WARM_S, well_s),
+        ((well_s + after_s, USUAL_PER_S),),
+        faults=(Fault(WARM_S, slow=10.0), Fault(well_s)), sick=(WARM_S, well_s),
+    )  # fmt: skip
+
+
+def _errors(*, sick_s: float, after_s: float) -> Scenario:
+    well_s = WARM_S + sick_s
+    return Scenario(
+        "errors", "one of four answers 500 at once, 70 % load", well_s + after_s, (WARM_S, well_s),
+        ((well_s + after_s, USUAL_PER_S),),
+        faults=(Fault(WARM_S, failing=True), Fault(well_s)), sick=(WARM_S, well_s),
+    )  # fmt: skip
+
+
+def _overload(lasts_s: float) -> Scenario:
+    end_s = WARM_S + lasts_s
+    return Scenario(
+        "overload", "twice the capacity", end_s, (WARM_S, end_s),
+        ((WARM_S, USUAL_PER_S), (end_s, 2 * CAPACITY_PER_S)),
+    )  # fmt: skip
+
+
+def _noisy(seed: int, lasts_s: float) -> Scenario:
+    """Load between 45 and 85 %, half a percent of errors, one backend slow for moments."""
+    chance = random.Random(f"noisy/{seed}")
+    end_s = WARM_S + lasts_s
+    rates, at_s = [], 0.0
+    while at_s < end_s:
+        at_s = min(end_s, at_s + chance.uniform(0.5, 2.0))
+        rates.append((at_s, chance.uniform(0.45, 0.85) * CAPACITY_PER_S))
+    faults, at_s = [], WARM_S
+    while at_s < end_s:
+        well_s = at_s + chance.uniform(1.0, 3.0)
+        faults += [Fault(at_s, slow=10.0), Fault(well_s)]
+        at_s = well_s + chance.uniform(2.0, 5.0)
+    return Scenario(
+        "noisy", "one of four flaps, load between 45 and 85 %", end_s, (WARM_S, end_s),
+        tuple(rates), SOME, tuple(faults), failing_share=0.005,
+    )  # fmt: skip
+
+
+def _killed(lasts_s: float) -> Scenario:
+    """Long enough for hold (3 s) and fallback (15 s) after the agent's death."""
+    end_s = WARM_S + lasts_s
+    return Scenario(
+        "killed", "the agent is killed, 70 % load", end_s, (WARM_S, end_s),
+        ((end_s, USUAL_PER_S),), OURS, kill_agent_s=WARM_S,
+    )  # fmt: skip
