@@ -16,6 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
 from fairlead.core.cpu import Policy
 from fairlead.executor.hierarchy import KINDS
 from tests.core.cpu import cases, test_oracle
@@ -24,6 +27,7 @@ from tests.core.gpu import test_oracle as gpu_oracle
 from tests.core.gpu import test_resolve_oracle
 from tests.core.traffic import test_oracle as traffic_oracle
 from tests.e2e import kills, plane_kills
+from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
 from tests.ledger import kill as ledger_kill
@@ -117,6 +121,13 @@ def control_plane_kills() -> dict[str, object]:
         return plane_kills.run_kills(PLANE_KILLS, seed=1, folder=Path(folder))
 
 
+def resolver_model() -> dict[str, object]:
+    """The resolver in a random lab: 2 000 histories of 50 steps, invariants after each."""
+    settled = settings(max_examples=2_000, stateful_step_count=50, deadline=None)
+    run_state_machine_as_test(ResolverModel, settings=settled)
+    return {"histories": 2_000}
+
+
 def recorder_kills() -> dict[str, object]:
     """1 000 kill -9 of a writer of the flight recorder: what was acknowledged is read back."""
     with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +156,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "traffic.tick against the oracle": traffic_tick_oracle,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
+    "resolver in a random lab": resolver_model,
 }
 
 

@@ -96,5 +96,6 @@ def test_the_metrics_of_the_contract_are_there() -> None:
     assert WORDS["metric"] == {
         "budget_concurrency_used", "budget_concurrency_remaining", "budget_gpu_hours_used",
         "budget_gpu_hours_remaining", "budget_gpu_hours_total", "budget_lent_gpus",
-        "budget_lending_denied_total", "cover_plans_total",
+        "budget_lending_denied_total", "cover_plans_total", "resolver_invocations_total",
+        "resolver_spares_dropped_total", "resolver_shrinks_total", "resolver_lottery_draws_total",
     }  # fmt: skip
