@@ -26,7 +26,7 @@ from fairlead.core.gpu.model import (
     Window,
 )
 from fairlead.core.gpu.outcome import check_outcome, commitment_for
-from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy, find_remedy
+from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
 from fairlead.core.gpu.resolution import (
     Action,
     CutTier,
@@ -83,7 +83,6 @@ __all__ = [
     "cover",
     "cover_or_remedy",
     "cycle_in",
-    "find_remedy",
     "forecast",
     "period_at",
     "resolve",

@@ -66,11 +66,6 @@ def cover_or_remedy(book: Book, request: Request, now_ms: int) -> tuple[Plan, Re
     return plan, None if plan.funded else _search(route, walk, request)
 
 
-def find_remedy(book: Book, request: Request, now_ms: int) -> Remedy | None:
-    """The first kind of change that helps a refused request alone; None when none does."""
-    return cover_or_remedy(book, request, now_ms)[1]
-
-
 def _search(route: Route, walk: Walk, request: Request) -> Remedy | None:
     """Kind by kind; within one, the smallest value."""
     enough = request.enough_gpus
