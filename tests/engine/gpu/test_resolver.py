@@ -269,6 +269,46 @@ def test_a_drawn_run_loses_what_it_has_elsewhere_too() -> None:
     assert world.status("Node", "n2")["leased"] == 0
 
 
+def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
+    """Two devices in one domain that the group may not share: disclosed, and not tried again."""
+    world = world_of(devices=0, teams="b")
+    for i in (1, 2):
+        place = {"region": "west", "cluster": "a", "domain": "d2", "rack": f"r{i}"}
+        world.apply(node(f"r{i}", 1, location=place))
+    world.apply(budget("a", "a", envelope(concurrency=2, location={"rack": "r2"})))
+    world.apply(run("x", owner="b"), run("y", owner="b"))
+    world.turn()
+    reserve(world, run("big", gpus=2, groupGPUs=2, location={"rack": "r1"}))
+    world.turn()
+    (outcome,) = outcomes(world)
+    assert (outcome.stage, outcome.reason) == (
+        Stage.VOID, "the run that it was for would not fit into what is freed",
+    )  # fmt: skip
+    world.turn(0.01)
+    status = world.status("Reservation", "big-slot")
+    assert (status["state"], status["reason"]) == ("Blocked", "OutcomeVoided")
+    size = len(world.log)
+    for _ in range(3):
+        world.turn(0.01)
+    assert len(world.log) == size, "the same world would give it up again"
+    assert phases(world) == {"x": "Running", "y": "Running", "big": "Reserved"}
+
+
+def test_a_released_reservation_is_no_obstacle_to_the_next() -> None:
+    """For another run of the same name."""
+    world = world_of()
+    reserve(world, run("r", duration="1h"))
+    world.turn()
+    world.turn(2)
+    assert world.status("Reservation", "r-slot")["state"] == "Released"
+    world.plane.delete("Run", "r", author=ADMIN)
+    assert world.plane.explain("Reservation", "r-slot")["run"] is None
+    world.apply(run("r"), reservation("again", "r", 9))
+    world.plane.delete("Reservation", "r-slot", author=ADMIN)
+    world.turn()
+    assert phases(world) == {"r": "Reserved"}
+
+
 def test_nominated_runs_go_first() -> None:
     """An owner offers its own; only they are drawn from, whatever the chance."""
     world = world_of(devices=12)

@@ -246,8 +246,8 @@ def _check_reservation(
         if not projection.resolver.reservations[name].waits:
             raise Refused("ReservationOver", f"reservation {name!r} was activated already")
         return
-    if run in projection.reserved:
-        other = projection.reserved[run]
+    other = projection.reserved.get(run)
+    if other is not None and projection.resolver.reservations[other].state != "Released":
         raise Refused("RunReserved", f"run {run!r} is reserved already, by {other!r}")
     state = projection.runs.get(run)
     if state is not None and state.phase is not Phase.PENDING:

@@ -75,7 +75,6 @@ def _final(projection: "Projection", entry: Entry, body: Body) -> None:
         outcome.stage, outcome.reason = Stage.VOID, body["reason"]
         outcome.voided_by = entry.author
         del resolver.open_seqs[outcome.flavor]
-        resolver.world_seq = entry.seq
     else:
         outcome.stage = Stage.DRAWN
 

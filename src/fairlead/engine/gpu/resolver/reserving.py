@@ -84,9 +84,10 @@ class Reserving(Resolving):
         if why is None:
             world = self._projection.resolver.world_seq
             if self._tried.get(name) == world:
-                return
-            self._tried[name] = world
-            why = self._cut_for(name, run, need, now_ms)
+                why = self._given_up(known)
+            else:
+                self._tried[name] = world
+                why = self._cut_for(name, run, need, now_ms)
         if why is not None:
             self._commit(lambda: self._block(name, why, now_ms))
 
@@ -114,10 +115,16 @@ class Reserving(Resolving):
         last = self._projection.resolver.outcomes.get(known.outcome or 0)
         if last is not None and last.stage is Stage.APPLIED:
             return Why("Blocked", "NoDevices", "others gave way for it once, and it does not fit")
-        if last is not None and last.stage is Stage.VOID and last.voided_by != SYSTEM:
-            return Why("Blocked", "OutcomeVoided", f"outcome {last.seq} was given up: "
-                       f"{last.reason}")  # fmt: skip
+        if last is not None and last.voided_by not in ("", SYSTEM):
+            return self._given_up(known)
         return None
+
+    def _given_up(self, known: Reservation) -> Why | None:
+        """In the world as it is, the last resolve came to nothing: another would, too."""
+        last = self._projection.resolver.outcomes.get(known.outcome or 0)
+        if last is None or last.stage is not Stage.VOID:
+            return None
+        return Why("Blocked", "OutcomeVoided", f"outcome {last.seq} was given up: {last.reason}")
 
     def _cut_for(self, name: str, run: str, need: Need, now_ms: int) -> Why | None:
         """Begin the resolve of an activation; or why not."""
@@ -129,8 +136,10 @@ class Reserving(Resolving):
             return why
         try:
             self._begin(Case("reservation", deficit.scope, deficit.gpus, run=run, reservation=name))
-        except Refused as refused:
-            return Why("Blocked", refused.reason, refused.message, deficit.gpus)
+        except Refused as refused:  # another replica was quicker, with this one or another
+            waits = refused.reason == "ResolveOpen"
+            state = "Pending" if waits else "Blocked"
+            return Why(state, refused.reason, refused.message, 0 if waits else deficit.gpus)
         return None
 
     def _hopeless(self, deficit: Deficit | None) -> Why | None:
