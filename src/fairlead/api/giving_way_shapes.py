@@ -17,6 +17,7 @@ class CutRow(Shape):
     """A lease that ends by rule, whatever the chance."""
 
     run: str
+    owner: str
     lease: str
     kind: Literal["DropSpare", "Shrink"]
     gpus: int
