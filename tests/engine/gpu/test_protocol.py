@@ -176,6 +176,8 @@ def test_an_outcome_waits_for_its_beacon() -> None:
     assert (status["state"], status["outcome"]) == ("Pending", outcome.seq)
     world.turn(0.001)
     assert world.status("Reservation", "winner-slot")["reason"] == "Resolving"
+    with pytest.raises(Refused, match=f"give way for it now, in outcome {outcome.seq}"):
+        world.plane.forecast("Reservation", "winner-slot")
     with pytest.raises(Refused, match="not over"):
         world.plane.resolve(flavor="H100", gpus=1, author=ADMIN)
     number = outcome.beacon["round"]

@@ -171,6 +171,11 @@ def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
     assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
         "Blocked", "ResolverOff", 4,
     )  # fmt: skip
+    other = [run("next", gpus=4), reservation("next-slot", "next", 5)]
+    size = len(world.log)
+    shown = world.plane.apply_all(other, author=ADMIN, dry_run=True)[1].preview["forecast"]
+    assert (shown["deficitGPUs"], [row["run"] for row in shown["atRisk"]]) == (4, ["old"])
+    assert (len(world.log), world.plane.get("Run", "next")) == (size, None)
     found = world.plane.forecast("Reservation", "new-slot")
     assert found["atRisk"] == [
         {"run": "old", "owner": "b", "tier": "funded", "oneIn": 1, "certain": False}

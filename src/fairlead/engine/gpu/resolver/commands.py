@@ -1,10 +1,12 @@
 """What people ask of the resolver: resolve a scope or a cap, forecast, void, add to the chance."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairlead.core.gpu import Conflict, Forecast, Scope, ScopeCap, aggregate, forecast
-from fairlead.core.gpu.place import Gang
+from fairlead.engine.gpu.applying import Wish, imagined
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.freeze import freeze
 from fairlead.engine.gpu.resolver.names import Names, chain_of
@@ -13,10 +15,11 @@ from fairlead.engine.gpu.resolver.reserving import Reserving, reservation_spec, 
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.engine.gpu.resolver.winner import deficit_of, free_at, need_of
 from fairlead.engine.gpu.state import Phase
-from fairlead.engine.gpu.store import Drafts
+from fairlead.engine.gpu.store import Drafts, Outcomes, Steps
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import format_time
+from fairlead.schema.objects import ReservationManifest
+from fairlead.schema.times import format_time, parse_time
 
 _NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
@@ -69,31 +72,46 @@ class ResolverCommands(Reserving):
             state = self._projection.runs.get(run)
             if state is None or state.phase is not Phase.PENDING:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            return self._outlook(run, at_ms)
+            flavor = self._projection.run_spec(run).flavor
+            opened = self._projection.resolver.open_outcome(flavor)
+            if opened is not None and opened.run == run:
+                raise Refused("Resolving", f"others give way for it now, in outcome {opened.seq}")
+            return self._outlook(self._projection, run, at_ms)
 
-    def _outlook(self, run: str, at_ms: int) -> dict[str, Any]:
+    def _imagine(self, wishes: Sequence[Wish], steps: Steps) -> Outcomes:
+        """A dry run of a reservation says who would give way for it."""
+        found = super()._imagine(wishes, steps)
+        if self._chance is None:
+            return found
+        for at, wish in enumerate(wishes):
+            if isinstance(wish.given, ReservationManifest):
+                spec = wish.given.spec
+                due_ms = max(self._now(), parse_time(spec.earliest_start, "spec.earliestStart"))
+                outlook = self._outlook(imagined(self._projection, steps), spec.run, due_ms)
+                preview = {**(found[at].preview or {}), "forecast": outlook}
+                found[at] = replace(found[at], preview=preview)
+        return found
+
+    def _outlook(self, world: Projection, run: str, at_ms: int) -> dict[str, Any]:
         now_ms = self._now()
-        need = need_of(self._projection, run, now_ms)
+        need = need_of(world, run, now_ms)
         nothing = {"cuts": [], "atRisk": [], "deficitGPUs": 0, "shortfallGPUs": 0, "scope": None}
         if need.starts or need.gang is None:
             start = format_time(at_ms) if need.starts else None
             return {"starts": need.starts, "refusal": need.refusal, "earliestStart": start,
                     "withoutCuts": start, **nothing}  # fmt: skip
-        deficit = deficit_of(self._projection, run, need.gang)
+        deficit = deficit_of(world, run, need.gang)
         shown: dict[str, Any] = dict(nothing)
         if deficit is not None:
-            shown = self._forecast(Case("run", deficit.scope, deficit.gpus, run=run))
+            shown = self._forecast(Case("run", deficit.scope, deficit.gpus, run=run), world)
         possible = deficit is not None and not shown["shortfallGPUs"]
-        waiting = self._room_at(need.gang, at_ms)
+        free_ms = free_at(world, need.gang, now_ms)
+        waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
         cuts = self.config.resolver == "enforce" and possible
         return {
             "starts": False, "refusal": None, **shown, "withoutCuts": waiting,
             "earliestStart": format_time(at_ms) if cuts else waiting,
         }  # fmt: skip
-
-    def _room_at(self, gang: Gang, at_ms: int) -> str | None:
-        free_ms = free_at(self._projection, gang, self._now())
-        return None if free_ms is None else format_time(max(free_ms, at_ms))
 
     def _forecast(self, case: Case, world: Projection | None = None) -> dict[str, Any]:
         """Who would give way, by rule, and who might, with which odds; in clear."""
