@@ -108,6 +108,22 @@ def test_only_those_of_the_owner_see_commands_and_output(server: Running) -> Non
     assert mine["spec"]["env"] == {"KEY": "hush"}
 
 
+def test_why_a_command_did_not_start_is_told_to_its_own(server: Running) -> None:
+    """The reason names the program, or the file of a secret; others learn the code alone."""
+    server.apply(run("astray", command=["/opt/hush/tool"]))
+    bob, ada = server.token("bob", "team-b"), server.token("ada", "team-a")
+    server.ended("astray")
+    paths = ("/v1/objects/Run/astray", "/v1/objects/Run", "/v1/explain/Run/astray",
+             "/v1/events?limit=1000")  # fmt: skip
+    for path in paths:
+        assert b"/opt/hush" in server.send("GET", path, tcp=True, token=ada).data, path
+    for how in ({"tcp": True}, {"tcp": True, "token": bob}):
+        for path in paths:
+            assert b"hush" not in server.send("GET", path, **how).data, path
+        found = server.ok("GET", "/v1/objects/Run/astray", **how)["status"]
+        assert found["message"] == "the command ended with 127"
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -185,8 +201,10 @@ def test_the_kernel_says_who_is_at_the_socket(server: Running) -> None:
     me = json.loads(ask("GET", "/v1/whoami")[1])
     assert (me["admin"], me["owners"], me["anonymous"]) == (False, [], False)
     assert ask("PUT", "/v1/objects/Run/n", run("n"))[0] == 403
+    assert ask("POST", "/v1/tokens", {})[0] == 403, "who may only look writes nothing"
     server.ok("PUT", f"/v1/users/{me['user']}", {"owners": ["team-a"]})
     assert ask("PUT", "/v1/objects/Run/n", run("n"))[0] == 200
+    assert ask("POST", "/v1/tokens", {})[0] == 200
     assert ask("PUT", "/v1/objects/Node/n", {})[0] == 422
     assert ask("GET", "/v1/users")[0] == 403
     assert server.ok("GET", "/v1/whoami")["admin"]

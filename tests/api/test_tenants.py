@@ -170,3 +170,20 @@ def test_a_revoked_token_hears_nothing_more(server: Running) -> None:
         assert stream.read() == b"", "it ended, and said nothing more"
     server.ok("POST", "/v1/objects/Run/talk/actions/cancel")
     assert server.ended("talk")["reason"] == "Cancelled"
+
+
+def test_a_name_that_others_used_tells_nothing_of_them(server: Running, tenant: str) -> None:
+    """A run is more than its name: what another one of that name said and did stays its owner's."""
+    server.apply(run("reused", OTHERS, command=["echo", "hush"]))
+    server.ended("reused")
+    assert server.send("GET", "/v1/runs/reused/logs").data == b"hush\n"
+    server.ok("DELETE", "/v1/objects/Run/reused")
+    before = server.ok("GET", "/v1/head")["size"]
+    server.apply(run("reused", OWN, gpus=99))  # waits, and has said nothing
+    reply = server.send("GET", "/v1/runs/reused/logs", tcp=True, token=tenant)
+    assert (reply.status, reply.data) == (200, b"")
+    events = server.ok("GET", "/v1/events?limit=1000")["items"]
+    about = [each for each in events if each["object"] == {"kind": "Run", "name": "reused"}]
+    owners = {each["owner"] for each in about if each["seq"] <= before}
+    assert owners <= {None, OTHERS}
+    assert [each for each in about if each["owner"] == OWN]

@@ -94,9 +94,6 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
             f"what single runs used before {format_time(known_ms)} was moved to an archive; ask "
             "since then, or by owner, budget or envelope",
         )
-    owners = {
-        each["metadata"]["name"]: each["spec"]["owner"] for each in service.plane.list("Budget")
-    }
     # Before the walk: a lease that closes meanwhile is then counted twice, so it is passed over.
     accruing = service.plane.accruals()
     still_open = {each["lease"] for each in accruing}
@@ -108,8 +105,7 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
             yield {
                 **part, "owner": body["owner"], "run": run_of(body["lease"]),
                 "budget": body["budget"], "envelope": body["envelope"],
-                "borrowed": body["borrowed"],
-                "payer": owners.get(body["budget"], body["budget"]),
+                "borrowed": body["borrowed"], "payer": body.get("payer", body["budget"]),
             }  # fmt: skip
     yield from accruing
 

@@ -7,6 +7,7 @@ anything is read, so that neither DNS rebinding nor a form posted from elsewhere
 
 import os
 import pwd
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +15,8 @@ from starlette.requests import Request
 
 from fairlead.api.access import Access
 from fairlead.engine.gpu import Author, Forbidden
+
+NAMES_KEPT_S = 10
 
 
 class Unauthenticated(Exception):  # noqa: N818 - an expected no
@@ -74,9 +77,14 @@ def _bearer(request: Request) -> str | None:
     return token.strip()
 
 
-@lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
     """The name of a user of this machine, or the number where there is none."""
+    return _name_at(uid, int(time.monotonic()) // NAMES_KEPT_S)
+
+
+@lru_cache(maxsize=1024)
+def _name_at(uid: int, moment: int) -> str:
+    """Kept for a moment only: a number may come to be another user's."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -14,7 +14,15 @@ from fairlead.api.shapes import (
     ObjectList,
     Plan,
 )
-from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused
+from fairlead.engine.gpu import (
+    Applied,
+    Author,
+    Denied,
+    Forbidden,
+    NotFound,
+    Refused,
+    job_prefix,
+)
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
@@ -44,7 +52,14 @@ def seen_by(author: Author, document: dict[str, Any]) -> dict[str, Any]:
     if document["kind"] != "Run" or author.may_act_for(spec["owner"]):
         return document
     hidden = {key: value for key, value in _PRIVATE.items() if key in spec}
-    return {**document, "spec": {**spec, **hidden}}
+    status = document["status"]
+    told = {"exitReason": None, "message": untold(status["message"], status["exitReason"])}
+    return {**document, "spec": {**spec, **hidden}, "status": {**status, **told}}
+
+
+def untold(message: str, exit_reason: str | None) -> str:
+    """Without why a command could not be started: that names the program, files and variables."""
+    return message if exit_reason is None else message.removesuffix(f": {exit_reason}")
 
 
 def known_kind(call: Call, *, writable: bool = False) -> str:
@@ -167,7 +182,8 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
         run = service.plane.explain("Run", lease["spec"]["run"])
     except NotFound:
         return {"object": lease}
-    if f".{run['object']['metadata']['uid'][:8]}." not in name:
+    metadata = run["object"]["metadata"]
+    if not name.startswith(job_prefix(metadata["name"], metadata["uid"])):
         return {"object": lease}  # another run that has its name by now
     return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
 

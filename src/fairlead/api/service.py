@@ -56,8 +56,8 @@ class Service:
     plane: ControlPlane
     ledger: Ledger
     access: Access
-    log_parts: Callable[[str], list[Path]]
-    """Where a run's output is kept, oldest part first."""
+    log_parts: Callable[[str, str], list[Path]]
+    """Where a run's output is kept, oldest part first; of jobs whose ids begin like this."""
     now_ms: Callable[[], int]
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it, and the loop takes a turn at once."""

@@ -11,11 +11,12 @@ from starlette.responses import Response, StreamingResponse
 
 from fairlead.api.endpoint import Call, Endpoint
 from fairlead.api.gate import Unauthenticated
+from fairlead.api.objects import untold
 from fairlead.api.output import Output
 from fairlead.api.queries import EventsQuery, LogsQuery, WatchQuery
 from fairlead.api.service import Service
 from fairlead.api.shapes import Event, Events
-from fairlead.engine.gpu import Forbidden, NotFound
+from fairlead.engine.gpu import Author, Forbidden, NotFound, job_prefix
 from fairlead.schema.border import BadInput
 
 BATCH = 200
@@ -28,7 +29,7 @@ async def events(service: Service, call: Call) -> Response:
     query = call.query
     if query.wait_s:
         await service.bell.above(query.after, query.wait_s)
-    found = await run_in_threadpool(_read, service, query.after, query.limit)
+    found = await run_in_threadpool(_read, service, call.author, query.after, query.limit)
     following = found[-1]["seq"] if found else query.after
     return _json({"items": found, "next": following})
 
@@ -40,7 +41,7 @@ async def watch(service: Service, call: Call) -> Response:
     # A browser that was cut off asks for the same address, and says what it heard last.
     after = _resumed(call.request.headers.get("last-event-id"), after)
     media = "text/event-stream" if sse else "application/x-ndjson"
-    lines = _lines(service, after, call.query.limit, sse=sse)
+    lines = _lines(service, call.author, after, call.query.limit, sse=sse)
     return StreamingResponse(lines, media_type=media, headers={"Cache-Control": "no-store"})
 
 
@@ -53,21 +54,25 @@ def _resumed(given: str | None, otherwise: int) -> int:
     return int(given)
 
 
-def _read(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
-    """Events without what only the server needs of them."""
+def _read(service: Service, author: Author, after: int, limit: int) -> list[dict[str, Any]]:
+    """Events without what only the server, or those who act for the owner, need of them."""
     found = service.plane.events(after, limit)
     for event in found:
-        event["body"].pop("digest", None)
+        body, reason = event["body"], event["body"].get("exit_reason")
+        body.pop("digest", None)
+        if reason is not None and not author.may_act_for(event["owner"] or ""):
+            event["message"] = body["message"] = untold(event["message"], reason)
+            body["exit_reason"] = None
     return found
 
 
 async def _lines(
-    service: Service, after: int, limit: int | None, *, sse: bool
+    service: Service, author: Author, after: int, limit: int | None, *, sse: bool
 ) -> AsyncIterator[bytes]:
     left = limit
     yield b": fairlead\n\n" if sse else b""
     while not service.bell.closed:
-        found = await run_in_threadpool(_read, service, after, BATCH)
+        found = await run_in_threadpool(_read, service, author, after, BATCH)
         for event in found[:left]:
             after = event["seq"]
             text = msgspec.json.encode(event)
@@ -90,17 +95,20 @@ async def logs(service: Service, call: Call) -> Response:
     owner = found["spec"]["owner"]
     if not call.author.may_act_for(owner):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
-    lines = _output(service, call, name, owner)
+    lines = _output(service, call, found)
     return StreamingResponse(lines, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
-async def _output(service: Service, call: Call, name: str, owner: str) -> AsyncIterator[bytes]:
+async def _output(service: Service, call: Call, run: dict[str, Any]) -> AsyncIterator[bytes]:
     query: LogsQuery = call.query
+    name, uid, owner = run["metadata"]["name"], run["metadata"]["uid"], run["spec"]["owner"]
     yield b""
-    with closing(Output(lambda: service.log_parts(name), query.tail)) as reader:
+    # Of this run alone: one that had the name before may have been somebody else's.
+    jobs = job_prefix(name, uid)
+    with closing(Output(lambda: service.log_parts(name, jobs), query.tail)) as reader:
         while True:
             # Asked before reading: what was written before it ended is then surely read.
-            over = not query.follow or await run_in_threadpool(_ended, service, name)
+            over = not query.follow or await run_in_threadpool(_ended, service, name, uid)
             async for chunk in iterate_in_threadpool(reader.chunks()):
                 yield chunk
             if over or service.bell.closed or not _may_still_read(call, owner):
@@ -116,9 +124,11 @@ def _may_still_read(call: Call, owner: str) -> bool:
         return False
 
 
-def _ended(service: Service, name: str) -> bool:
+def _ended(service: Service, name: str, uid: str) -> bool:
     found = service.plane.get("Run", name)
-    return found is None or found["status"]["phase"] in ("Completed", "Failed")
+    if found is None or found["metadata"]["uid"] != uid:
+        return True
+    return found["status"]["phase"] in ("Completed", "Failed")
 
 
 def _json(value: Any) -> Response:

@@ -141,6 +141,9 @@ def create_token(service: Service, call: Call) -> dict[str, Any]:
     user = call.body.user or call.author.user
     if user != call.author.user and not call.author.admin:
         raise Forbidden(f"{call.author.user} may not make tokens for {user!r}")
+    if not (call.author.admin or call.author.owners):
+        # It would open nothing; and whoever may only look must not fill the ledger.
+        raise Forbidden(f"{user} acts for no owner, and needs no token")
     return service.access.create_token(
         user, call.body.note, author=call.author.user, dry_run=call.query.dry_run
     )

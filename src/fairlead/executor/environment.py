@@ -7,10 +7,9 @@ they are read from their files by the command's own process (`launch`).
 from collections.abc import Iterable, Mapping
 
 from fairlead.executor.users import User
-from fairlead.ports.executor import Job
+from fairlead.ports.executor import RESERVED_ENV, Job
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_RESERVED = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 class BadVariable(Exception):  # noqa: N818 - it names the refusal
@@ -38,7 +37,7 @@ def check(name: str) -> None:
     """Refuse what would not survive the exec, or would contradict the lease."""
     if not name or "=" in name or "\0" in name:
         raise BadVariable(f"{name!r} is no name of a variable")
-    if name.startswith(_RESERVED):
+    if name.startswith(RESERVED_ENV):
         raise BadVariable(f"{name} is set by Fairlead from the lease")
 
 

@@ -142,11 +142,13 @@ class LocalExecutor:
                 self._mend(folder)
             return {name for name, folder in self._open.items() if folder.exit is None}
 
-    def log_parts(self, run: str) -> list[Path]:
+    def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; nothing before its start."""
         with self._mutex, _disk(f"find the output of {run}"):
             folder = self._newest(run)
-            return [] if folder is None else folder.log_parts()
+            if folder is None or not folder.id.startswith(jobs):
+                return []
+            return folder.log_parts()
 
     def _newest(self, run: str) -> JobFolder | None:
         newest = durable.read(str(self._runs / key(run)))

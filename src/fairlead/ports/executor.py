@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+RESERVED_ENV = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+"""Beginnings of variables that a job is given from its lease, and nobody else can give it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -99,9 +102,11 @@ class Executor(Protocol):
         """Ids of the jobs (not runs) that have started and not ended."""
         ...
 
-    def log_parts(self, run: str) -> list[Path]:
+    def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; the last part may grow.
 
         A part that is full is put aside under another name, as the same file; older ones go.
+        `jobs`: what the ids of the run's jobs begin with. Another run that had the name before
+        may have been somebody else's, and what it said is not this one's.
         """
         ...

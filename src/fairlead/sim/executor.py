@@ -176,10 +176,10 @@ class SimExecutor:
         """Ids of the jobs that have started and not ended."""
         return {name for name, each in self._machine.processes.items() if each.exit is None}
 
-    def log_parts(self, run: str) -> list[Path]:
+    def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """A file with the newest output of a run; none without a folder, or before its start."""
         started = [each for each in self._machine.processes.values() if each.job.run == run]
-        if not started or self._folder is None:
+        if not started or self._folder is None or not started[-1].job.id.startswith(jobs):
             return []
         newest = started[-1]
         path = self._folder / f"{newest.job.id.replace('/', '_')}.log"

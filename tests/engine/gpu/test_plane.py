@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.engine.gpu import Author, Conflict, Forbidden, NotFound, Refused
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -213,6 +214,31 @@ def test_a_malleable_run_starts_at_the_width_that_is_paid_and_placed(world: Worl
     world.apply(run("s", gpus=8, malleable=shape))
     world.turn()
     assert world.status("Run", "s")["reason"] == "NoDevices"
+
+
+def test_a_width_that_no_devices_are_free_for_is_not_tried(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything from 1 to 100 000 wide, on 5 devices: one tenant must not hold up all others."""
+    tried = []
+
+    def counted(nodes: list[Node], gang: Gang) -> Placement:
+        tried.append(gang.gpus)
+        return place(nodes, gang)
+
+    monkeypatch.setattr("fairlead.engine.gpu.admit.place", counted)
+    world.apply(budget("a", "a", envelope(concurrency=100_000)), node("n1", 3), node("n2", 2))
+    world.apply(run("r", gpus=100_000, malleable={"minTotalGPUs": 1}))
+    world.turn()
+    assert world.status("Run", "r")["width"] == 5
+    assert tried == [100_000, 5]
+
+
+def test_a_variable_that_the_lease_decides_is_refused(world: World) -> None:
+    """At once and by name, not when it starts."""
+    for name in ("CUDA_VISIBLE_DEVICES", "FAIRLEAD_JOB"):
+        with pytest.raises(BadInput, match=f"spec.env.{name}: is set by Fairlead"):
+            world.apply(run("r", env={name: "0"}))
 
 
 def test_spares_are_paid_like_the_rest(world: World) -> None:

@@ -182,6 +182,32 @@ def test_tables() -> None:
     assert world.plane.owes()[0]["lender"] == "s", "a debt outlives its budget"
 
 
+def test_who_paid_is_who_had_the_budget_then() -> None:
+    """A budget that changes hands, or goes, takes no debt and no bill of the past with it."""
+    world = World()
+    loan = {"allowBorrow": True, "sponsors": ["s", "t"]}
+    lent = envelope(lending={"allow": True, "to": ["*"]})
+    world.apply(budget("shared", "s", lent), node(), run("r", gpus=2, funding=loan))
+    world.turn()
+    world.turn(1)
+    world.apply(budget("shared", "t", lent))
+    assert [(row["lender"], row["gpu_hours"]) for row in world.plane.owes()] == [("s", 2.0)]
+    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.apply(run("q", gpus=1, funding=loan))
+    world.turn()
+    world.turn(1)
+    world.plane.act("Run", "q", "cancel", author=ADMIN)
+    for _ in range(2):
+        assert [(row["lender"], row["gpu_hours"]) for row in world.plane.owes()] == [
+            ("s", 2.0), ("t", 1.0),
+        ]  # fmt: skip
+        assert [row["payer"] for row in world.plane.charges()] == ["s", "t"]
+        world.plane.delete("Budget", "shared", author=ADMIN)
+        world.apply(budget("shared", "u"))
+    payers = [entry.body["payer"] for entry in world.log if entry.kind == "charge.post"]
+    assert payers == ["s", "t"]
+
+
 def test_explain() -> None:
     """The decisions behind a run, the leases behind a budget, the runs on a node."""
     world = World()

@@ -1,5 +1,6 @@
 """The store against a dictionary, with restarts, checkpoints and a second replica at any moment."""
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
@@ -166,6 +167,17 @@ class StoreModel(RuleBasedStateMachine):
                     assert sum(parts) == statement.granted_ms
         for state in projection.runs.values():
             assert not (state.phase.ended and state.leases)
+
+    @invariant()
+    def what_is_kept_beside_the_objects_agrees_with_them(self) -> None:
+        """Live runs, runs by owner, objects by kind: never a walk over history, and never stale."""
+        projection = self.world.plane._projection
+        runs = projection.runs.items()
+        assert projection.live == {name: each for name, each in runs if not each.phase.ended}
+        assert projection.run_owners == Counter(projection.run_spec(name).owner for name, _ in runs)
+        for kind in ("Budget", "Run", "Node"):
+            found = [each.name for each in projection.of_kind(kind)]
+            assert found == sorted(name for of, name in projection.objects if of == kind)
 
     @invariant()
     def what_was_charged_stays_charged(self) -> None:

@@ -90,7 +90,7 @@ class FakeExecutor:
     def running(self) -> set[str]:
         return set(self.jobs) - self.ended
 
-    def log_parts(self, run: str) -> list[Path]:
+    def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         return []
 
 

@@ -3,7 +3,7 @@
 from fairlead.engine.gpu.control import Config
 from fairlead.engine.gpu.plane import ControlPlane
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import Phase
+from fairlead.engine.gpu.state import Phase, job_prefix
 from fairlead.engine.gpu.values import (
     Applied,
     Author,
@@ -26,4 +26,5 @@ __all__ = [
     "Phase",
     "Projection",
     "Refused",
+    "job_prefix",
 ]

@@ -55,11 +55,19 @@ def consider(projection: Projection, spec: RunSpec, now_ms: int) -> Verdict:
         first = first or verdict
         if verdict.starts:
             return verdict
-        width = output["gpus"] - (request.step_gpus or 0)
-        if request.min_gpus is None or width < request.min_gpus:
+        least, step = request.min_gpus, request.step_gpus or 1
+        if least is None:
+            return first
+        # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
+        width = min(output["gpus"] - step, least + (_free(nodes, spec) - least) // step * step)
+        if width < least:
             return first
         request = replace(request, gpus=width)
         output = fund(book, request, now_ms)
+
+
+def _free(nodes: list[Node], spec: RunSpec) -> int:
+    return sum(len(each.free) for each in nodes if each.flavor == spec.flavor and not each.cordoned)
 
 
 def _placed(spec: RunSpec, request: Request, output: dict[str, Any], nodes: list[Node]) -> Verdict:

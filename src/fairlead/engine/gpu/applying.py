@@ -16,6 +16,7 @@ from fairlead.engine.gpu.admit import consider
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.values import Author, Conflict, Denied, Forbidden, Refused
+from fairlead.ports.executor import RESERVED_ENV
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import (
@@ -221,6 +222,8 @@ def _check(
         if before is not None:
             kept = {envelope.name for envelope in given.spec.envelopes}
             _refuse_used_payers(projection, name, keeping=kept)
+    elif isinstance(given, RunManifest) and before is None:
+        _check_variables(given)
     elif isinstance(given, RunManifest) and before is not None:
         for key, value in spec_document(given.spec).items():
             if key not in RUN_MUTABLE and before.document[key] != value:
@@ -233,6 +236,14 @@ def _check(
             given.spec.devices <= max(taken) or given.spec.flavor != before.document["flavor"]
         ):
             raise Refused("DeviceInUse", f"node {name!r} has leased devices; drain it first")
+
+
+def _check_variables(given: RunManifest) -> None:
+    """What the lease decides is refused here, not after admission by the executor."""
+    for where, names in (("env", given.spec.env), ("secretEnv", given.spec.secret_env)):
+        for name in sorted(names):
+            if name.startswith(RESERVED_ENV):
+                raise BadInput(f"spec.{where}.{name}", "is set by Fairlead from the lease")
 
 
 def _check_reservation(

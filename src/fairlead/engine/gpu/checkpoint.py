@@ -17,7 +17,7 @@ from fairlead.schema.objects import read_spec, to_budget
 from fairlead.schema.specs import BudgetSpec, ReservationSpec
 
 NAME = "gpu.control"
-VERSION = 1
+VERSION = 2
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _State(msgspec.Struct, frozen=True):
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
     conditions: list[tuple[tuple[str, str], Condition]]
-    charges: list[tuple[tuple[int, str, str, str, bool], list[int]]]
+    charges: list[tuple[tuple[int, str, str, str, str, bool], list[int]]]
     plans: dict[str, int]
     denied: list[tuple[tuple[str, str], int]]
     posted: list[tuple[tuple[str, str], int]]
@@ -83,16 +83,20 @@ def restore(data: bytes) -> Projection:
     projection.seq, projection.time_ms = state.seq, state.time_ms
     for each in state.objects:
         spec = read_spec(each.kind, each.document)
-        projection.objects[each.kind, each.name] = Stored(
-            each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
-            each.labels, spec, each.document, each.user,
+        projection.put(
+            Stored(
+                each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
+                each.labels, spec, each.document, each.user,
+            )
         )  # fmt: skip
         if isinstance(spec, BudgetSpec):
             projection.budgets[each.name] = to_budget(each.name, spec)
         elif isinstance(spec, ReservationSpec):
             projection.reserved[spec.run] = each.name
     projection.runs.update(state.runs)
-    for run in state.runs.values():
+    for name, run in state.runs.items():
+        if not run.phase.ended:
+            projection.live[name] = run
         for lease in run.leases.values():
             projection.adopt(lease)
     projection.closed.extend(state.closed)

@@ -112,7 +112,7 @@ def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
     if not any(envelope.lending.to for envelope in budget.envelopes):
         return
     owners = {other.owner for other in projection.budgets.values() if other.name != budget.name}
-    owners |= {projection.run_spec(name).owner for name in projection.runs}
+    owners |= projection.run_owners.keys()
     owners.discard(budget.owner)
     for envelope in budget.envelopes:
         for entry in envelope.lending.to:

@@ -54,11 +54,11 @@ class Effects(Core):
         ):
             return
         self._missing.clear()
-        wanted = {state.job for state in self._projection.runs.values() if state.job is not None}
+        wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
             self._try(run, lambda run=run: executor.stop(run, 0))  # type: ignore[misc]
-        for name, state in sorted(self._projection.runs.items()):
+        for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self._has_process(name):
                 self._drive(executor, name, state, running, running - wanted)
 

@@ -31,7 +31,7 @@ def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
         "kind": entry.kind,
         "author": entry.author,
         "object": about,
-        "owner": _owner(projection, about, body),
+        "owner": _owner(projection, about, entry),
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
         "message": body.get("message") or _resolve_message(entry),
         "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
@@ -71,14 +71,15 @@ def gap_document(*, after: int, last: int, time_ms: int) -> dict[str, Any]:
     }
 
 
-def _owner(
-    projection: Projection, about: dict[str, Any] | None, body: dict[str, Any]
-) -> str | None:
+def _owner(projection: Projection, about: dict[str, Any] | None, entry: Entry) -> str | None:
     """Whose event it is; None when the object is gone or is nobody's."""
+    body = entry.body
     if isinstance(body.get("spec"), dict):
         found = body["spec"].get("owner")
         return found if isinstance(found, str) else None
     if isinstance(body.get("owner"), str):
         return str(body["owner"])
     stored = None if about is None else projection.get(about["kind"], about["name"])
-    return None if stored is None else projection.owner_of(stored)
+    if stored is None or entry.time_ms < stored.created_ms:
+        return None  # gone; or another one has its name by now, and may be somebody else's
+    return projection.owner_of(stored)

@@ -211,7 +211,7 @@ class ControlPlane(OutcomeReports, Reports):
         """Exits of commands, and runs without one whose time is over, in order of time."""
         exits = self._poll()
         endings = [(each.time_ms, each.run, each) for each in exits]
-        for name, state in self._projection.runs.items():
+        for name, state in self._projection.live.items():
             until_ms = self._virtual_end(name, state)
             if until_ms is not None and until_ms <= now_ms:
                 endings.append((until_ms, name, None))  # type: ignore[arg-type]

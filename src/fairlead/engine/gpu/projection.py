@@ -15,14 +15,21 @@ from fairlead.core.gpu.place import Node
 from fairlead.core.invariant import require
 from fairlead.engine.gpu.resolver import fold as resolving
 from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
-from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
+from fairlead.engine.gpu.state import (
+    Condition,
+    LeaseFact,
+    Phase,
+    RunState,
+    Stored,
+    job_prefix,
+)
 from fairlead.ports.ledger import Entry
 from fairlead.schema.objects import read_spec, to_budget, to_node
 from fairlead.schema.specs import BudgetSpec, NodeSpec, ReservationSpec, RunSpec
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
-DayKey = tuple[int, str, str, str, bool]
-"""(UTC day, owner, budget, envelope, borrowed)."""
+DayKey = tuple[int, str, str, str, str, bool]
+"""(UTC day, owner, payer, budget, envelope, borrowed)."""
 
 
 class Projection:
@@ -33,6 +40,10 @@ class Projection:
         self.time_ms = 0
         self.objects: dict[tuple[str, str], Stored] = {}
         self.runs: dict[str, RunState] = {}
+        self.live: dict[str, RunState] = {}
+        """Those of them that have not ended: a turn looks at these, and not at history."""
+        self.run_owners: dict[str, int] = {}
+        """How many runs each owner has."""
         self.leases: dict[str, LeaseFact] = {}
         self.closed: deque[LeaseFact] = deque(maxlen=CLOSED_KEPT)
         self.accounts = Accounts()
@@ -50,6 +61,8 @@ class Projection:
         self.resolver = ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
+        self._names: dict[str, set[str]] = {}
+        """Of the objects of each kind."""
         self._book: Book | None = None
         self._nodes: list[Node] | None = None
 
@@ -71,8 +84,8 @@ class Projection:
 
     def of_kind(self, kind: str) -> Iterator[Stored]:
         """All objects of a kind, by name."""
-        for key in sorted(key for key in self.objects if key[0] == kind):
-            yield self.objects[key]
+        for name in sorted(self._names.get(kind, ())):
+            yield self.objects[kind, name]
 
     def book(self, now_ms: int) -> Book:
         """Budgets and usage for covering requests; the family graph is kept between edits."""
@@ -98,7 +111,7 @@ class Projection:
         """Runs that wait, in order of submission and then name."""
         waiting = [
             (state.submitted_seq, name)
-            for name, state in self.runs.items()
+            for name, state in self.live.items()
             if state.phase is Phase.PENDING and self.is_pending(name)
         ]
         return [name for _, name in sorted(waiting)]
@@ -132,11 +145,31 @@ class Projection:
     def next_job(self, name: str) -> str:
         """The plan id of a run's next start; another run of the same name has another uid."""
         uid, attempt = self.objects["Run", name].uid, self.runs[name].attempt
-        return f"{name}.{uid[:8]}.{attempt + 1}"
+        return f"{job_prefix(name, uid)}{attempt + 1}"
 
     def is_funded(self, lease_id: str) -> bool:
         """Whether an open lease is paid for."""
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
+
+    def put(self, stored: Stored) -> None:
+        """An object as it is from now on."""
+        key = (stored.kind, stored.name)
+        if key not in self.objects and isinstance(stored.spec, RunSpec):
+            owner = stored.spec.owner
+            self.run_owners[owner] = self.run_owners.get(owner, 0) + 1
+        self.objects[key] = stored
+        self._names.setdefault(stored.kind, set()).add(stored.name)
+
+    def _drop(self, kind: str, name: str) -> None:
+        stored = self.objects.pop((kind, name))
+        self._names[kind].discard(name)
+        if isinstance(stored.spec, RunSpec):
+            owner = stored.spec.owner
+            self.run_owners[owner] -= 1
+            if not self.run_owners[owner]:
+                del self.run_owners[owner]
+            del self.runs[name]
+            self.live.pop(name, None)
 
     def adopt(self, fact: LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
@@ -154,10 +187,12 @@ class Projection:
         kind, name = body["kind"], body["name"]
         before = self.objects.get((kind, name))
         spec = read_spec(kind, body["spec"])
-        self.objects[kind, name] = Stored(
-            kind, name, body["uid"], body["generation"], entry.seq,
-            entry.time_ms if before is None else before.created_ms, body["labels"], spec,
-            body["spec"], entry.author if before is None else before.user,
+        self.put(
+            Stored(
+                kind, name, body["uid"], body["generation"], entry.seq,
+                entry.time_ms if before is None else before.created_ms, body["labels"], spec,
+                body["spec"], entry.author if before is None else before.user,
+            )
         )  # fmt: skip
         self._nodes = None
         if isinstance(spec, BudgetSpec):
@@ -165,7 +200,8 @@ class Projection:
             self.accounts.define(self.budgets[name], entry.time_ms)
             self._book = None
         elif isinstance(spec, RunSpec) and before is None:
-            self.runs[name] = RunState(submitted_seq=entry.seq, since_ms=entry.time_ms)
+            state = RunState(submitted_seq=entry.seq, since_ms=entry.time_ms)
+            self.runs[name] = self.live[name] = state
         elif isinstance(spec, ReservationSpec) and before is None:
             self.reserved[spec.run] = name
             self.resolver.reservations[name] = Reservation(since_ms=entry.time_ms)
@@ -173,11 +209,9 @@ class Projection:
 
     def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
         kind, name = body["kind"], body["name"]
-        del self.objects[kind, name]
+        self._drop(kind, name)
         self._nodes = None
-        if kind == "Run":
-            del self.runs[name]
-        elif kind == "Budget":
+        if kind == "Budget":
             del self.budgets[name]
             self._book = None
             for key in [key for key in self.conditions if key[0] == name]:
@@ -204,6 +238,7 @@ class Projection:
         if phase is not Phase.RUNNING:
             state.job, state.shrunk = None, False
         if phase.ended:
+            self.live.pop(body["run"], None)
             state.ended_ms = body["ended_ms"]
             state.exit_code, state.exit_signal = body.get("code"), body.get("signal")
             state.exit_reason = body.get("exit_reason")
@@ -227,6 +262,7 @@ class Projection:
             body["lease"], body["run"], body["owner"], body["role"], body["group"],
             tuple(body["slots"]), body["budget"], body["envelope"], body["borrowed"],
             body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
+            payer=self.budgets[body["budget"]].owner,
         )  # fmt: skip
         self.runs[fact.run].leases[fact.id] = fact
         self.resolver.world_seq = entry.seq
@@ -253,7 +289,7 @@ class Projection:
         payer = (fact.budget, fact.envelope)
         self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
         for part in charge.parts:
-            key = (part.day, fact.owner, *payer, fact.borrowed)
+            key = (part.day, fact.owner, fact.payer, *payer, fact.borrowed)
             sums = self.charges.setdefault(key, [0, 0])
             sums[0] += part.used_ms
             sums[1] += part.overdraft_ms

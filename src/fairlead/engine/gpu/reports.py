@@ -110,14 +110,12 @@ class Reports(Store):
         with self._lock:
             self._catch_up()
             sums: dict[tuple[str, str], list[int]] = {}
-            for (_, owner, budget, _, borrowed), (used_ms, _) in self._charges().items():
+            for (_, owner, payer, _, _, borrowed), (used_ms, _) in self._charges().items():
                 if borrowed:
-                    pair = sums.setdefault((owner, self._owner_of(budget)), [0, 0])
-                    pair[1] += used_ms
+                    sums.setdefault((owner, payer), [0, 0])[1] += used_ms
             for lease in self._projection.leases.values():
                 if lease.borrowed:
-                    pair = sums.setdefault((lease.owner, self._owner_of(lease.budget)), [0, 0])
-                    pair[0] += lease.gpus
+                    sums.setdefault((lease.owner, lease.payer), [0, 0])[0] += lease.gpus
             return [
                 {"borrower": borrower, "lender": lender, "gpus": gpus, "gpu_hours": hours(used_ms)}
                 for (borrower, lender), (gpus, used_ms) in sorted(sums.items())
@@ -129,13 +127,12 @@ class Reports(Store):
             self._catch_up()
             return [
                 {
-                    "day": day, "owner": owner, "payer": self._owner_of(budget), "budget": budget,
+                    "day": day, "owner": owner, "payer": payer, "budget": budget,
                     "envelope": envelope, "borrowed": borrowed, "used_ms": used_ms,
                     "overdraft_ms": overdraft_ms,
                 }
-                for (day, owner, budget, envelope, borrowed), (used_ms, overdraft_ms) in sorted(
-                    self._charges().items()
-                )
+                for (day, owner, payer, budget, envelope, borrowed), (used_ms, overdraft_ms)
+                in sorted(self._charges().items())
             ]  # fmt: skip
 
     def accruals(self) -> Rows:
@@ -145,7 +142,7 @@ class Reports(Store):
             return [
                 {
                     "lease": lease.id, "run": lease.run, "day": part.day, "owner": lease.owner,
-                    "payer": self._owner_of(lease.budget), "budget": lease.budget,
+                    "payer": lease.payer, "budget": lease.budget,
                     "envelope": lease.envelope, "borrowed": lease.borrowed,
                     "used_ms": part.used_ms, "overdraft_ms": part.overdraft_ms,
                 }
@@ -234,7 +231,9 @@ class Reports(Store):
         """Posted charges and the accrual of open leases up to now."""
         found = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
-            key = (part.day, lease.owner, lease.budget, lease.envelope, lease.borrowed)
+            key = (
+                part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed
+            )  # fmt: skip
             sums = found.setdefault(key, [0, 0])
             sums[0] += part.used_ms
             sums[1] += part.overdraft_ms
@@ -246,11 +245,6 @@ class Reports(Store):
             account = self._projection.accounts.of_lease(lease.id)
             for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
                 yield lease, part
-
-    def _owner_of(self, budget: str) -> str:
-        """The owner of a budget, or the budget's name when it is gone."""
-        found = self._projection.budgets.get(budget)
-        return budget if found is None else found.owner
 
 
 _GAUGES = {

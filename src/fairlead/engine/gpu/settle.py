@@ -36,6 +36,7 @@ def close_lease(
         "post",
         {
             **payer,
+            "payer": lease.payer,
             "owner": lease.owner,
             "borrowed": lease.borrowed,
             "used_ms": charge.used_ms,

@@ -40,6 +40,11 @@ class Stored:
     """Who created it."""
 
 
+def job_prefix(run: str, uid: str) -> str:
+    """What the ids of a run's jobs and leases begin with; no other run of its name shares it."""
+    return f"{run}.{uid[:8]}."
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseFact:
     """A lease: immutable facts at birth, and once, at its end, how it ended and what it cost."""
@@ -61,6 +66,8 @@ class LeaseFact:
     end_reason: str | None = None
     used_ms: int | None = None
     overdraft_ms: int | None = None
+    payer: str = ""
+    """The budget's owner when it began: whoever has the budget later did not pay for this."""
 
     @property
     def gpus(self) -> int:

@@ -118,7 +118,7 @@ def due_drafts(
     told: Callable[[str, Cut], bool],
 ) -> Iterator[Draft]:  # fmt: skip
     """Leases whose time has come. A process is told first, and has its grace."""
-    for run, state in sorted(projection.runs.items()):
+    for run, state in sorted(projection.live.items()):
         cut = state.cut
         if cut is None or state.phase is not Phase.RUNNING:
             continue
