@@ -108,6 +108,10 @@ def test_what_the_server_wrote_is_ignored() -> None:
         (manifest("Run", RUN, name="Bad Name"), "metadata.name"),
         (manifest("Run", RUN, name="a#1"), "metadata.name"),
         (manifest("Run", RUN, name="-a"), "metadata.name"),
+        (manifest("Run", RUN, name="a\n"), "metadata.name"),
+        (run(workingDirectory="data"), "spec.workingDirectory"),
+        (run(secretEnv={"A": {"file": "/f"}, "B": {"file": 1}}), "spec.secretEnv.B.file"),
+        (run(secretEnv={"A": {"file": "/f"}, "B": {}}), "spec.secretEnv.B.file"),
         (manifest("Run", {"owner": "a", "flavor": "H100"}), "spec.totalGPUs"),
         (run(totalGPUs=0), "spec.totalGPUs"),
         (run(totalGPUs=2.5), "spec.totalGPUs"),
@@ -162,6 +166,11 @@ def test_what_the_server_wrote_is_ignored() -> None:
                 {"name": "c", "flavor": "H100", "envelopes": ["gone"]}]}),
             "spec.aggregateCaps[0].envelopes[0]",
         ),
+        (
+            manifest("Budget", {"owner": "a", "envelopes": [ENVELOPE], "aggregateCaps": [
+                {"name": "c", "flavor": "A100", "envelopes": [ENVELOPE["name"]]}]}),
+            "spec.aggregateCaps[0].envelopes[0]",
+        ),
         (manifest("Node", {"flavor": "H100", "devices": 2000}), "spec.devices"),
     ],
 )  # fmt: skip
@@ -170,6 +179,25 @@ def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:
     with pytest.raises(BadInput) as refused:
         read_manifest(given)
     assert refused.value.path.startswith(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (manifest("Run", RUN, name="Train_1"),
+         'must be lower-case letters, digits, dots and dashes, a letter or digit at both ends, '
+         'got "Train_1"'),
+        (manifest("Run", RUN, name=""), 'must be a non-empty string, got ""'),
+        (manifest("Run", RUN, name="x" * 64), "must have at most 63 characters"),
+        (run(owner="x" * 254), "must have at most 253 characters"),
+        (run(secretEnv={"A": "the secret itself"}), "must be an object, got "),
+    ],
+)  # fmt: skip
+def test_the_message_says_what_would_be_right(given: Any, said: str) -> None:
+    """Not only where, but what is wrong there."""
+    with pytest.raises(BadInput) as refused:
+        read_manifest(given)
+    assert refused.value.message.startswith(said)
 
 
 @pytest.mark.parametrize(

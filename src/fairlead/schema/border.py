@@ -147,41 +147,51 @@ def _explain(text: str, document: Any, shape: type) -> BadInput:
     match = _AT.match(text)
     what = match["what"] if match else text
     where = ((match["path"] if match else None) or "$").removeprefix("$")
-    path = where.removeprefix(".")
+    path, value, kind = _look_up(where, document, shape)
     field = _FIELD.match(what)
     if field:
         at = f"{path}.{field['name']}" if path else field["name"]
         known = field["how"] == "missing required"
         return BadInput(at, "is required" if known else "is not a known field")
-    value, kind, key = _look_up(where, document, shape)
-    if key is not None:
-        path = path.removesuffix("[...]") + f".{key}"
     return BadInput(path or "$", f"{_expectation(kind, what)}, got {_shown(value)}")
 
 
-def _look_up(
-    where: str, document: Any, shape: type
-) -> tuple[Any, inspect.Type | None, str | None]:  # fmt: skip
-    """The value at a path, the type that was expected there, and the key the path leaves out."""
-    value: Any = document
+def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.Type | None]:
+    """What stands at msgspec's path: ours, the value there and the type that was expected."""
+    path, value = "", document
     kind: inspect.Type | None = inspect.type_info(shape)
     for step in _STEP.finditer(where):
         name, index = step.group(1), step.group(2)
         kind = _without_null(kind)
         if name is not None:
+            path += f".{name}"
             value = value.get(name) if isinstance(value, dict) else None
             fields = kind.fields if isinstance(kind, inspect.StructType) else ()
             kind = next((f.type for f in fields if f.encode_name == name), None)
         elif index is not None:
+            path += f"[{index}]"
             value = value[int(index)]
             kind = kind.item_type if isinstance(kind, inspect.ListType) else None
-        elif isinstance(kind, inspect.DictType) and isinstance(kind.value_type, inspect.StrType):
-            # msgspec does not name the key of a free-form object: it is the first of the wrong type
-            key = next(key for key, member in value.items() if not isinstance(member, str))
-            return value[key], kind.value_type, key
         else:
-            return value, None, None
-    return value, _without_null(kind), None
+            inside = _without_null(kind.value_type if isinstance(kind, inspect.DictType) else None)
+            key = _culprit(value, inside)
+            if key is None:
+                return path.removeprefix(".") + "[...]", value, None
+            path, value, kind = f"{path}.{key}", value[key], inside
+    return path.removeprefix("."), value, kind
+
+
+def _culprit(members: Any, kind: inspect.Type | None) -> str | None:
+    """msgspec does not name the key of a free-form object: the first that does not convert."""
+    wanted: Any = str if isinstance(kind, inspect.StrType) else None
+    if isinstance(kind, inspect.StructType):
+        wanted = kind.cls
+    for key, member in members.items() if wanted is not None else ():
+        try:
+            msgspec.convert(member, wanted)
+        except msgspec.ValidationError:
+            return str(key)
+    return None
 
 
 def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
@@ -194,7 +204,23 @@ def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
     return kind
 
 
-def _expectation(kind: inspect.Type | None, what: str) -> str:
+def _description(kind: inspect.Type | None) -> str | None:
+    """What a type says of itself in words."""
+    while isinstance(kind, inspect.Metadata):
+        words = (kind.extra_json_schema or {}).get("description")
+        if words is not None:
+            return str(words)
+        kind = kind.type
+    return None
+
+
+def _expectation(described: inspect.Type | None, what: str) -> str:
+    kind = _without_null(described)
+    if isinstance(kind, inspect.StrType) and "regex" in what:
+        return f"must be {_description(described) or f'of the form {kind.pattern}'}"
+    if isinstance(kind, inspect.StrType | inspect.ListType) and "of length <=" in what:
+        things = "characters" if isinstance(kind, inspect.StrType) else "items"
+        return f"must have at most {kind.max_length} {things}"
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return f"must be {_range(kind)}"
     if isinstance(kind, inspect.EnumType):

@@ -113,6 +113,7 @@ def read_manifest(value: Any) -> Manifest:
     manifest = check_shape(value, SHAPES[head.kind])
     if isinstance(manifest, BudgetManifest):
         to_budget(manifest.metadata.name, manifest.spec)
+        _check_caps(manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
     elif isinstance(manifest, ReservationManifest):
@@ -192,6 +193,16 @@ def parse_duration(text: str, path: str) -> int:
     return total
 
 
+def _check_caps(spec: BudgetSpec) -> None:
+    """A cap of another flavor than its envelopes would look like one, and cap nothing."""
+    flavors = {envelope.name: envelope.flavor for envelope in spec.envelopes}
+    for i, cap in enumerate(spec.aggregate_caps):
+        for j, name in enumerate(cap.envelopes):
+            if flavors[name] != cap.flavor:
+                path = f"spec.aggregateCaps[{i}].envelopes[{j}]"
+                raise BadInput(path, f"is an envelope of {flavors[name]}, not of {cap.flavor}")
+
+
 def _check_run(spec: RunSpec) -> None:
     to_request(spec)
     per_group, spares = spec.group_gpus, spec.spares_per_group
@@ -217,6 +228,8 @@ def _check_run(spec: RunSpec) -> None:
     grace_ms(spec, 0)
     if any(not part for part in spec.command[:1]):
         raise BadInput("spec.command[0]", "must be a program")
+    if not (spec.working_directory or "/").startswith("/"):
+        raise BadInput("spec.workingDirectory", f"must be absolute, got {spec.working_directory!r}")
 
 
 def grace_ms(spec: RunSpec, otherwise_ms: int) -> int:
