@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.api.server import Listen, _unix
+from fairlead.ports.faults import PermanentFault
 from tests.api.servers import short_folder
 
 CONNECT = """
@@ -62,3 +63,13 @@ def test_up_takes_a_group_and_a_mode() -> None:
     ):
         done = up(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_file_that_is_no_socket_is_left_alone() -> None:
+    """A path that was mistyped costs nobody a file."""
+    with short_folder() as folder:
+        path = folder / "thesis.txt"
+        path.write_text("precious")
+        with pytest.raises(PermanentFault, match="is no socket"):
+            _unix(Listen(path, None))
+        assert path.read_text() == "precious"

@@ -117,6 +117,8 @@ def _unix(listen: Listen) -> socket.socket:
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if listen.socket.exists():
+            if not listen.socket.is_socket():
+                raise PermanentFault(f"{path} is there, and is no socket")
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
                 if probe.connect_ex(path) == 0:
                     raise PermanentFault(f"a server is running on {path} already")
