@@ -30,10 +30,10 @@ def lab() -> Iterator[Running]:
 def crowd(lab: Running) -> Running:
     """Spares, an elastic run and a gang; then they gave way for a reservation."""
     lab.apply(
-        run("spare", "team-b", 2, groupGPUs=2, sparesPerGroup=2, **HELD),
+        run("padded", "team-b", 2, groupGPUs=2, sparesPerGroup=2, **HELD),
         run("gang", "team-c", 4, command=["sleep", "600"], checkpointGrace="1s"),
     )
-    for name in ("spare", "gang"):
+    for name in ("padded", "gang"):
         lab.until(f"{name} runs", lambda name=name: _phase(lab, name) == "Running")
     lab.apply(run("big", "team-a", 6, **HELD), reservation("monday", "big", NEVER))
     return lab
@@ -72,9 +72,9 @@ def test_a_forecast_names_cuts_and_odds(crowd: Running) -> None:
         )
         assert (found["deficitGPUs"], found["shortfallGPUs"], found["starts"]) == (6, 0, False)
         assert [(row["run"], row["kind"], row["gpus"]) for row in found["cuts"]] == [
-            ("spare", "DropSpare", 2)
+            ("padded", "DropSpare", 2)
         ]
-        assert {row["run"]: row["oneIn"] for row in found["atRisk"]} == {"spare": 2, "gang": 2}
+        assert {row["run"]: row["oneIn"] for row in found["atRisk"]} == {"padded": 2, "gang": 2}
         assert found["scope"] == {"flavor": "H100", "location": PLACE}
     due = crowd.ok("GET", "/v1/reservations/monday/forecast")["earliestStart"]
     assert due.startswith("2999-01-01T00:00:00")
@@ -96,7 +96,7 @@ def test_an_outcome_is_told_and_exported(crowd: Running, resolved: int) -> None:
     assert len(public["seed"]) == 64
     kinds = {each["kind"] for each in public["result"]["actions"]}
     assert kinds == {"DropSpare", "RandomPreempt"}
-    loser = next(name for name in ("spare", "gang") if _phase(crowd, name) == "Pending")
+    loser = next(name for name in ("padded", "gang") if _phase(crowd, name) == "Pending")
     owner = crowd.ok("GET", f"/v1/objects/Run/{loser}")["spec"]["owner"]
     other = {"team-b": "team-c", "team-c": "team-b"}[owner]
     token = crowd.token("loser", owner)
@@ -141,7 +141,7 @@ def test_an_export_leads_back_to_heads_that_were_kept(crowd: Running, resolved: 
 
 def test_explain_says_why_and_what_now(crowd: Running, resolved: int) -> None:
     """By which outcome and with which odds it was cut; when it could start again."""
-    loser = next(name for name in ("spare", "gang") if _phase(crowd, name) == "Pending")
+    loser = next(name for name in ("padded", "gang") if _phase(crowd, name) == "Pending")
     found = crowd.ok("GET", f"/v1/explain/Run/{loser}")
     assert (found["cut"]["outcome"], found["cut"]["drawn"], found["cut"]["oneIn"]) == (
         resolved, True, 2,
