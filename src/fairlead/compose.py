@@ -110,6 +110,10 @@ class UpConfig:
     """Whether this machine's NVIDIA devices become a Node, unless one has its name already."""
     resolver: Literal["off", "dry-run", "enforce"] = "dry-run"
     """Whether anybody is made to give way for reservations."""
+    may_resolve: frozenset[str] = frozenset()
+    """Owners that may start runs by others giving way, without a reservation."""
+    beacon: tuple[str, int, int] | None = None
+    """A public source of chance: its name, its first round's time and its period, in ms."""
     webhooks: Path | None = None
     """Who is told what happens: see `fairlead.schema.webhooks`."""
 
@@ -126,6 +130,7 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     from fairlead.api.server import ControlServer, Listen  # noqa: PLC0415
     from fairlead.api.service import Service  # noqa: PLC0415
     from fairlead.engine.gpu import Config, ControlPlane  # noqa: PLC0415
+    from fairlead.engine.gpu.control import Beacon  # noqa: PLC0415
     from fairlead.executor import LocalExecutor, discover  # noqa: PLC0415
     from fairlead.executor.machine import host_name, machine_nodes, visible  # noqa: PLC0415
     from fairlead.ledger.master import open_master  # noqa: PLC0415
@@ -141,10 +146,11 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
         executor = LocalExecutor(
             config.data / "runs", allow_root=config.allow_root, visible=visible(found, host)
         )
-        plane = ControlPlane(
-            ledger, executor, _now_ms, Config(grace_ms=config.grace_ms, resolver=config.resolver),
-            open_master(config.data / KEYS),
+        settings = Config(
+            grace_ms=config.grace_ms, resolver=config.resolver, may_resolve=config.may_resolve,
+            beacon=None if config.beacon is None else Beacon(*config.beacon),
         )  # fmt: skip
+        plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
         service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms)

@@ -37,7 +37,7 @@ def in_shell(named: Shell, command: list[str], home: Path) -> list[str]:
 
 CASES = [
     (["fairlead", "spo"], {"sponsors"}),
-    (["fairlead", "get", "r"], {"runs"}),
+    (["fairlead", "get", "r"], {"runs", "reservations"}),
     (["fairlead", "get", "runs", "tr"], {"train-1", "train-2"}),
     (["fairlead", "describe", "run/e"], {"run/eval"}),
     (["fairlead", "describe", "budget/"], {"budget/team-a", "budget/team-b"}),
@@ -45,6 +45,8 @@ CASES = [
     (["fairlead", "budgets", "--owner", "team-"], {"team-a", "team-b"}),
     (["fairlead", "report", "--by", "en"], {"envelope"}),
     (["fairlead", "drain", ""], {"box"}),
+    (["fairlead", "runs", "nominate", "tr"], {"train-1", "train-2"}),
+    (["fairlead", "resolve", "--cap", "team-a"], {"team-a/main"}),
     (["fairlead", "logs", "--fo"], {"--follow"}),
 ]
 IDS = [" ".join(words) for words, _ in CASES]

@@ -55,11 +55,13 @@ def test_every_command_that_writes_has_a_dry_run(reference: ModuleType) -> None:
         "apply", "submit", "delete", "cancel", "pause", "resume", "cordon", "uncordon", "drain",
         "users bind", "users unbind", "tokens create", "tokens revoke", "heads forget",
         "audit archive", "audit backup", "audit restore", "audit rotate-key", "node run",
+        "reserve", "resolve", "runs nominate", "runs shrink", "audit void", "audit nonce",
+        "audit beacon",
     }  # fmt: skip
     reading = {
         "get", "describe", "explain", "plan", "budgets", "leases", "sponsors", "owes", "report",
         "watch", "whoami", "users list", "tokens list", "heads list", "audit head", "audit log",
-        "audit verify", "replay", "doctor", "node status", "node explain",
+        "audit verify", "replay", "doctor", "node status", "node explain", "audit outcome",
     }  # fmt: skip
     for name in writing:
         assert "--dry-run" in {opt for each in commands[name].params for opt in each.opts}, name

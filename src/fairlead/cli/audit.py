@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli.audit_keep import archive, backup, restore, rotate_key
+from fairlead.cli.audit_outcome import beacon, nonce, outcome, void
 from fairlead.cli.audit_show import (
     BadFile,
     Counter,
@@ -49,10 +50,11 @@ def command() -> None:
       fairlead audit head -o json > head.json
       fairlead audit prove 42 > proof.json
       fairlead audit verify --head head.json
+      fairlead audit outcome 812 --export outcome.json
     """
 
 
-for each in (archive, backup, restore, rotate_key):
+for each in (archive, backup, restore, rotate_key, outcome, void, nonce, beacon):
     command.add_command(each)
 
 

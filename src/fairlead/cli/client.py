@@ -98,6 +98,15 @@ class Client:
         is_json = (response.headers.get_content_type()) == "application/json"
         return json.loads(data) if is_json else data.decode(errors="replace")
 
+    def data(self, path: str, **query: Any) -> bytes:
+        """The very bytes of a reply: a file whose digests are to hold."""
+        with Patience(f"waiting for {self.where}"):
+            response, data = self._exchange("GET", path, None, query)
+        self._check(response)
+        if response.status >= 400:
+            raise Answer(response.status, _error(data))
+        return data
+
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
         """A reply that goes on, as it comes."""
         response, connection = self._send("GET", path, None, query)

@@ -22,7 +22,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in modules of their own, imported on use (start-up: 60 ms)."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
-        "apply": ("fairlead.cli.objects:apply", "create or change budgets, runs and nodes"),
+        "apply": ("fairlead.cli.objects:apply", "create or change budgets, runs, nodes, …"),
         "audit": ("fairlead.cli.audit", "read the ledger, prove and verify what is in it"),
         "budgets": ("fairlead.cli.tables:budgets", "what every envelope grants, uses, has left"),
         "cancel": ("fairlead.cli.runs:cancel", "end runs"),
@@ -35,7 +35,7 @@ class LazyGroup(click.Group):
         "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
         "drain": ("fairlead.cli.runs:drain", "cordon nodes and take their runs off"),
         "explain": ("fairlead.cli.plans:explain", "say why an object is as it is"),
-        "get": ("fairlead.cli.objects:get", "list budgets, runs, nodes, leases, or show one"),
+        "get": ("fairlead.cli.objects:get", "list budgets, runs, nodes, …, or show one"),
         "heads": ("fairlead.cli.heads_list", "the ledgers that you have seen, to notice changes"),
         "leases": ("fairlead.cli.tables:leases", "which run holds which devices, and who pays"),
         "logs": ("fairlead.cli.follow:logs", "print what a run wrote"),
@@ -45,7 +45,10 @@ class LazyGroup(click.Group):
         "plan": ("fairlead.cli.plans:plan", "who would pay for a run, or what would fix it"),
         "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
         "report": ("fairlead.cli.report:report", "GPU-hours for chargeback, and idle devices"),
+        "reserve": ("fairlead.cli.reserve:reserve", "reserve a time for a run"),
+        "resolve": ("fairlead.cli.resolve:resolve", "have runs give way, or see who would"),
         "resume": ("fairlead.cli.runs:resume", "let paused runs go on"),
+        "runs": ("fairlead.cli.runs:runs", "offer your runs to give way, or shrink them"),
         "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
         "sponsors": ("fairlead.cli.tables:sponsors", "who lends to an owner"),
         "submit": ("fairlead.cli.objects:submit", "submit runs"),

@@ -20,6 +20,7 @@ KINDS = {
         "Budget": ("budget", "budgets"),
         "Run": ("run", "runs"),
         "Node": ("node", "nodes"),
+        "Reservation": ("reservation", "reservations"),
         "Lease": ("lease", "leases"),
     }.items()
     for word in words
@@ -62,7 +63,7 @@ def kind_of(word: str) -> str:
     """The kind that a word means."""
     found = KINDS.get(word.lower())
     if found is None:
-        known = "budgets, runs, nodes, leases"
+        known = "budgets, runs, nodes, reservations, leases"
         raise click.BadParameter(f"there are {known}, no {word!r}", param_hint="KIND")
     return found
 
@@ -70,7 +71,7 @@ def kind_of(word: str) -> str:
 def complete_kind(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """budgets, runs, nodes, leases."""
+    """budgets, runs, nodes, reservations, leases."""
     return [
         CompletionItem(word) for word, kind in KINDS.items()
         if word.startswith(incomplete) and word != kind.lower()
@@ -96,17 +97,18 @@ def complete_column(column: str) -> Complete:
     def complete(
         ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        found = {str(row[column]) for row in _ask(ctx, "/v1/budgets")}
+        found = {str(row[column]) for row in ask(ctx, "/v1/budgets")}
         return [CompletionItem(each) for each in sorted(found) if each.startswith(incomplete)]
 
     return complete
 
 
 def _names(ctx: click.Context, kind: str) -> list[str]:
-    return [each["metadata"]["name"] for each in _ask(ctx, f"/v1/objects/{kind}")]
+    return [each["metadata"]["name"] for each in ask(ctx, f"/v1/objects/{kind}")]
 
 
-def _ask(ctx: click.Context, path: str) -> list[dict[str, Any]]:
+def ask(ctx: click.Context, path: str) -> list[dict[str, Any]]:
+    """Rows for a completion; none where anything is in the way."""
     try:
         found = Client(ctx.params.get("server"), heads=False, timeout_s=PATIENCE_S).get(path)
         return list(found["items"] if isinstance(found, dict) else found)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Answer, Client, segment, server_option
+from fairlead.cli.giving_way import forecast_of, print_outlook
 from fairlead.cli.manifests import dry_run_option, explained, file_option, read_manifests, what
 from fairlead.cli.names import (
     ObjectName,
@@ -16,7 +17,7 @@ from fairlead.cli.names import (
     nearly,
     owner_option,
 )
-from fairlead.cli.plans import print_plan
+from fairlead.cli.plans_show import print_plan
 from fairlead.cli.show import COLUMNS, cell, moment, note, output_option, show, table, to_yaml
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
@@ -49,6 +50,8 @@ def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
         cap = f"{document['metadata']['name']}/{lost[0]['name']}"
         click.echo("  They would run on, and be the first to give way; once it is applied, "
                    f"`fairlead resolve --cap {cap}` ends them.")  # fmt: skip
+    if preview.get("forecast") is not None:
+        print_outlook(preview["forecast"], "  ", reserved=True)
     for lease in preview.get("leases", ()):
         click.echo(f"  lease {lease} stands on it")
 
@@ -59,10 +62,12 @@ def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
 @output_option
 @server_option
 def apply(*, files: tuple[str, ...], dry_run: bool, output: str, server: str | None) -> None:
-    """Create or change budgets, runs and nodes: all that the files hold in one step, or nothing.
+    """Create or change objects: all that the files hold in one step, or nothing.
 
-    The order in the files does not matter. An error names the file, the document and the field.
-    With --dry-run each object is shown with what it would lead to beside the others.
+    Budgets, runs, nodes and reservations; their order in the files does not matter. An error names
+    the file, the document and the field. With --dry-run each object is shown with what it would
+    lead to beside the others: who would pay for a run, whose leases a lowered budget would pay for
+    no longer.
 
     \b
       fairlead apply -f lab.yaml
@@ -99,7 +104,7 @@ def submit(*, files: tuple[str, ...], dry_run: bool, output: str, server: str | 
 def get(
     *, kind: str, name: str | None, owner: str | None, output: str, server: str | None
 ) -> None:  # fmt: skip
-    """List objects, or show one: budgets, runs, nodes, leases.
+    """List objects, or show one: budgets, runs, nodes, reservations, leases.
 
     -o yaml is what `apply` takes again; several objects become several documents.
 
@@ -128,8 +133,12 @@ def get(
 def describe(*, which: tuple[str, str], output: str, server: str | None) -> None:
     """Show one object in full, with what happened to it last.
 
+    A reservation comes with its forecast: the earliest start, how many GPUs are missing, who would
+    give way for it by rule, and who is at risk with which odds.
+
     \b
       fairlead describe run/train-7
+      fairlead describe reservation/monday
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
     (kind, name), client = which, Client(server)
@@ -140,10 +149,15 @@ def describe(*, which: tuple[str, str], output: str, server: str | None) -> None
     )["items"]  # fmt: skip
     mine = [each for each in recent if each["object"] == {"kind": kind, "name": name}]
     mine = mine[-EVENTS_SHOWN:]
+    forecast = forecast_of(client, name)[0] if kind == "Reservation" else None
     if output != "table":
-        show({"object": found, "events": mine}, output)
+        more = {"forecast": forecast} if kind == "Reservation" else {}
+        show({"object": found, **more, "events": mine}, output)
         return
     click.echo(to_yaml(found), nl=False)
+    if forecast is not None:
+        click.echo("forecast:")
+        print_outlook(forecast, "  ", reserved=True)
     click.echo(f"events: {'' if mine else f'none in the last {EVENTS_SEARCHED}'}".rstrip())
     if mine:
         rows = [[str(e["seq"]), moment(e["time"]), e["kind"], cell(e["reason"]), cell(e["message"])]

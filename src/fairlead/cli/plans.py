@@ -5,24 +5,12 @@ from typing import Any
 import click
 
 from fairlead.cli.client import Answer, Client, segment, server_option
+from fairlead.cli.giving_way import print_cut, print_outlook, print_room
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.manifests import BadManifest, file_option, read_manifests
 from fairlead.cli.names import ObjectName, nearly
-from fairlead.cli.show import cell, moment, output_option, rows_of, show
-
-_LINE = ("budget", "envelope", "owner", "gpus", "tier", "borrowed")
-# What each kind of remedy asks for, in words that point at the manifest.
-_CHANGES = {
-    "envelope-concurrency": "concurrency of envelope",
-    "aggregate-concurrency": "maxConcurrency of aggregate cap",
-    "envelope-hours": "maxGPUHours of envelope",
-    "aggregate-hours": "maxGPUHours of aggregate cap",
-    "lending-concurrency": "lending.maxConcurrency of envelope",
-    "lending-hours": "lending.maxGPUHours of envelope",
-    "lending-acl": "lending.to of envelope",
-    "borrow-limit": "the run's",
-}
-_FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
+from fairlead.cli.plans_show import print_plan, print_refusal
+from fairlead.cli.show import cell, moment, output_option, show
 
 
 @click.command("plan")
@@ -59,55 +47,6 @@ def plan(
     ctx.exit(0 if all(each["funded"] for each in found) else EXIT_REFUSED)
 
 
-def print_plan(found: dict[str, Any], indent: str = "") -> None:
-    """Who pays, where it starts, what to mind; or the refusal."""
-    if not found["funded"]:
-        print_refusal(found["refusal"], indent)
-        return
-    rows_of(
-        found["plan"],
-        [(key.upper(), lambda row, key=key: row[key]) for key in _LINE],  # type: ignore[misc]
-        indent=indent,
-    )
-    if found["starts"]:
-        slots = [slot for group in found["placement"]["groups"] for slot in group["active"]]
-        click.echo(f"{indent}starts now on {', '.join(slots)}")
-    else:
-        missing = found["placement"]["shortfall_gpus"]
-        click.echo(f"{indent}funded, but {missing} GPUs find no place now: it would wait")
-    for warning in found.get("warnings", ()):
-        click.echo(f"{indent}mind: {warning}")
-
-
-def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
-    """Why a run is not funded, and the smallest change that would fund it."""
-    remedy, message = refusal["remedy"], refusal["message"]
-    # The sentence ends with the remedy; below it is said in the manifest's words.
-    short = message if remedy is None else message.rpartition("; ")[0]
-    click.echo(f"{indent}{refusal['code']}: {short}")
-    for each in refusal["binding"]:
-        where = "/".join(filter(None, (each["budget"], each["name"])))
-        click.echo(f"{indent}  {each['kind']} {where}: {each['used']} of {each['limit']} used")
-    if remedy is None:
-        click.echo(f"{indent}  no single change would fund it")
-        return
-    where = "/".join(filter(None, (remedy["budget"], _FIELDS.get(remedy["name"], remedy["name"]))))
-    change = _CHANGES.get(remedy["change"], remedy["change"])
-    click.echo(
-        f"{indent}  would help: {change} {where} from {_value(remedy['from'])} to "
-        f"{_value(remedy['to'])}"
-    )
-
-
-def _value(value: Any) -> str:
-    """As it is written in a manifest."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ", ".join(map(str, value)) + "]"
-    return "none" if value is None else str(value)
-
-
 @click.command("explain")
 @click.argument("which", type=ObjectName())
 @output_option
@@ -115,9 +54,10 @@ def _value(value: Any) -> str:
 def explain(*, which: tuple[str, str], output: str, server: str | None) -> None:
     """Say why an object is as it is, from the recorded decisions.
 
-    A run: what it waits for, or who pays and where it stands. A budget: its conditions and what it
-    pays for. A node: who stands on it. A lease: the decisions that made it. The numbers of entries
-    are for `fairlead replay`, which decides them again.
+    A run: what it waits for, or who pays and where it stands; why it was cut, by which outcome,
+    and what it can do now. A budget: its conditions and what it pays for. A node: who stands on
+    it. A reservation: whether it can start, and who would give way. A lease: the decisions that
+    made it. The numbers of entries are for `fairlead replay`, which decides them again.
 
     \b
       fairlead explain run/train-7
@@ -147,7 +87,33 @@ def _explain_run(name: str, found: dict[str, Any]) -> None:
         print_refusal(status["refusal"], "  ")
     elif status["message"]:
         click.echo(f"  {cell(status['message'])}")
+    if status["nominated"]:
+        click.echo("  nominated by its owner: it gives way before the owner's other runs")
+    if found["cut"] is not None:
+        print_cut(found["object"], found["cut"])
+    waits, outlook = status["phase"] == "Pending", found["forecast"]
+    if waits and outlook is not None and status["refusal"] is None:
+        print_room(outlook, "  ")
+        if outlook["deficitGPUs"]:
+            click.echo(f"  who would give way for it: fairlead resolve --run {name} --dry-run")
+    if status["phase"] == "Reserved":
+        click.echo(f"  it waits for its time: fairlead explain reservation/{status['reservation']}")
     _print_leases(found["leases"])
+
+
+def _explain_reservation(name: str, found: dict[str, Any]) -> None:
+    spec, status = found["object"]["spec"], found["object"]["status"]
+    short = f", {status['shortfallGPUs']} GPUs short" if status["shortfallGPUs"] else ""
+    click.echo(f"{name}: {status['state']} ({status['reason']}){short} since "
+               f"{moment(status['since'])}")  # fmt: skip
+    click.echo(f"  run {spec['run']} is to start at {moment(spec['earliestStart'])}")
+    if status["message"]:
+        click.echo(f"  {cell(status['message'])}")
+    if status["outcome"] is not None:
+        number = status["outcome"]
+        click.echo(f"  outcome {number} made room for it (fairlead audit outcome {number})")
+    if found["forecast"] is not None:
+        print_outlook(found["forecast"], "  ", reserved=True)
 
 
 def _explain_budget(name: str, found: dict[str, Any]) -> None:
@@ -194,4 +160,5 @@ def _print_leases(leases: list[dict[str, Any]]) -> None:
 
 _EXPLAIN = {
     "Run": _explain_run, "Budget": _explain_budget, "Node": _explain_node, "Lease": _explain_lease,
+    "Reservation": _explain_reservation,
 }  # fmt: skip

@@ -109,7 +109,8 @@ def used_of(used: float, limit: float | None) -> str:
 _STYLES = {
     "Running": "green", "Completed": "green", "Failed": "red", "Pending": "yellow",
     "Exhausted": "red", "Overcommitted": "red", "NearLimit": "yellow", "Healthy": "green",
-    "UnusedLendingEntry": "yellow", "unfunded": "red", "idle": "yellow",
+    "UnusedLendingEntry": "yellow", "unfunded": "red", "idle": "yellow", "Reserved": "yellow",
+    "Shrunk": "yellow", "Active": "green", "Blocked": "red",
 }  # fmt: skip
 
 COLUMNS: dict[str, list[Column]] = {
@@ -137,6 +138,16 @@ COLUMNS: dict[str, list[Column]] = {
         ("DEVICES", lambda o: o["spec"]["devices"]),
         ("FREE", lambda o: o["status"]["free"]),
         ("CORDONED", lambda o: o["spec"]["cordoned"]),
+    ],
+    "Reservation": [
+        ("NAME", lambda o: o["metadata"]["name"]),
+        ("RUN", lambda o: o["spec"]["run"]),
+        ("START", lambda o: moment(o["spec"]["earliestStart"])),
+        ("STATE", lambda o: o["status"]["state"]),
+        ("REASON", lambda o: o["status"]["reason"]),
+        ("SHORT", lambda o: o["status"]["shortfallGPUs"] or None),
+        ("OUTCOME", lambda o: o["status"]["outcome"]),
+        ("SINCE", lambda o: moment(o["status"]["since"])),
     ],
     "Lease": [
         ("NAME", lambda o: o["metadata"]["name"]),

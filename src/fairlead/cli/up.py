@@ -28,10 +28,14 @@ leases and events at http://127.0.0.1:8470. Ctrl-C or SIGTERM ends it; runs go o
 The socket is open to every user of the machine (each may look, and act for the owners it is bound
 to). With --socket-group only that group can reach it.
 
+Nobody is made to give way unless you say so: with --resolver dry-run a reservation that lacks
+devices is Blocked, and `fairlead describe reservation/NAME` says who would have given way.
+
 \b
   fairlead up                                  # in the state directory of this user
   fairlead up --demo                           # a lab to look at, gone when it ends
   fairlead up --data /srv/fairlead --socket-group gpu-users
+  fairlead up --resolver enforce --beacon drand-quicknet,2023-08-23T15:09:27Z,3s
   FAIRLEAD_SERVER=/srv/fairlead/fairlead.sock fairlead get runs
 """
 
@@ -70,6 +74,28 @@ class Group(click.ParamType[int]):
             self.fail(f"there is no group {text!r} on this machine", param, ctx)
 
 
+class BeaconSource(click.ParamType[tuple[str, int, int]]):
+    """`drand,2023-08-23T15:09:27Z,3s`: a public source, its first round, its period."""
+
+    name = "SOURCE,START,PERIOD"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int, int]:
+        """Name, milliseconds of the first round, milliseconds between rounds."""
+        from fairlead.schema.border import BadInput
+        from fairlead.schema.objects import parse_duration
+        from fairlead.schema.times import parse_time
+
+        parts = str(value).split(",")
+        if len(parts) != 3 or not all(parts):
+            self.fail(f"must be SOURCE,START,PERIOD, got {value!r}", param, ctx)
+        try:
+            return parts[0], parse_time(parts[1], "START"), parse_duration(parts[2], "PERIOD")
+        except BadInput as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command("up", help=HELP)
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
@@ -87,8 +113,15 @@ class Group(click.ParamType[int]):
 @click.option("--grace", "grace_s", type=click.IntRange(0, 3600), default=30, show_default=True,
               help="Seconds between SIGTERM and SIGKILL when a run is cancelled.")  # fmt: skip
 @click.option("--resolver", type=click.Choice(["off", "dry-run", "enforce"]), default="dry-run",
-              show_default=True,
-              help="Whether runs are made to give way for reservations.")  # fmt: skip
+              show_default=True, envvar="FAIRLEAD_RESOLVER",
+              help="Whether runs are made to give way for reservations, drains and `fairlead "
+              "resolve`: never; only shown who would; really.")  # fmt: skip
+@click.option("--may-resolve", multiple=True, metavar="OWNER",
+              help="An owner that may start a run by others giving way, without a reservation. May "
+              "be given several times.")  # fmt: skip
+@click.option("--beacon", type=BeaconSource(),
+              help="A public source of chance that every draw waits for; its values come with "
+              "`fairlead audit beacon`.")  # fmt: skip
 @click.option("--webhooks", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="FILE", help="Whom to tell what happens, in YAML.")  # fmt: skip
 @click.option("--no-discover", is_flag=True,
@@ -99,8 +132,8 @@ class Group(click.ParamType[int]):
 def command(
     *, data: Path | None, port: int, no_http: bool, socket_path: Path | None,
     socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
-    resolver: Literal["off", "dry-run", "enforce"], webhooks: Path | None, no_discover: bool,
-    demo: bool,
+    resolver: Literal["off", "dry-run", "enforce"], may_resolve: tuple[str, ...],
+    beacon: tuple[str, int, int] | None, webhooks: Path | None, no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
     from fairlead import compose
@@ -112,7 +145,8 @@ def command(
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
             socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
             socket_mode=socket_mode, discover=not (demo or no_discover),
-            resolver=resolver, webhooks=webhooks.resolve() if webhooks else None,
+            resolver=resolver, may_resolve=frozenset(may_resolve), beacon=beacon,
+            webhooks=webhooks.resolve() if webhooks else None,
         )  # fmt: skip
         with compose.control_server(config) as server:
             click.echo(f"fairlead: socket {config.socket_path}", err=True)
