@@ -102,11 +102,13 @@ def test_bad_queries_and_paths(server: Running) -> None:
         ("/v1/objects/Pod", 404), ("/v1/objects/Run/none", 404), ("/v1/nothing", 404),
         ("/v1/consistency?old=2&new=1", 422), ("/v1/ledger?size=999999999", 422),
         ("/v1/explain/Run/none", 404), ("/v1/explain/Lease/none", 404),
-        ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422),
+        ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422), ("/v1/objects/Run/", 404),
+        ("/v1/budgets/", 404),
     ):  # fmt: skip
         reply = server.send("GET", path)
         assert reply.status == status, (path, reply)
         assert reply.code
+        assert reply.headers["fairlead-head"], "every reply carries the head"
     assert server.send("PATCH", "/v1/budgets").status == 405
     for target, status, code in (
         ("Run/none/actions/cancel", 404, "NotFound"), ("Run/none/actions/fly", 404, "UnknownVerb"),

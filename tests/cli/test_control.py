@@ -206,6 +206,23 @@ def test_a_token_is_never_sent_in_the_open(shell: Shell, tmp_path: Path) -> None
     assert (done.returncode, "in the open" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("held", [b"flt_hush\nsecond", b"\xffflt_hush", b" \n"])
+def test_a_file_that_holds_no_token_is_said_and_not_shown(
+    shell: Shell, tmp_path: Path, held: bytes
+) -> None:
+    """It may be a secret all the same."""
+    (tmp_path / "token").write_bytes(held)
+    done = shell("whoami", FAIRLEAD_TOKEN_FILE=str(tmp_path / "token"))
+    assert (done.returncode, "must hold one token" in done.stderr) == (2, True)
+    assert "hush" not in done.stderr
+
+
+def test_an_empty_name_is_no_alarm(shell: Shell) -> None:
+    """A slip of the pen must not look like a ledger that was changed."""
+    done = shell("get", "run/")
+    assert done.returncode == 2, done.stderr
+
+
 def test_silence_is_no_sign_that_the_server_is_gone(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

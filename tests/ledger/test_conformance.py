@@ -90,6 +90,12 @@ def test_entries_are_found_by_page_kind_and_plan(ledger: Writing) -> None:
         ledger.entries(0, 0)
 
 
+def test_a_number_beyond_any_ledger_is_no_entry(ledger: Writing) -> None:
+    """Whatever somebody types."""
+    assert ledger.entry(10**30) is None
+    assert ledger.entries(10**30) == []
+
+
 def test_the_same_effect_is_never_recorded_twice(ledger: Writing) -> None:
     """The second is answered with the first one's entry; in one batch too; the rest is recorded."""
     (first,) = ledger.append([draft(1)])

@@ -46,7 +46,10 @@ def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None])
         by_path.setdefault(each.path, {})[each.method] = each
     answer = _Answer(service, gate, on_bug)
     routes = [_Path(path, answer.route(methods)) for path, methods in by_path.items()]
-    return Starlette(routes=routes, exception_handlers={HTTPException: answer.unknown})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: answer.unknown})
+    # A redirect would carry no head, and look to whoever keeps heads as if somebody stood between.
+    app.router.redirect_slashes = False
+    return app
 
 
 class _Path(Route):

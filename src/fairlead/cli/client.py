@@ -239,9 +239,13 @@ def _token() -> str | None:
     if not path:
         return None
     try:
-        return Path(path).read_text().strip()
+        token = Path(path).read_bytes().strip()
     except OSError as error:
         raise click.UsageError(f"FAIRLEAD_TOKEN_FILE: {path}: {error.strerror}") from error
+    # What is in the file is never said: it may be a secret all the same.
+    if not token or any(not 0x21 <= byte <= 0x7E for byte in token):
+        raise click.UsageError(f"FAIRLEAD_TOKEN_FILE: {path}: must hold one token and nothing else")
+    return token.decode()
 
 
 def _text(value: Any) -> str:

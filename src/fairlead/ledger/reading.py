@@ -6,6 +6,7 @@ from typing import BinaryIO, Self
 
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
+from fairlead.core.units import INTEGER_MAX
 from fairlead.ledger.archive import verify_archive
 from fairlead.ledger.disk import whole_file
 from fairlead.ledger.entries import NotAnEntry, parse
@@ -27,7 +28,7 @@ class Reading:
 
     def entry(self, seq: int) -> Entry | None:
         """The entry of that number, if there is one."""
-        found = self._store.found(seq)
+        found = self._store.found(min(seq, INTEGER_MAX))  # no database takes any number
         return None if found is None else entry_of(found)
 
     def entries(
@@ -36,6 +37,7 @@ class Reading:
     ) -> list[Entry]:  # fmt: skip
         """Up to `limit` entries with a number above `after`, in order."""
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
+        after = min(after, INTEGER_MAX)
         found = self._store.select(after=after, limit=limit, kind=kind, plan_id=plan_id)
         return [entry_of(each) for each in found]
 
