@@ -115,7 +115,11 @@ def group_specs(document: TrafficDocument) -> list[GroupSpec]:
                 tuple(Backend(each.id, each.host, each.port) for each in group.backends or ()),
             ),
             GroupRules(
-                group_config(document, group), health_rules(group.isolation), document.window_ms
+                group_config(document, group),
+                health_rules(group.isolation),
+                document.window_ms,
+                own_budget=not {"bucket_rate", "bucket_burst"} & {*document.config, *group.config},
+                own_reference="q_ref" not in {*document.config, *group.config},
             ),
             {each.id: each.node for each in group.backends or () if each.node is not None},
             looked_up=group.service is not None,

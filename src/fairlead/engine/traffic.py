@@ -10,17 +10,13 @@ loop and the harness drive it; `export`, `restore` and `resume` carry it across 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from dataclasses import asdict, replace
 from typing import Any
 
 from fairlead.core.traffic import (
-    Backend,
     Cause,
     Config,
-    Health,
-    HealthRules,
-    Node,
+    Mode,
     Sighting,
     Snapshot,
     State,
@@ -29,44 +25,29 @@ from fairlead.core.traffic import (
     tick,
     track,
 )
-from fairlead.core.units import FLOAT_MAX, SIZE_MAX
+from fairlead.core.traffic.health import median
 from fairlead.engine.traffic_backoff import Backoff
-from fairlead.engine.traffic_signals import WINDOW_MS, BackendMeters, Seen
-from fairlead.ports.dataplane import Admission, BackendSeen, GroupSeen, Mode, Table
+from fairlead.engine.traffic_budget import Budget
+from fairlead.engine.traffic_reference import QueueReference
+from fairlead.engine.traffic_signals import BackendMeters, Meter, Seen
+from fairlead.engine.traffic_values import (
+    BadTrafficState,
+    GroupRules,
+    Sighted,
+    backend_of,
+    connect_failures,
+    health_of,
+    honest,
+    served,
+    unmoved,
+)
+from fairlead.ports.dataplane import Admission, GroupSeen, Table
+from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_state import StateDocument, to_state
 
-
-class BadTrafficState(ValueError):  # noqa: N818 - named as the documents name things
-    """A stored state that is not one of ours: refused whole rather than half believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRules:
-    """How a group is governed."""
-
-    config: Config = field(default_factory=Config)
-    health: HealthRules = field(default_factory=HealthRules)
-    window_ms: int = WINDOW_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighted:
-    """All that was seen of a group for one tick."""
-
-    now_ms: int
-    members: Mapping[str, str | None]
-    """Backends that the group has now, and the machine each is on where that is known."""
-    seen: GroupSeen | None = None
-    """None: the plane could not be read."""
-    readings: Mapping[str, Reading] = field(default_factory=dict)
-    covered: Collection[str] = ()
-    nodes: tuple[Node, ...] = ()
-    probed: Sequence[Probed] = ()
-    checks: Mapping[str, bool | None] = field(default_factory=dict)
-    ordered: Collection[str] = ()
-    """Backends that the operator isolated or drains."""
+__all__ = ["BadTrafficState", "GroupGovernor", "GroupRules", "Sighted"]
 
 
 class GroupGovernor:
@@ -84,6 +65,9 @@ class GroupGovernor:
         self._failures_before: dict[str, int] = {}
         """Failed connects of a backend when it came back: those are forgiven."""
         self._probe_failures: dict[str, int] = {}
+        self._budget = Budget(rules.config, window_ms=rules.window_ms)
+        self._reference = QueueReference(rules.config)
+        self._refused = Meter(rules.window_ms)
 
     # --- one tick
 
@@ -97,12 +81,12 @@ class GroupGovernor:
             now_ms=sighted.now_ms,
             group=self.name,
             backends=tuple(
-                _backend(name, signals[name], node, isolated=name in isolated, age_ms=ages[name])
+                backend_of(name, signals[name], node, isolated=name in isolated, age_ms=ages[name])
                 for name, node in sorted(sighted.members.items())
             ),
             nodes=sighted.nodes,
-            retry_index=_retry_index(signals.values()),
-            config=self.rules.config,
+            retry_index=self._retry_index(signals.values(), sighted.seen),
+            config=self._config(sighted.seen, signals),
             state=self.state,
         )
 
@@ -113,7 +97,7 @@ class GroupGovernor:
     def settle(self, plan: TickPlan, *, applied: bool) -> None:
         """Go on from this plan. One that was not applied left the slots as they were."""
         self._pressure = {name: each.total for name, each in plan.pressure.items()}
-        self.state = plan.state if applied else _unmoved(plan.state, self.state)
+        self.state = plan.state if applied else unmoved(plan.state, self.state)
 
     @property
     def isolated(self) -> Mapping[str, Cause]:
@@ -126,11 +110,11 @@ class GroupGovernor:
         due = self.tracked.probes if self.tracked else ()
         return tuple(name for name in due if self._backoff.may_probe(name, self.clock_ms))
 
-    def table(self, plan: TickPlan, epoch: int) -> Table:
+    def table(self, snapshot: Snapshot, plan: TickPlan, epoch: int) -> Table:
         """The plan as a plane takes it, with the budget that `hard` decays to without us."""
-        config, door = self.rules.config, plan.admission
+        config, door = snapshot.config, plan.admission
         admission = Admission(
-            mode=Mode(door.mode.value),
+            mode=PlaneMode(door.mode.value),
             rate_per_s=door.rate_per_s,
             burst=door.burst,
             stored_rate_per_s=config.bucket_rate,
@@ -159,7 +143,7 @@ class GroupGovernor:
             meters = self._meters.setdefault(name, BackendMeters(self.rules.window_ms))
             reading = sighted.readings.get(name, Reading())
             found[name] = meters.see(
-                self.clock_ms, _honest(seen.get(name)), reading, sighted.covered
+                self.clock_ms, honest(seen.get(name)), reading, sighted.covered
             )
         return found
 
@@ -167,7 +151,8 @@ class GroupGovernor:
         for each in probed:
             if each.backend not in self.isolated or each.backend not in self._meters:
                 continue  # it came back, or left, while the answer was on its way
-            failures = 0 if each.ok else self._probe_failures.get(each.backend, 0) + 1
+            answered = each.latency_ms is not None
+            failures = 0 if answered else self._probe_failures.get(each.backend, 0) + 1
             self._probe_failures[each.backend] = failures
             if each.ok and each.latency_ms is not None:
                 self._meters[each.backend].probed(each.latency_ms)
@@ -177,10 +162,11 @@ class GroupGovernor:
         answers: dict[str, list[Probed]] = {}
         for each in sighted.probed:
             answers.setdefault(each.backend, []).append(each)
+        judged = self._judged(sighted.members)
         sightings = [
             Sighting(
                 name,
-                pressure=self._pressure.get(name),
+                pressure=judged.get(name),
                 successes=sum(each.ok for each in answers.get(name, ())),
                 failures=sum(not each.ok for each in answers.get(name, ())),
                 connect_failures_in_a_row=self._in_a_row(name, sighted.seen, signals[name]),
@@ -199,7 +185,27 @@ class GroupGovernor:
         for name in (before.keys() - self.isolated.keys()) & sighted.members.keys():
             self._meters[name].forget_probes()
             self._backoff.returned(name, self.clock_ms)
-            self._failures_before[name] = _connect_failures(sighted.seen, name)
+            self._failures_before[name] = connect_failures(sighted.seen, name)
+
+    def _judged(self, members: Collection[str]) -> dict[str, float]:
+        """P of everybody, as far as it tells the sick from the busy.
+
+        Who carries more than an equal share is under pressure because of it, and loses slots for
+        it; and while the door is not open, capacity is what is missing. Isolating the busy makes
+        the next ones busy: in the harness two pairs of healthy backends took turns at it. So their
+        P counts as no more than what is just not an outlier's.
+        """
+        known = {name: self._pressure[name] for name in members if name in self._pressure}
+        norm = median([each for name, each in known.items() if name not in self.isolated])
+        if norm is None or self.state is None:
+            return known
+        slots = {memory.id: memory.slots for memory in self.state.backends}
+        restricted = self.state.door.mode is not Mode.NORMAL
+        most = self.rules.health.outlier_ratio * norm
+        for name in known.keys() - self.isolated.keys():
+            if restricted or slots.get(name, 0) * len(slots) > self.state.s_total:
+                known[name] = min(known[name], most)
+        return known
 
     def _in_a_row(self, name: str, seen: GroupSeen | None, signals: Seen) -> int:
         """Connects that failed in a row: of probes while it is isolated, for its counter stands
@@ -207,8 +213,36 @@ class GroupGovernor:
         """
         if name in self.isolated:
             return self._probe_failures.get(name, 0)
-        since = _connect_failures(seen, name) - self._failures_before.get(name, 0)
+        since = connect_failures(seen, name) - self._failures_before.get(name, 0)
         return min(signals.connect_failures_in_a_row, max(0, since))
+
+    def _config(self, seen: GroupSeen | None, signals: Mapping[str, Seen]) -> Config:
+        """The parameters, with what follows the group where the operator left it to us."""
+        config, door = self.rules.config, None if self.state is None else self.state.door
+        mode = Mode.NORMAL if door is None else door.mode
+        if self.rules.own_reference:
+            serving = [each for name, each in signals.items() if name not in self.isolated]
+            queues = [each.queue for each in serving if each.queue is not None]
+            config = replace(config, q_ref=self._reference.advance(self.clock_ms, queues, mode))
+        if self.rules.own_budget:
+            triggered = door is not None and door.calm_since_ms is None
+            self._budget.advance(self.clock_ms, served(seen), mode=mode, triggered=triggered)
+            config = self._budget.laid_over(config)
+        return config
+
+    def _retry_index(self, signals: Collection[Seen], seen: GroupSeen | None) -> float | None:
+        """Retries per success; None where nobody counts them.
+
+        Refusals of our own door are repeated too. Counted as a storm they would keep the door shut
+        for ever, so only retries beyond them count.
+        """
+        total = None if seen is None else seen.refused_soft + seen.refused_hard
+        refused = self._refused.add(self.clock_ms, total) or 0
+        retries = [each.retries for each in signals if each.retries is not None]
+        if not retries:
+            return None
+        successes = sum(each.successes or 0 for each in signals)
+        return max(0, sum(retries) - refused) / max(1, successes)
 
     # --- across a restart
 
@@ -224,7 +258,7 @@ class GroupGovernor:
         """The inverse of `export`; what does not fit is refused."""
         try:
             now_ms, clock_ms = int(stored["now_ms"]), int(stored["clock_ms"])
-            healths = tuple(_health(each) for each in stored["healths"])
+            healths = tuple(health_of(each) for each in stored["healths"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadTrafficState(f"group {self.name!r}: {error!r}") from error
         self._now_ms, self.clock_ms = now_ms, clock_ms
@@ -238,84 +272,3 @@ class GroupGovernor:
             self.state = None if state is None else to_state(check_shape(state, StateDocument))
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
-
-
-def _health(stored: Mapping[str, Any]) -> Health:
-    health = Health(**stored)
-    times = (health.high_since_ms, health.probed_ms, health.born_ms, health.streak)
-    if type(health.id) is not str or not all(type(each) in (int, type(None)) for each in times):
-        raise ValueError(f"not a backend's health: {stored!r}")
-    return replace(health, cause=None if health.cause is None else Cause(health.cause))
-
-
-def _unmoved(after: State, before: State | None) -> State | None:
-    """The state with the slots that are still in force. Who joined or left since then makes them
-    unknown: the plane will be told the whole table again anyway.
-    """
-    if before is None:
-        return None
-    slots = {memory.id: memory.slots for memory in before.backends}
-    same = slots.keys() == {memory.id for memory in after.backends}
-    if not same or before.s_total != after.s_total:
-        return after
-    return replace(
-        after,
-        backends=tuple(replace(memory, slots=slots[memory.id]) for memory in after.backends),
-    )
-
-
-def _connect_failures(seen: GroupSeen | None, name: str) -> int:
-    backend = None if seen is None else seen.backends.get(name)
-    return 0 if backend is None else backend.connect_failures or 0
-
-
-def _retry_index(signals: Collection[Seen]) -> float | None:
-    """Retries per success; None where nobody counts them, or nothing succeeded yet."""
-    retries = [each.retries for each in signals if each.retries is not None]
-    if not retries:
-        return None
-    successes = sum(each.successes or 0 for each in signals)
-    return sum(retries) / max(1, successes)
-
-
-def _backend(
-    name: str, seen: Seen, node: str | None, *, isolated: bool, age_ms: int | None
-) -> Backend:
-    return Backend(
-        name,
-        queue=_measure(seen.queue),
-        p95_ms=_measure(seen.p95_ms),
-        error_rate=_measure(seen.error_rate),
-        requests=seen.requests if seen.requests is None or seen.requests <= SIZE_MAX else None,
-        isolated=isolated,
-        age_ms=age_ms,
-        rtt_ms=_measure(seen.rtt_ms),
-        retrans_rate=_measure(seen.retrans_rate),
-        node=node,
-    )
-
-
-def _measure(value: float | None) -> float | None:
-    """A measurement, or None for what no sensor can have meant."""
-    if value is None or not isfinite(value) or not 0 <= value <= FLOAT_MAX:
-        return None
-    return float(value)
-
-
-def _honest(seen: BackendSeen | None) -> BackendSeen | None:
-    """Without counters that are below zero: a plane that says so knows nothing."""
-    if seen is None:
-        return None
-    return replace(
-        seen,
-        admitted=max(0, seen.admitted),
-        connect_failures=_count(seen.connect_failures),
-        successes=_count(seen.successes),
-        errors=_count(seen.errors),
-        retransmits=_count(seen.retransmits),
-        queue=_count(seen.queue),
-    )
-
-
-def _count(value: int | None) -> int | None:
-    return None if value is None or value < 0 else value

@@ -10,13 +10,14 @@ no longer record stops beating: then the plane holds, falls back, and no door st
 word of somebody who cannot act any more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import Mode, Node, Snapshot, TickPlan
-from fairlead.engine.traffic import GroupGovernor, Sighted
+from fairlead.engine.traffic import Sighted
 from fairlead.engine.traffic_nodes import NodeWatch
+from fairlead.engine.traffic_round import Group, GroupRound, Orders, Ports, Round, Sights
 from fairlead.engine.traffic_story import Standing, transitions
 from fairlead.ports.dataplane import (
     HOLD_AFTER_MS,
@@ -24,80 +25,20 @@ from fairlead.ports.dataplane import (
     Dataplane,
     GroupSeen,
     Liveness,
-    RouteGroup,
     Stale,
     Table,
 )
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.ports.recorder import FlightRecorder, Head, Status
-from fairlead.ports.traffic import (
-    Chronicle,
-    NodeSensor,
-    Probed,
-    Prober,
-    Reading,
-    Signals,
-    Transition,
-)
+from fairlead.ports.recorder import Head, Status
+from fairlead.ports.traffic import Transition
 from fairlead.schema.traffic import from_plan, from_snapshot
+
+__all__ = ["Group", "GroupRound", "Orders", "Ports", "Round", "TrafficLoop"]
 
 KIND, VERSION = "traffic.tick", 1
 ANCHOR_EVERY_MS = 10_000
 _ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s
 _TOP = 2
-
-Orders = Mapping[str, Mapping[str, str]]
-"""By group and backend: `isolate` or `drain`, until the operator restores it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group as the loop drives it."""
-
-    route: RouteGroup
-    governor: GroupGovernor
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    """The machines of its backends, where they are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Everything but the plane; what is None is not there."""
-
-    record: Callable[[str], FlightRecorder | None] = lambda _: None
-    """The flight recorder of a group: each has its own, so that its ticks are stored as deltas of
-    each other."""
-    signals: Signals | None = None
-    nodes: NodeSensor | None = None
-    prober: Prober | None = None
-    chronicle: Chronicle | None = None
-    orders: Callable[[], Orders] = dict
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRound:
-    """What one tick decided for one group, and what became of it."""
-
-    snapshot: Snapshot
-    plan: TickPlan
-    reasons: tuple[str, ...]
-    """The plan's, with `failsafe` first where the heartbeat was found stale."""
-    seen: GroupSeen | None
-    sequence: int | None
-    flipped: bool
-    fault: str = ""
-    """Why the plan was not applied; empty when it was, or when nothing had to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One tick over all groups."""
-
-    time_ms: int
-    groups: Mapping[str, GroupRound]
-    transitions: tuple[Transition, ...]
-    faults: tuple[str, ...]
-    """What went wrong outside of any single group."""
 
 
 class TrafficLoop:
@@ -180,9 +121,7 @@ class TrafficLoop:
         late = self.beat_ms is not None and now_ms - self.beat_ms >= HOLD_AFTER_MS
         return Liveness.HOLD if late else Liveness.NORMAL
 
-    def _look(
-        self, now_ms: int, seen: Mapping[str, GroupSeen] | None, faults: list[str]
-    ) -> "_Sights":
+    def _look(self, now_ms: int, seen: Mapping[str, GroupSeen] | None, faults: list[str]) -> Sights:
         signals, prober, nodes = self.ports.signals, self.ports.prober, self.ports.nodes
         machines: tuple[Node, ...] = ()
         if nodes is not None:
@@ -190,7 +129,7 @@ class TrafficLoop:
                 machines = self._watch.observe(nodes.read(now_ms))
             except Fault as fault:
                 faults.append(f"nodes: {fault}")
-        return _Sights(
+        return Sights(
             now_ms,
             seen or {},
             {} if signals is None else signals.read(now_ms),
@@ -198,7 +137,7 @@ class TrafficLoop:
             machines,
         )
 
-    def _sighting(self, group: Group, sights: "_Sights", orders: Orders) -> Sighted:
+    def _sighting(self, group: Group, sights: Sights, orders: Orders) -> Sighted:
         name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
         members = [backend.id for backend in group.route.backends]
         return Sighted(
@@ -282,7 +221,7 @@ class TrafficLoop:
             return made
         flipped, problem = False, ""
         if made.seen is not None and self._differs(name, made):
-            table = governor.table(made.plan, made.seen.epoch + 1)
+            table = governor.table(made.snapshot, made.plan, made.seen.epoch + 1)
             try:
                 self.plane.apply(table)
                 self._tables[name], flipped = table, True
@@ -300,7 +239,7 @@ class TrafficLoop:
         last = self._tables.get(name)
         if last is None or last.epoch != made.seen.epoch:
             return True
-        table = self.groups[name].governor.table(made.plan, last.epoch)
+        table = self.groups[name].governor.table(made.snapshot, made.plan, last.epoch)
         return table != last
 
     def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
@@ -357,14 +296,3 @@ class TrafficLoop:
                     faults.append(f"anchor {name}: {fault}")
         chronicle.anchor(now_ms, heads)
         self._anchored_ms = now_ms
-
-
-@dataclass(frozen=True, slots=True)
-class _Sights:
-    """What one tick has seen of everything."""
-
-    now_ms: int
-    seen: Mapping[str, GroupSeen]
-    readings: Mapping[tuple[str, str], Reading]
-    probed: Sequence[Probed]
-    nodes: tuple[Node, ...]

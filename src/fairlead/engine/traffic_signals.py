@@ -7,11 +7,12 @@ a new process, and its window begins again. One that vanishes is a missing signa
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import isfinite
 
 from fairlead.ports.dataplane import BackendSeen
 from fairlead.ports.traffic import Reading
 
-WINDOW_MS = 5_000
+WINDOW_MS, QUEUE_MS = 5_000, 350
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class BackendMeters:
         names = ("requests", "successes", "errors", "connect", "retries", "retransmits", "asked")
         self._meters = {name: Meter(window_ms) for name in names}
         self._probe_ms: float | None = None
+        self._queues: deque[tuple[int, float]] = deque()
 
     def probed(self, latency_ms: float) -> None:
         """An isolated backend answered. The last answer counts: the tracker wants several in a row
@@ -81,7 +83,7 @@ class BackendMeters:
         retries = self._add("retries", clock_ms, reading.retries)
         retransmits = self._add("retransmits", clock_ms, plane.retransmits)
         return Seen(
-            queue=reading.queue if "queue" in covered else _queue(plane),
+            queue=self._queue(clock_ms, reading.queue if "queue" in covered else _queue(plane)),
             p95_ms=self._p95(plane, reading, covered),
             error_rate=_rate(successes, failures),
             requests=requests,
@@ -110,6 +112,16 @@ class BackendMeters:
             return None, None
         # Scraped counters are read one after the other: a request may be in one of them only.
         return max(0, asked - errors), errors + (connect or 0)
+
+    def _queue(self, clock_ms: int, queue: float | None) -> float | None:
+        """The mean of the last two looks: one is mostly noise, and five come too late (harness)."""
+        if queue is None or not isfinite(queue):
+            self._queues.clear()
+            return None
+        while self._queues and self._queues[0][0] <= clock_ms - QUEUE_MS:
+            self._queues.popleft()
+        self._queues.append((clock_ms, queue))
+        return sum(each for _, each in self._queues) / len(self._queues)
 
     def _p95(self, plane: BackendSeen, reading: Reading, covered: Collection[str]) -> float | None:
         if self._probe_ms is not None:

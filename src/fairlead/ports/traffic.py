@@ -64,7 +64,7 @@ class Probed:
     backend: str
     ok: bool
     latency_ms: float | None = None
-    """None when it did not answer."""
+    """None when it did not answer at all, well or badly."""
 
 
 class Prober(Protocol):

@@ -111,7 +111,7 @@ class NetworkProber:
             ok, latency_ms = await knock(backend, rules)
             with self._lock:
                 self._under_way.discard((group, backend.id))
-                self._answers.append(Probed(group, backend.id, ok, latency_ms if ok else None))
+                self._answers.append(Probed(group, backend.id, ok, latency_ms))
 
         self._outreach.once(ask)
 
