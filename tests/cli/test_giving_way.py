@@ -136,15 +136,14 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     kept = crowded.server.ok("GET", "/v1/head")
     held = tmp_path / "head.json"
     held.write_text(json.dumps(kept))
-    crowded.ok("reserve", "big", "--at", "+0s")
-    number = outcome_of(crowded, "big")
+    crowded.ok("reserve", "-f", "-", "--at", "+0s", input=documents(run("prize", "team-a", 4)))
+    number = outcome_of(crowded, "prize")
     told = crowded.ok("audit", "outcome", str(number))
     assert told.startswith(f"outcome {number}: applied, verifiable\n")
-    assert "for reservation (run/big, reservation/big)" in told
+    assert "for reservation (run/prize, reservation/prize)" in told
     assert "was drawn" in told
-    assert crowded.ok("audit", "outcome").splitlines()[1].split()[:5] == [
-        str(number), "applied", "H100", "4", "reservation",
-    ]  # fmt: skip
+    listed = [line.split()[:5] for line in crowded.ok("audit", "outcome").splitlines()]
+    assert [str(number), "applied", "H100", "4", "reservation"] in listed
     status = crowded.server.status
     (loser,) = [name for name in ("gang", "backed") if status("Run", name)["phase"] == "Pending"]
     owner = {"gang": "team-c", "backed": "team-b"}[loser]
@@ -170,8 +169,8 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     assert (unsaid.returncode, "say whose names to open" in unsaid.stderr) == (2, True)
     again = crowded("audit", "void", str(number), "--reason", "I lost")
     assert (again.returncode, again.stderr) == (1, f"refused: outcome {number} is applied\n")
-    crowded.ok("cancel", "big")
-    crowded.server.ended("big")
+    crowded.ok("cancel", "prize")
+    crowded.server.until("it runs again", lambda: status("Run", loser)["width"])
 
 
 def verified(verifier: list[str], file: Path, *more: str) -> str:
@@ -235,22 +234,57 @@ def test_a_lowered_budget_is_previewed_and_enforced_by_hand(crowded: Shell) -> N
 
 def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
     """The same data in both."""
+    crowded.server.apply(
+        run("said", "team-a", 4), manifest("Reservation", "said", run="said", earliestStart=NEVER)
+    )
     for arguments in (
-        ("get", "reservations"), ("get", "reservation", "big"), ("describe", "reservation/big"),
-        ("explain", "reservation/big"), ("audit", "outcome"), ("audit", "nonce", "team-a", "00"),
+        ("get", "reservations"), ("get", "reservation", "said"), ("describe", "reservation/said"),
+        ("explain", "reservation/said"), ("audit", "outcome"), ("audit", "nonce", "team-a", "00"),
         ("audit", "beacon", "drand", "7", "ab", "--dry-run"),
-        ("resolve", "--scope", "flavor=V100", "--gpus", "1", "--dry-run"),
-        ("runs", "nominate", "wide", "--dry-run"),
-        ("reserve", "gang", "--at", "+1h", "--name", "x", "--dry-run"),
+        ("resolve", "--scope", "flavor=H100", "--gpus", "1", "--dry-run"),
+        ("runs", "nominate", "gang", "--dry-run"),
+        ("reserve", "said", "--at", "+1h", "--dry-run"),
     ):  # fmt: skip
         code, told = crowded.inside(*arguments, "-o", "json")
-        if arguments[0] == "reserve" and code == 1:
-            continue  # it was not drawn, and so it does not wait
         assert code == 0, arguments
         code, spoken = crowded.inside(*arguments, "-o", "yaml")
         assert code == 0
         assert type(json.loads(told)) in (list, dict)
         assert list(yaml.safe_load_all(spoken))
+
+
+def test_an_outcome_waits_for_its_beacon_or_is_given_up(tmp_path: Path) -> None:
+    """It says which round; a value supplies its chance; a void says why and cuts nobody."""
+    beacon = ("drand", 0, 60_000)
+    with short_folder() as folder, serving(folder, resolver="enforce", beacon=beacon) as running:
+        shell = Shell(running, tmp_path / "heads.json")
+        place = manifest("Node", "box", flavor="H100", devices=4, location=PLACE)
+        running.apply(place, budget("team-a"), run("only", gpus=4, duration="9h"))
+        running.until("runs", lambda: running.status("Run", "only")["width"])
+        scope = ("--scope", "flavor=H100", "--gpus", "4")
+        waiting = shell.ok("resolve", *scope)
+        assert "its chance comes from round" in waiting
+        assert "nobody knows yet who gives way" in waiting
+        (row,) = running.ok("GET", "/v1/outcomes")
+        number, stage = str(row["outcome"]), row["stage"]
+        assert stage == "committed"
+        tried = shell.ok("audit", "void", number, "--reason", "no value", "--dry-run")
+        assert tried == f"outcome {number} given up (dry run)\n"
+        assert shell("resolve", *scope).returncode == 1, "one resolve of a flavor at a time"
+        shell.ok("audit", "void", number, "--reason", "no value")
+        told = shell.ok("audit", "outcome", number)
+        assert "given up: no value" in told
+        assert running.status("Run", "only")["width"] == 4
+        shell.ok("resolve", *scope)
+        second = running.ok("GET", "/v1/outcomes")[-1]["outcome"]
+        wanted = running.ok("GET", f"/v1/outcomes/{second}")["beacon"]["round"]
+        shell.ok("audit", "beacon", "drand", str(wanted), "AB" * 32)
+        running.until("cut", lambda: running.status("Run", "only")["lastOutcome"] == second)
+        file = tmp_path / "public.json"
+        shell.ok("audit", "outcome", str(second), "--export", str(file), "--public")
+        checked = verified([sys.executable, "-I", str(FIRST)], file)
+        assert f"round {wanted} of drand" in checked
+        assert "this outcome is verifiable" in checked
 
 
 def test_without_a_resolver_nobody_is_asked(shell: Shell) -> None:

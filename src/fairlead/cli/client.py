@@ -90,22 +90,23 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        with Patience(f"waiting for {self.where}"):
-            response, data = self._exchange(method, path, body, query or {})
-        self._check(response)
-        if response.status >= 400:
-            raise Answer(response.status, _error(data))
+        response, data = self._answer(method, path, body, query or {})
         is_json = (response.headers.get_content_type()) == "application/json"
         return json.loads(data) if is_json else data.decode(errors="replace")
 
     def data(self, path: str, **query: Any) -> bytes:
         """The very bytes of a reply: a file whose digests are to hold."""
+        return self._answer("GET", path, None, query)[1]
+
+    def _answer(
+        self, method: str, path: str, body: Any, query: dict[str, Any]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         with Patience(f"waiting for {self.where}"):
-            response, data = self._exchange("GET", path, None, query)
+            response, data = self._exchange(method, path, body, query)
         self._check(response)
         if response.status >= 400:
             raise Answer(response.status, _error(data))
-        return data
+        return response, data
 
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
         """A reply that goes on, as it comes."""
