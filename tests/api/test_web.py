@@ -67,12 +67,14 @@ def test_the_policy_lets_nothing_else_in(server: Running) -> None:
 
 @pytest.fixture
 def lab() -> Iterator[Running]:
-    with short_folder() as folder, serving(folder) as running:
+    with short_folder() as folder, serving(folder, resolver="enforce") as running:
         running.apply(
             node(devices=4), budget("team-a", 4, maxGPUHours=100),
             manifest("Budget", "odd", owner=HOSTILE, envelopes=[
                 {"name": HOSTILE, "flavor": "H100", "concurrency": 2}]),
             run("first", gpus=2, duration="1h"), run("wish", gpus=9),
+            run("later-on", gpus=1),
+            manifest("Reservation", "monday", run="later-on", earliestStart="2999-01-01T00:00:00Z"),
         )  # fmt: skip
         running.until("running", lambda: running.status("Run", "first")["phase"] == "Running")
         running.until("refused", lambda: running.status("Run", "wish")["refusal"])
@@ -110,12 +112,21 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         assert "ConcurrencyCapExceeded" in shown["wish"][4]
         assert "envelope-concurrency of team-a/main from 4 to 11 would do" in shown["wish"][4]
         assert rows(page, "lease-rows")[0][:4] == ["first", "team-a", "box#0, box#1", "team-a/main"]
+        (row,) = rows(page, "reservation-rows")
+        assert (row[:2], row[3:5]) == (["monday", "later-on"], ["Pending", "NotDue"])
+        assert rows(page, "outcome-rows") == [["Nobody ever had to give way."]]
         head = lab.ok("GET", "/v1/head")
         page.until(f"document.getElementById('head').innerText.includes('{head['root']}')")
 
         lab.apply(run("later", gpus=1, duration="1h"))
         page.until("document.getElementById('run-rows').innerText.includes('later')")
         page.until("document.getElementById('event-list').innerText.includes('run/later')")
+
+        number = lab.ok("POST", "/v1/resolve", {"flavor": "H100", "gpus": 1})["outcome"]
+        page.until("document.getElementById('outcome-rows').innerText.includes('applied')")
+        assert rows(page, "outcome-rows")[0][:5] == [
+            f"#{number}", "applied", "1 H100", "scope", "operator-trusted",
+        ]  # fmt: skip
 
         _by_keyboard(page, lab)
         light = page.screenshot(tmp_path / "light.png")
@@ -131,7 +142,7 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         assert asked == {
             f"http://127.0.0.1:{lab.port}{path}"
             for path in (*PATHS, "/v1/budgets", "/v1/objects/Run", "/v1/leases", "/v1/head",
-                         "/v1/watch")
+                         "/v1/objects/Reservation", "/v1/outcomes", "/v1/watch")
         }  # fmt: skip
 
 
@@ -143,7 +154,7 @@ def _by_keyboard(page: Page, lab: Running) -> None:
         page.key("Tab")
         order.append(focused(page))
     assert order[0] == "Skip to the budgets"
-    assert order[1:6] == ["Budgets", "Runs", "Leases", "Events", "Ledger"]
+    assert order[1:7] == ["Budgets", "Runs", "Leases", "Reservations", "Events", "Ledger"]
     while focused(page) != "pause":
         page.key("Tab")
         order.append(focused(page))

@@ -2,8 +2,9 @@
 // as they happen. Text is only ever set as text: what others named cannot become markup.
 "use strict";
 
-const EVERY_MS = 5000, SOON_MS = 300, EVENTS_MAX = 200, EVENTS_AT_FIRST = 50;
+const EVERY_MS = 5000, SOON_MS = 300, EVENTS_MAX = 200, EVENTS_AT_FIRST = 50, OUTCOMES_MAX = 20;
 const PHASES = {Running: "good", Completed: "soft", Failed: "bad", Pending: "warn"};
+const STATES = {Pending: "warn", Active: "good", Released: "soft", Blocked: "bad"};
 const CONDITIONS = {Healthy: "good", NearLimit: "warn", Exhausted: "bad", Overcommitted: "bad"};
 const byId = (id) => document.getElementById(id);
 
@@ -108,13 +109,32 @@ function leaseCells(row) {
   ];
 }
 
+function reservationCells(item) {
+  const status = item.status, short = status.shortfallGPUs;
+  const why = [status.reason, status.message].filter(Boolean).join(": ");
+  const start = element("time", new Date(item.spec.earliestStart).toLocaleString());
+  start.dateTime = item.spec.earliestStart;
+  return [
+    item.metadata.name, item.spec.run, start,
+    element("span", status.state, STATES[status.state] || "warn"),
+    short ? `${why} (${short} GPUs short)` : why, status.outcome === null ? "–" : `#${status.outcome}`,
+  ];
+}
+
+function outcomeCells(row) {
+  return [
+    `#${row.outcome}`, element("span", row.stage, row.stage === "void" ? "soft" : ""),
+    `${row.deficitGPUs} ${row.flavor}`, row.cause, row.label || "not drawn yet", moment(row.committed),
+  ];
+}
+
 function headLines(head) {
   return [["Entries", number(head.size)], ["Root", head.root], ["Ledger", head.ledger],
     ["Epoch", String(head.epoch)], ["Newest entry", new Date(head.time_ms).toLocaleString()],
     ["Signed by key", head.key_id]].flatMap(([name, text]) => [element("dt", name), element("dd", text)]);
 }
 
-const ORDER = ["Running", "Pending", "Failed", "Completed"];
+const ORDER = ["Running", "Shrunk", "Reserved", "Pending", "Failed", "Completed"];
 const rank = (run) => ORDER.indexOf(run.status.phase);
 
 let reading = false, again = false;
@@ -122,14 +142,19 @@ async function refresh() {
   if (reading) { again = true; return; }
   reading = true;
   try {
-    const [budgets, runs, leases, head] = await Promise.all(
-      ["/v1/budgets", "/v1/objects/Run", "/v1/leases", "/v1/head"].map(read));
+    const [budgets, runs, leases, reservations, outcomes, head] = await Promise.all(
+      ["/v1/budgets", "/v1/objects/Run", "/v1/leases", "/v1/objects/Reservation", "/v1/outcomes",
+        "/v1/head"].map(read));
     runs.items.sort((a, b) => rank(a) - rank(b) || (a.status.since < b.status.since ? 1 : -1));
     fill("budget-rows", budgets, (row) => `${row.budget}/${row.envelope}`, budgetCells,
       "No budgets yet: fairlead apply -f budgets.yaml");
     fill("run-rows", runs.items, (run) => run.metadata.uid, runCells,
       "No runs yet: fairlead submit -f run.yaml");
     fill("lease-rows", leases, (row) => row.lease, leaseCells, "Nothing is leased.");
+    fill("reservation-rows", reservations.items, (item) => item.metadata.uid, reservationCells,
+      "No reservations: fairlead reserve RUN --at TIME");
+    fill("outcome-rows", outcomes.reverse().slice(0, OUTCOMES_MAX), (row) => String(row.outcome),
+      outcomeCells, "Nobody ever had to give way.");
     byId("head").replaceChildren(...headLines(head));
     say(live ? "Live" : "Waiting for events…");
   } catch (error) {
