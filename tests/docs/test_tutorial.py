@@ -1,9 +1,10 @@
-"""The tutorial, word by word: its commands against a real `fairlead up`, its answers as printed.
+"""The tutorials, word by word: their commands against a real `fairlead up`, answers as printed.
 
 A block ```sh is typed into one shell, ```sh up into the first terminal; ```text is what the block
-before it answers, where `…` stands for anything.
+before it answers, where `…` stands for anything, and a line of it alone for any lines.
 """
 
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 from tests.api.servers import short_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-TUTORIAL = ROOT / "docs" / "tutorials" / "first-budget.md"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"), key=lambda path: path.name)
 BLOCK = re.compile(r"^```(sh|text)( up)?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 END = "--- the block is over"
 
@@ -32,9 +33,9 @@ class Step(NamedTuple):
     up: bool
 
 
-def steps() -> list[Step]:
+def steps(tutorial: Path) -> list[Step]:
     found: list[Step] = []
-    for kind, up, text in BLOCK.findall(TUTORIAL.read_text()):
+    for kind, up, text in BLOCK.findall(tutorial.read_text()):
         if kind == "sh":
             found.append(Step(text, None, bool(up)))
         else:
@@ -75,7 +76,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD")}
     # The port may be taken on this machine, and root's runs are refused where nobody allows them.
     return {**kept, "PATH": f"{program.parent}:{os.environ['PATH']}", "FAIRLEAD_PORT": "0",
-            "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "xdg")}  # fmt: skip
+            "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "xdg"),
+            "CLONE": str(ROOT)}  # fmt: skip
 
 
 @pytest.fixture
@@ -84,9 +86,12 @@ def folder() -> Iterator[Path]:
         yield found
 
 
-def test_the_tutorial_as_it_stands(folder: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_the_tutorial_as_it_stands(
+    tutorial: Path, folder: Path, environment: dict[str, str]
+) -> None:
     """Every command, in order; every answer that is printed there."""
-    script = steps()
+    script = steps(tutorial)
     (first,) = [step for step in script if step.up]
     allow = " --allow-root" if os.geteuid() == 0 else ""
     log = folder / "up.log"
@@ -106,25 +111,50 @@ def test_the_tutorial_as_it_stands(folder: Path, environment: dict[str, str]) ->
                 continue
             shown = typist.type(step.commands)
             if step.answer is not None:
-                pattern = ".*?".join(re.escape(part) for part in step.answer.split("…"))
-                assert re.fullmatch(_loose(pattern), shown.rstrip() + "\n"), (
+                assert re.fullmatch(_pattern(step.answer), shown.rstrip() + "\n"), (
                     f"{step.commands}\nshould print\n{step.answer}\nbut prints\n{shown}"
                 )
         typist.process.stdin.close()  # type: ignore[union-attr]
         assert typist.process.wait(timeout=30) == 0
     finally:
+        _end_runs({**environment, "FAIRLEAD_STATE": str(folder / "state")})
         os.killpg(server.pid, signal.SIGINT)
         assert server.wait(timeout=60) == 0, log.read_text()
 
 
-def _loose(pattern: str) -> str:
+def _pattern(answer: str) -> str:
     """Columns may be wider where a value is: runs of spaces match runs of spaces."""
-    return re.sub(r"(\\ )+", r" +", pattern)
+    lines = []
+    for line in answer.splitlines():
+        text = ".*?".join(re.escape(part) for part in line.split("…")) + "\n"
+        lines.append("(?:.*\n)*?" if line == "…" else re.sub(r"(\\ )+", " +", text))
+    return "".join(lines)
 
 
-def test_the_tutorial_is_found() -> None:
-    """Ten steps at least, one of them the server; and it is named where people begin."""
-    script = steps()
-    assert len(script) >= 10
-    assert sum(step.up for step in script) == 1
-    assert "docs/tutorials/first-budget.md" in (ROOT / "README.md").read_text()
+def _end_runs(environment: dict[str, str]) -> None:
+    """Nothing that a tutorial started goes on behind it, however far it came."""
+    fairlead, deadline = [sys.executable, "-m", "fairlead"], time.monotonic() + 60
+    while time.monotonic() < deadline:
+        asked = subprocess.run(
+            [*fairlead, "get", "runs", "-o", "json"], capture_output=True, check=False,
+            env=environment,
+        )  # fmt: skip
+        runs = json.loads(asked.stdout or b"[]")
+        live = [each for each in runs if each["status"]["phase"] not in ("Completed", "Failed")]
+        if not live:
+            return
+        names = [each["metadata"]["name"] for each in live if not each["status"]["stopping"]]
+        if names:
+            subprocess.run([*fairlead, "cancel", *names], check=False, env=environment)
+        time.sleep(0.2)  # polling interval, not synchronisation
+    raise AssertionError("runs of the tutorial go on")
+
+
+def test_the_tutorials_are_found() -> None:
+    """Ten steps at least, one of them the server; and they are named where people begin."""
+    assert [path.stem for path in TUTORIALS] == ["first-budget", "reservation"]
+    for path in TUTORIALS:
+        script = steps(path)
+        assert len(script) >= 10
+        assert sum(step.up for step in script) == 1
+        assert f"docs/tutorials/{path.name}" in (ROOT / "README.md").read_text()
