@@ -276,3 +276,16 @@ def remove(*, file: Path, **flags: Any) -> None:
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} plane is removed")
+
+
+@command.command(
+    "harness", context_settings={"ignore_unknown_options": True}, add_help_option=False
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def harness(ctx: click.Context, *, arguments: tuple[str, ...]) -> None:
+    """Play a scenario against the agent's own loop, and judge its promises."""
+    from fairlead.cli.traffic_harness import command as play
+
+    # A command of its own, so that `fairlead traffic` does not import the simulator to list it.
+    ctx.exit(play.main(list(arguments), "fairlead traffic harness", standalone_mode=False) or 0)

@@ -65,6 +65,11 @@ class TrafficLoop:
                 f"{SCHEMA_VERSION}: remove the plane and start again"
             )
         self.plane.configure([group.route for group in self.groups.values()])
+        # What a predecessor left standing is not news.
+        for name, group in self.groups.items():
+            state = group.governor.state
+            mode = Mode.NORMAL if state is None else state.door.mode
+            self._standing[name] = Standing(mode, Liveness.NORMAL, dict(group.governor.isolated))
         return sum(self._heal(name, now_ms) for name in self.groups)
 
     def found_stale(self, liveness: Liveness) -> None:

@@ -54,13 +54,18 @@ def check_target(target: Path) -> None:
 
 def write_report(played: Played, target: Path, draw: Draw | None) -> list[str]:
     """Write the report to `target`, replacing an earlier one; returns the names of the files."""
+    return write_folder(target, lambda folder: _fill(played, folder, draw))
+
+
+def write_folder(target: Path, fill: Callable[[Path], list[str]]) -> list[str]:
+    """Have a fresh folder filled, then put it in the place of an earlier report."""
     check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         fresh = workshop / "report"
         fresh.mkdir()
-        files = _fill(played, fresh, draw)
+        files = fill(fresh)
         _exchange(fresh, target, workshop / "old")
     finally:
         shutil.rmtree(workshop, ignore_errors=True)

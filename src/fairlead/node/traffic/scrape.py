@@ -81,6 +81,7 @@ class Scraper:
         """Answers that did not come or could not be read."""
         self._outreach, self._clock_ms = outreach, clock_ms
         self._rules: dict[str, ScrapeRules] = {}
+        self._began_ms: dict[str, int] = {}
         self._tasks: dict[tuple[str, Backend], Future[None]] = {}
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], tuple[int, Reading]] = {}
@@ -93,6 +94,8 @@ class Scraper:
         kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
         for key in self._tasks.keys() - kept:
             self._tasks.pop(key).cancel()
+        now_ms = self._clock_ms()
+        self._began_ms = {group: self._began_ms.get(group, now_ms) for group in rules}
         self._rules = dict(rules)
         with self._lock:
             names = {(group, each.id) for group, each in kept}
@@ -101,8 +104,16 @@ class Scraper:
             self._tasks[group, backend] = self._begin(group, backend)
 
     def covers(self, group: str) -> Collection[str]:
-        """What is asked for in this group."""
-        return self._rules[group].covers if group in self._rules else ()
+        """What is asked for in this group. Before anybody could answer it is nothing: an agent that
+        has just started is not blind, and must not close a door for it."""
+        rules = self._rules.get(group)
+        if rules is None:
+            return ()
+        with self._lock:
+            heard = any(name == group for name, _ in self._readings)
+        waiting_ms = self._clock_ms() - self._began_ms[group]
+        early = waiting_ms <= STALE_ROUNDS * rules.every_ms + rules.timeout_ms
+        return () if early and not heard else rules.covers
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         """Answers that are fresh enough."""

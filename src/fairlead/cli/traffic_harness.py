@@ -1,0 +1,169 @@
+"""`fairlead traffic harness`: scenarios against the agent's own loop, judged and reported."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
+from fairlead.schema.border import BadInput
+from fairlead.schema.traffic_scenario import (
+    TrafficScenarioDocument,
+    read_traffic_scenario,
+    traffic_scenario_schema,
+)
+from fairlead.schema.yaml import YAML_BYTES_MAX
+from fairlead.sim.entropy import SEED_MAX
+from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
+from fairlead.sim.report import NotAReport, check_target
+from fairlead.sim.traffic import Played, Verdict, judge, play
+from fairlead.sim.traffic.bundled import bundled_names, read_bundled
+from fairlead.sim.traffic.figures import measure
+from fairlead.sim.traffic.plots import draw_plots
+from fairlead.sim.traffic.report import Draw, as_document, write_report
+
+HELP = """Play SCENARIO (a YAML file, or one of the names of --list) and judge its promises.
+
+In virtual time on the in-memory plane, where the same seed gives the same digest; or, with
+--real-time and --plane, on a real plane, with a real agent process, real backends and clients.
+
+Writes report.json, report.md, timeline.csv, the flight record and a picture. Exit codes: 0 all
+promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had here.
+
+\b
+  fairlead traffic harness --list
+  fairlead traffic harness slow
+  fairlead traffic harness my.yaml --seed 42 --out /tmp/report
+  fairlead traffic harness slow --plane haproxy --real-time
+"""
+
+
+class BadScenario(click.ClickException):
+    """Input that cannot be played: one line, exit code 2."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def show(self, file: object = None) -> None:
+        """As `fairlead decide` says it."""
+        click.echo(f"error: {self.message}", err=True)
+
+
+@click.command("harness", help=HELP)
+@click.argument("scenario", required=False)
+@click.option("--list", "listing", is_flag=True, help="Name the scenarios that come with Fairlead.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of a scenario.")
+@click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
+)
+@click.option(
+    "--plane", type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]), default="memory",
+    show_default=True, help="What moves the connections.",
+)  # fmt: skip
+@click.option("--real-time", is_flag=True, help="On a real plane, as long as the scenario lasts.")
+@click.option("--cgroup", help="For ebpf: whose connections are moved; this process is in it.")
+@click.option("--pins", help="For ebpf: a folder on a bpf file system.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="What to print on standard output.",
+)  # fmt: skip
+@click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
+@click.pass_context
+def command(
+    ctx: click.Context, *, scenario: str | None, listing: bool, schema: bool, seed: int | None,
+    plane: str, real_time: bool, cgroup: str | None, pins: str | None, out: Path | None,
+    output: str, no_plots: bool,
+) -> None:  # fmt: skip
+    """Play a scenario and report on it."""
+    if listing or schema:
+        click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))
+        return
+    if scenario is None:
+        raise click.UsageError("name a scenario, or ask for --list")
+    if real_time != (plane != "memory"):
+        raise click.UsageError(
+            "--real-time goes with --plane haproxy, envoy or ebpf, and they with it"
+        )
+    document = _load(scenario)
+    target = out or Path("out") / document.name
+    try:
+        check_target(target)
+    except NotAReport as error:
+        raise BadScenario(f"--out: {error}") from error
+    draw = None if no_plots else _plots()
+    with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
+        record = Path(spare) / "record"
+        if real_time:
+            from fairlead.sim.traffic.real import PlanePlace, play_real
+
+            place = PlanePlace(plane, cgroup, pins)
+            played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
+        else:
+            played = play(document, seed=seed, record=record)
+        verdicts = judge(played)
+        write_report(played, verdicts, target, record=record, draw=draw)
+    _print(played, verdicts, output, target)
+    ctx.exit(0 if all(verdict.kept for verdict in verdicts) else EXIT_REFUSED)
+
+
+def _load(scenario: str) -> TrafficScenarioDocument:
+    path = Path(scenario)
+    try:
+        if not path.exists() and scenario in bundled_names():
+            data = read_bundled(scenario)
+        else:
+            with path.open("rb") as file:
+                data = file.read(YAML_BYTES_MAX + 1)
+        return read_traffic_scenario(data)
+    except BadInput as error:
+        raise BadScenario(str(error)) from error
+    except OSError as error:
+        hint = f"; those that come with Fairlead are: {', '.join(bundled_names())}"
+        raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
+
+
+def _listing() -> str:
+    abouts = {name: read_traffic_scenario(read_bundled(name)).about for name in bundled_names()}
+    width = max(map(len, abouts))
+    return "\n".join(f"{name:<{width}}  {about}" for name, about in abouts.items())
+
+
+def _plots() -> Draw | None:
+    """How to draw, or None with a note on how to get matplotlib. Asked before the long work."""
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
+        return None
+    return draw_plots
+
+
+def _print(played: Played, verdicts: Sequence[Verdict], output: str, target: Path) -> None:
+    if output == "json":
+        document = {**as_document(played, verdicts), "report": str(target)}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for line in _summary(played, verdicts):
+            click.echo(line)
+    click.echo(f"report: {target / 'report.md'}", err=True)
+
+
+def _summary(played: Played, verdicts: Sequence[Verdict]) -> list[str]:
+    figures = measure(played)
+    lines = [
+        f"{played.scenario.name} on the {played.plane} plane, seed {played.seed}: "
+        f"{figures.arrivals} arrivals, {figures.good_ratio:.2%} within the SLO, "
+        f"{figures.failed_ratio:.2%} failed, {figures.refused_ratio:.2%} refused, "
+        f"{figures.mode_changes} changes of mode, {figures.isolations} isolations"
+    ]
+    lines += [
+        f"  kept    {each.promise}" if each.kept else f"  BROKEN  {each.promise}: {each.problem}"
+        for each in verdicts
+    ]
+    if not played.real:
+        lines.append(f"digest  {played.digest}")
+    return lines
