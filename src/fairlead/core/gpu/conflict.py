@@ -130,25 +130,26 @@ def conflict_digest(conflict: Conflict) -> str:
 def conflict_bytes(conflict: Conflict) -> bytes:
     """The canonical JSON of the conflict's document, as it is kept under its digest.
 
-    The leases are written by hand, their keys in order: a set of 100 000 takes 0.3 s this way and
-    1.4 s through `canonical`, which looks at every key and value anew.
+    The leases are written by hand, their keys in order: a set of 100 000 takes a third of the time
+    that it takes through `canonical`, which looks at every key and value anew.
     """
     quoted = _Quoted()
     places: dict[tuple[tuple[str, str], ...], str] = {}
-    lines = []
-    for lease in sorted(conflict.leases, key=lambda lease: lease.id):
+    lines: dict[str, str] = {}  # written as they come, then sorted: memory is read in one sweep
+    for lease in conflict.leases:
         place = tuple(lease.location.items())
         if place not in places:
             places[place] = text(dict(place))
-        lines.append(
+        lines[lease.id] = (
             f'{{"budget":{quoted[lease.budget]},"envelope":{quoted[lease.envelope]},'
             f'"flavor":{quoted[lease.flavor]},"funded":{"true" if lease.funded else "false"},'
             f'"gpus":{text(lease.gpus)},"group":{text(lease.group)},"id":{text(lease.id)},'
             f'"location":{places[place]},"role":{quoted[lease.role]},"run":{quoted[lease.run]}}}'
         )
     runs = [run.document() for run in sorted(conflict.runs, key=lambda run: run.id)]
+    leases = ",".join([lines[name] for name in sorted(lines)])
     return encoded(
-        f'{{"deficit_gpus":{text(conflict.deficit_gpus)},"leases":[{",".join(lines)}],'
+        f'{{"deficit_gpus":{text(conflict.deficit_gpus)},"leases":[{leases}],'
         f'"runs":{text(runs)},"scope":{text(conflict.scope.document())}}}'
     )
 
