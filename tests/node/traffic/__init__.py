@@ -1,0 +1,1 @@
+"""The traffic agent's adapters and the agent itself, on loopback."""

@@ -1,0 +1,267 @@
+"""The agent in this process, on the memory plane: time, state, restarts, reloads, metrics."""
+
+import json
+import threading
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.core.traffic import Config
+from fairlead.dataplane.memory import MemoryPlane
+from fairlead.engine.traffic import GroupRules
+from fairlead.node.agent import now_ms
+from fairlead.node.state import STATE, STATUS, StateDirectory
+from fairlead.node.traffic.agent import AgentConfig, GroupSpec, TrafficAgent
+from fairlead.node.traffic.metrics import serve_metrics
+from fairlead.node.traffic.orders import ORDERS, change_order
+from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
+from fairlead.ports.faults import PermanentFault
+from fairlead.recorder import FileRecorder, read, replay
+
+BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
+
+
+class NoEyes:
+    """An agent that sees nothing but its plane."""
+
+    signals = prober = nodes = None
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[Backend, ...]] = {}
+        self.watched: list[Mapping[str, Sequence[Backend]]] = []
+
+    def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
+        self.watched.append(dict(members))
+
+    def members(self, group: str) -> Sequence[Backend] | None:
+        return self.found.get(group)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def spec(*backends: Backend, name: str = "web", port: int = 9000, **fields: Any) -> GroupSpec:
+    route = RouteGroup(name, "127.0.0.1", port, Proto.TCP, backends or BACKENDS)
+    return GroupSpec(route, GroupRules(Config(t_recover_min_ms=100)), **fields)
+
+
+class Folder:
+    """Makes agents on one state directory and one plane."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.eyes, self.said = path / "state", NoEyes(), []
+        self.plane = MemoryPlane(now_ms)
+
+    said: list[str]
+
+    def agent(
+        self, *specs: GroupSpec, reload: Callable[[], Sequence[GroupSpec]] | None = None,
+        plane: Callable[[], Dataplane] | None = None,
+    ) -> TrafficAgent:  # fmt: skip
+        return TrafficAgent(
+            AgentConfig("n1", self.path, tick_ms=20),
+            specs or [spec()],
+            open_plane=plane or (lambda: self.plane),
+            open_recorder=lambda path: FileRecorder(path, sync_each=False),
+            eyes=self.eyes,
+            warn=self.said.append,
+            reload=reload,
+        )
+
+    def run(self, agent: TrafficAgent, ticks: int) -> TrafficAgent:
+        agent.start()
+        try:
+            agent.run(ticks_max=ticks)
+        finally:
+            agent.close()
+        return agent
+
+    def status(self) -> Any:
+        return json.loads((self.path / STATUS).read_text())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_it_ticks_records_and_says_how_it_stands(folder: Folder) -> None:
+    """A record that replays, and a status with every group and backend."""
+    agent = folder.run(folder.agent(), 5)
+    assert agent.ticks == 5
+    verdicts = [each.verdict for each in replay(read(folder.path / "record" / "web"))]
+    assert verdicts == ["same"] * 5
+    status = folder.status()
+    assert status["plane"] == "memory"
+    (group,) = status["groups"]
+    assert {b["backend"]: b["slots"] for b in group["backends"]} == {"a": 128, "b": 128}
+    assert group["reasons"]
+
+
+def test_ticks_jitter_by_their_number_and_the_agents_name(folder: Folder) -> None:
+    """Within a tenth of the period, the same again, another for another agent."""
+    agent = folder.agent()
+    jitters = [agent.jitter_s(number) for number in range(100)]
+    assert jitters == [folder.agent().jitter_s(number) for number in range(100)]
+    assert all(0 <= jitter < 0.002 for jitter in jitters)
+    assert len(set(jitters)) > 50
+    other = folder.agent()
+    other.config = replace(other.config, name="n2")
+    assert [other.jitter_s(number) for number in range(100)] != jitters
+
+
+def test_ticks_that_cannot_be_made_are_counted(folder: Folder) -> None:
+    """A tick that takes as long as ten is one made and nine missed, not ten in a row."""
+    agent = folder.agent()
+    slow = threading.Event()
+    agent._report = lambda *_: slow.wait(0.2)  # type: ignore[assignment,func-returns-value]
+    folder.run(agent, 3)
+    assert agent.ticks == 3
+    assert agent.missed_ticks >= 15
+
+
+def test_one_agent_per_directory(folder: Folder) -> None:
+    """Two would fight over one plane."""
+    first = folder.agent()
+    first.start()
+    try:
+        with pytest.raises(PermanentFault, match="another agent"):
+            folder.agent().start()
+    finally:
+        first.close()
+
+
+def test_isolation_by_the_operator_survives_a_restart(folder: Folder) -> None:
+    """From the first tick of the next agent on."""
+    folder.run(folder.agent(), 2)
+    change_order(StateDirectory(folder.path), "web", "b", "isolate")
+    folder.run(folder.agent(), 2)
+    folder.plane = MemoryPlane(now_ms)
+    agent = folder.run(folder.agent(), 1)
+    assert agent.last_round is not None
+    assert agent.last_round.groups["web"].plan.slots == {"a": 256, "b": 0}
+    (backend,) = [b for b in folder.status()["groups"][0]["backends"] if b["backend"] == "b"]
+    assert (backend["isolated"], backend["order"]) == ("operator", "isolate")
+
+
+def test_a_quick_restart_goes_on_where_it_was(folder: Folder) -> None:
+    """The first tick of the new agent starts from the last one's state, not from nothing."""
+    folder.run(folder.agent(), 3)
+    last = list(read(folder.path / "record" / "web"))[-1]
+    agent = folder.agent()
+    agent.start()
+    made = agent.tick().groups["web"]
+    agent.close()
+    assert made.snapshot.state is not None
+    assert made.snapshot.state.clock_ms == last.output["state"]["clock_ms"]
+
+
+def test_after_a_long_absence_it_begins_afresh_and_says_failsafe(folder: Folder) -> None:
+    """The plane has fallen back meanwhile: what was decided then is of no use."""
+    folder.run(folder.agent(), 3)
+    state = json.loads((folder.path / STATE).read_text())
+    state["beat_ms"] -= 60_000
+    (folder.path / STATE).write_text(json.dumps(state))
+    agent = folder.agent()
+    agent.start()
+    first, second = agent.tick(), agent.tick()
+    agent.close()
+    assert first.groups["web"].reasons[0] == "failsafe"
+    assert [(t.what, t.after) for t in first.transitions] == [("failsafe", "fallback")]
+    assert [(t.what, t.after) for t in second.transitions] == [("failsafe", "normal")]
+
+
+@pytest.mark.parametrize("text", ["{", '{"groups": {"web": {}}}', '{"groups": 7}', "[1]"])
+def test_a_damaged_state_is_said_and_forgotten(folder: Folder, text: str) -> None:
+    """Traffic does not wait for somebody to clean up."""
+    folder.run(folder.agent(), 2)
+    (folder.path / STATE).write_text(text)
+    folder.run(folder.agent(), 2)
+    assert any("starting without it" in said for said in folder.said)
+
+
+def test_damaged_orders_stop_the_start(folder: Folder) -> None:
+    """Nobody knows who was isolated: a person has to look."""
+    folder.path.mkdir()
+    (folder.path / ORDERS).write_text("{")
+    agent = folder.agent()
+    with pytest.raises(PermanentFault, match="damaged"):
+        agent.start()
+    agent.close()
+
+
+def test_a_reload_adds_and_removes(folder: Folder) -> None:
+    """Groups that stay keep their state; a bad file changes nothing and is said."""
+    wanted: list[GroupSpec] = [spec(*BACKENDS), spec(name="api", port=9010)]
+
+    def again() -> Sequence[GroupSpec]:
+        if not wanted:
+            raise ValueError("groups: must not be empty")
+        return wanted
+
+    agent = folder.agent(reload=again)
+    agent.start()
+    agent.tick()
+    governor = agent.loop.groups["web"].governor
+    agent.hang_up()
+    agent.run(ticks_max=2)
+    assert sorted(agent.loop.groups) == ["api", "web"]
+    assert agent.loop.groups["web"].governor is governor
+    wanted[:] = [spec(BACKENDS[0])]
+    agent.hang_up()
+    agent.run(ticks_max=3)
+    assert agent.last_round is not None
+    assert agent.last_round.groups["web"].plan.slots == {"a": 256}
+    wanted.clear()
+    agent.hang_up()
+    agent.run(ticks_max=4)
+    agent.close()
+    assert sorted(agent.loop.groups) == ["web"]
+    assert folder.said == ["not reloaded: groups: must not be empty"]
+
+
+def test_backends_that_are_looked_up_are_followed(folder: Folder) -> None:
+    """Whoever appears behind the name joins, whoever vanishes leaves."""
+    empty = RouteGroup("web", "127.0.0.1", 9000, Proto.TCP, ())
+    folder.eyes.found = {"web": BACKENDS[:1]}
+    agent = folder.agent(GroupSpec(empty, GroupRules(), looked_up=True))
+    agent.start()
+    assert agent.tick().groups["web"].plan.slots == {"a": 256}
+    folder.eyes.found = {"web": BACKENDS}
+    assert agent.tick().groups["web"].plan.slots == {"a": 256, "b": 0}
+    folder.eyes.found = {"web": BACKENDS[1:]}
+    assert agent.tick().groups["web"].plan.slots == {"b": 256}
+    agent.close()
+
+
+def test_metrics_are_served(folder: Folder) -> None:
+    """Per group and backend, and nothing else that grows."""
+    agent = folder.agent()
+    agent.start()
+    agent.tick()
+    port = serve_metrics(agent, "127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    agent.close()
+    assert 'fairlead_traffic_backend_slots{backend="a",group="web"} 128.0' in text
+    assert 'fairlead_traffic_mode{group="web",mode="normal"} 1.0' in text
+    assert "fairlead_traffic_ticks_total 1.0" in text
+    labels = {
+        part.split("=")[0]
+        for line in text.splitlines()
+        if line.startswith("fairlead_") and "{" in line
+        for part in line[line.index("{") + 1 : line.index("}")].split(",")
+    }
+    assert labels <= {"group", "backend", "mode", "liveness", "reason", "what"}
+
+
+def test_a_port_that_is_taken_is_a_fault(folder: Folder) -> None:
+    """Said with its address."""
+    agent = folder.agent()
+    port = serve_metrics(agent, "127.0.0.1", 0)
+    with pytest.raises(PermanentFault, match=f"127.0.0.1:{port}"):
+        serve_metrics(agent, "127.0.0.1", port)

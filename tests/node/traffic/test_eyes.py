@@ -1,0 +1,220 @@
+"""Scrapes, probes, checks and look-ups over real sockets: what is silent is missing, not idle."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.node.traffic.exporters import Machines, RemoteNode
+from fairlead.node.traffic.outreach import Outreach
+from fairlead.node.traffic.probes import CheckRules, KnockRules, NetworkProber
+from fairlead.node.traffic.scrape import Scraper, ScrapeRules
+from fairlead.node.traffic.services import Services
+from fairlead.ports.dataplane import Backend
+from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.traffic import Probed, Reading
+from fairlead.schema.selector import Selector
+from tests.node.traffic.servers import HOST, Page, serving, until
+
+RULES = ScrapeRules(
+    {
+        "requests": Selector("r_total"),
+        "errors": Selector("e_total"),
+        "queue": Selector("q"),
+        "p95": Selector("p95_seconds"),
+    },
+    every_ms=20,
+    timeout_ms=2_000,
+)
+
+
+@pytest.fixture
+def outreach() -> Iterator[Outreach]:
+    made = Outreach()
+    yield made
+    made.close()
+
+
+class Clock:
+    """Ours: time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_a_backend_is_scraped(outreach: Outreach) -> None:
+    """Counters, gauges, and times in milliseconds."""
+    clock = Clock()
+    with serving(Page("r_total 10\ne_total 1\nq 3\np95_seconds 0.25\n")) as page:
+        scraper = Scraper(outreach, clock)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        assert scraper.read(clock.now_ms) == {("web", "a"): Reading(10, 1, None, 3.0, 250.0)}
+        assert set(scraper.covers("web")) == {"requests", "errors", "queue", "p95_ms"}
+        assert scraper.covers("other") == ()
+
+
+def test_an_agent_that_has_just_started_is_not_blind(outreach: Outreach) -> None:
+    """Until somebody could have answered, nothing is covered; then silence is blindness."""
+    clock = Clock()
+    with serving(Page(status=404)) as page:
+        scraper = Scraper(outreach, clock)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.failures, "refused")
+        assert scraper.covers("web") == ()
+        clock.now_ms += 3 * RULES.every_ms + RULES.timeout_ms + 1
+        assert scraper.covers("web")
+        assert scraper.read(clock.now_ms) == {}
+
+
+@pytest.mark.parametrize("body", ["r_total{ 10", "<html>", "r_total ten\n"])
+def test_rubbish_is_no_reading(outreach: Outreach, body: str) -> None:
+    """It is counted as a failure, or as unknown, and never as a number."""
+    clock = Clock()
+    with serving(Page(body)) as page:
+        scraper = Scraper(outreach, clock)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: len(page.asked) >= 3, "asked")
+        readings = scraper.read(clock.now_ms)
+    assert readings in ({}, {("web", "a"): Reading()})
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"]
+)
+def test_answers_that_are_not_http_are_failures(outreach: Outreach, raw: bytes) -> None:
+    """Whatever a server sends, the scraper goes on asking."""
+    clock, page = Clock(), Page()
+    page.raw = raw
+    with serving(page):
+        scraper = Scraper(outreach, clock)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.failures >= 2, "failed twice")
+
+
+def test_an_old_answer_is_no_answer(outreach: Outreach) -> None:
+    """Three rounds without one, and the backend is unknown."""
+    clock = Clock()
+    with serving(Page("r_total 10\n")) as page:
+        scraper = Scraper(outreach, clock)
+        members = {"web": [Backend("a", HOST, page.port)]}
+        scraper.watch({"web": RULES}, members)
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        page.status = 500
+        until(lambda: scraper.failures, "failing")
+        clock.now_ms += 3 * RULES.every_ms + 1
+        assert scraper.read(clock.now_ms) == {}
+
+
+def test_who_left_is_asked_no_more(outreach: Outreach) -> None:
+    """And its last word is forgotten."""
+    clock = Clock()
+    with serving(Page("r_total 10\n")) as page:
+        scraper = Scraper(outreach, clock)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        scraper.watch({"web": RULES}, {"web": []})
+        assert scraper.read(clock.now_ms) == {}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(prober: NetworkProber) -> list[Probed]:
+    found: list[Probed] = []
+    until(lambda: found.extend(prober.results()) or found, "answered")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "word"), [(200, "/", "well"), (404, "/x", "well"), (500, "/", "badly")]
+)
+def test_an_http_probe_asks_for_a_page(
+    outreach: Outreach, status: int, path: str, word: str
+) -> None:
+    """Below 500 is well; an answer has a latency, well or not."""
+    with serving(Page(status=status)) as page:
+        prober = NetworkProber(outreach)
+        prober.watch({"web": KnockRules(path)}, {}, {"web": [Backend("a", HOST, page.port)]})
+        prober.probe("web", ["a", "unknown"])
+        (found,) = answers(prober)
+        assert page.asked == [path]
+    assert found.ok is (word == "well")
+    assert found.latency_ms is not None
+
+
+def test_a_probe_of_nobody_is_no_answer(outreach: Outreach) -> None:
+    """A closed port, by connection and by page."""
+    for path in (None, "/"):
+        prober = NetworkProber(outreach)
+        members = {"web": [Backend("a", HOST, free_port())]}
+        prober.watch({"web": KnockRules(path)}, {}, members)
+        prober.probe("web", ["a"])
+        (found,) = answers(prober)
+        assert (found.ok, found.latency_ms) == (False, None)
+
+
+def test_a_check_is_believed_after_its_failures(outreach: Outreach) -> None:
+    """Unknown at first, well, then failing, then well again."""
+    with serving(Page(status=200)) as page:
+        prober = NetworkProber(outreach)
+        rules = CheckRules(KnockRules("/health"), every_ms=10, failures=2)
+        prober.watch({}, {"web": rules}, {"web": [Backend("a", HOST, page.port)]})
+        assert prober.check_ok("web", "b") is None
+        until(lambda: prober.check_ok("web", "a") is True, "well")
+        page.status = 503
+        until(lambda: prober.check_ok("web", "a") is False, "failing")
+        page.status = 200
+        until(lambda: prober.check_ok("web", "a") is True, "well again")
+        prober.watch({}, {}, {"web": [Backend("a", HOST, page.port)]})
+        assert prober.check_ok("web", "a") is None
+
+
+NODE = """node_pressure_cpu_waiting_seconds_total 12.5
+node_pressure_memory_stalled_seconds_total 0.25
+node_memory_MemTotal_bytes 1000
+node_memory_MemAvailable_bytes 400
+node_filefd_maximum 100
+node_filefd_allocated 60
+node_pressure_io_stalled_seconds_total NaN
+"""
+
+
+def test_other_machines_are_seen_through_their_exporters(outreach: Outreach) -> None:
+    """Counters of stalled time and what can run out; what is rubbish is left out."""
+    clock = Clock()
+    with serving(Page(NODE)) as page:
+        url = f"http://{HOST}:{page.port}/metrics"
+        machines = Machines(None, [RemoteNode("n2", url, every_ms=20)], outreach, clock)
+        until(lambda: machines.read(clock.now_ms), "seen")
+        (node,) = machines.read(clock.now_ms)
+        clock.now_ms += 61
+        until(lambda: machines.read(clock.now_ms), "seen again")
+    assert node.id == "n2"
+    assert node.totals is not None
+    assert node.totals.stalled_us == {"cpu_some": 12_500_000, "mem_full": 250_000}
+    found = {each.name: (each.limit, each.used) for each in node.resources}
+    assert found == {"memory": (1000, 600), "fds": (100, 60)}
+
+
+def test_a_service_is_looked_up(outreach: Outreach) -> None:
+    """Every address of a name is a backend, named by it."""
+    services = Services({"web": ("localhost", 8080)}, outreach, every_ms=50)
+    services.start()
+    found = services.members("web")
+    assert found is not None
+    assert Backend("127.0.0.1:8080", "127.0.0.1", 8080) in found
+    assert services.members("other") is None
+
+
+def test_a_name_that_nobody_knows_is_a_fault_at_the_start(outreach: Outreach) -> None:
+    """Later it changes nothing."""
+    services = Services({"web": ("no-such-name.invalid", 80)}, outreach, every_ms=50)
+    with pytest.raises(TemporaryFault, match=r"group 'web': no-such-name\.invalid"):
+        services.start()

@@ -1,0 +1,82 @@
+"""This machine: stalled time and what can run out, from a /proc of ours and the real one."""
+
+from pathlib import Path
+
+from fairlead.engine.traffic_nodes import NodeWatch
+from fairlead.node.traffic.vitals import Vitals
+
+PSI = "{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
+FILES = {
+    "pressure/cpu": PSI.format(kind="some", total=100) + PSI.format(kind="full", total=9),
+    "pressure/memory": PSI.format(kind="some", total=5) + PSI.format(kind="full", total=2),
+    "pressure/io": PSI.format(kind="some", total=7) + PSI.format(kind="full", total=3),
+    "meminfo": "MemTotal:  1000 kB\nMemFree:  1 kB\nMemAvailable:  250 kB\n",
+    "sys/fs/file-nr": "60\t0\t100\n",
+    "sys/net/netfilter/nf_conntrack_count": "5\n",
+    "sys/net/netfilter/nf_conntrack_max": "10\n",
+    "loadavg": "0.1 0.2 0.3 2/345 6789\n",
+    "sys/kernel/pid_max": "4194304\n",
+}
+
+
+def proc(folder: Path, **changes: str | None) -> Path:
+    for name, text in {**FILES, **changes}.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+    return folder
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    """`cpu full` is left out: for a whole machine the kernel says 0."""
+    (node,) = Vitals("n1", disks=[tmp_path], proc=proc(tmp_path)).read(7)
+    assert node.totals is not None
+    assert node.totals.time_us == 7_000
+    assert node.totals.stalled_us == {
+        "cpu_some": 100, "mem_some": 5, "mem_full": 2, "io_some": 7, "io_full": 3,
+    }  # fmt: skip
+    found = {each.name: (each.limit, each.used) for each in node.resources}
+    disk = found.pop(f"disk {tmp_path}")
+    assert found == {
+        "memory": (1_024_000, 768_000), "fds": (100, 60), "conntrack": (10, 5),
+        "pids": (4_194_304, 345),
+    }  # fmt: skip
+    assert disk[0] is not None
+    assert disk[1] is not None
+    assert 0 <= disk[1] <= disk[0]
+
+
+def test_what_cannot_be_read_or_understood_is_missing(tmp_path: Path) -> None:
+    """An empty file, another format, no file: nothing is guessed."""
+    folder = proc(tmp_path)
+    for name in FILES:
+        (folder / name).write_text("?\n")
+    (node,) = Vitals("n1", disks=[tmp_path / "nowhere"], proc=folder).read(7)
+    assert (node.totals, node.resources) == (None, ())
+    (node,) = Vitals("n1", proc=tmp_path / "nowhere").read(7)
+    assert (node.totals, node.resources) == (None, ())
+
+
+def test_stalls_are_shares_of_the_last_ten_seconds(tmp_path: Path) -> None:
+    """Differences of counters, every tick; a counter that falls is another boot."""
+    watch, total = NodeWatch(), 0
+    shares = []
+    for tick in range(60):
+        total += 50_000  # a quarter of every 200 ms
+        text = PSI.format(kind="some", total=total)
+        vitals = Vitals("n1", proc=proc(tmp_path, pressure__cpu=text))
+        (node,) = watch.observe(vitals.read(tick * 200))
+        shares.append(None if node.psi is None else node.psi.cpu_some)
+    assert shares[0] is None
+    assert all(abs((share or 0) - 0.25) < 1e-9 for share in shares[1:])
+    vitals = Vitals("n1", proc=proc(tmp_path, pressure__cpu=PSI.format(kind="some", total=1)))
+    (node,) = watch.observe(vitals.read(60 * 200))
+    assert node.psi is None
+
+
+def test_the_machine_we_are_on() -> None:
+    """Whatever this kernel keeps, it is read without a fault."""
+    (node,) = Vitals("here", disks=[Path("/")]).read(1)
+    assert any(each.name == "memory" for each in node.resources)
