@@ -104,6 +104,8 @@ def test_bad_words_are_named(crowded: Shell) -> None:
         (("audit", "outcome", "1"), "there is no outcome '1'"),
         (("audit", "nonce", "team-a", "xyz"), "nonce:"),
         (("runs", "shrink", "gang"), "--to"),
+        (("up", "--beacon", "drand,yesterday,3s"), "START: must be a time"),
+        (("up", "--beacon", "drand"), "must be SOURCE,START,PERIOD"),
     ):
         done = crowded(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
@@ -116,11 +118,11 @@ def test_who_would_give_way_by_hand(crowded: Shell) -> None:
     assert "drops spares" in shown
     assert "may be drawn" not in shown
     much = crowded("resolve", *scope, "--gpus", "99", "--dry-run")
-    assert (much.returncode, "91 of them still would be" in much.stdout) == (1, True)
+    assert (much.returncode, "91 of them still would if" in much.stdout) == (1, True)
     refused = crowded("resolve", *scope, "--gpus", "99")
     assert (refused.returncode, refused.stderr.startswith("refused: 91 GPUs")) == (1, True)
     fits = crowded.ok("resolve", "--cap", "team-c/main")
-    assert fits.startswith("nothing is missing of H100")
+    assert fits.startswith("no GPUs of H100 are above team-c/main")
     crowded.server.apply(run("eager", "team-a", 8))
     tried = crowded.ok("resolve", "--run", "eager", "--dry-run").splitlines()
     assert tried[0] == "run/eager would be started (dry run)"
@@ -205,6 +207,7 @@ def test_owners_say_how_their_runs_give_way(crowded: Shell) -> None:
     assert crowded("runs", "shrink", "wide", "--to", "9").returncode == 1
     drained = crowded.ok("drain", "v", "--dry-run").splitlines()
     assert drained[0] == "node/v drained (dry run)"
+    assert "3 GPUs of V100 in node=v have to leave it" in drained[1]
     assert drained[3].split()[:4] == ["wide", "team-v", "shrinks", "2"]
 
 
@@ -225,9 +228,11 @@ def test_a_lowered_budget_is_previewed_and_enforced_by_hand(crowded: Shell) -> N
     assert shown[1].startswith("  run t2 of tight: 2 GPUs would be unfunded (GPUs of envelope main")
     assert "`fairlead resolve --cap tight/main` ends them" in shown[2]
     crowded.ok("apply", "-f", "-", input=documents(tight(2)))
-    assert "t2" in crowded.ok("resolve", "--cap", "budget/tight/main", "--dry-run")
+    shown = crowded.ok("resolve", "--cap", "budget/tight/main", "--dry-run").splitlines()
+    assert shown[0].startswith("2 GPUs of A100 are above tight/main")
+    assert shown[2].split()[:4] == ["t2", "tight", "is", "stopped"]
     done = crowded.ok("resolve", "--cap", "tight/main")
-    assert "for cap: 2 GPUs of A100 were missing" in done
+    assert "for cap: 2 GPUs of A100 were above it" in done
     crowded.server.until("gone", lambda: not crowded.server.status("Run", "t2")["width"])
     assert crowded.server.status("Run", "t1")["width"] == 2
 

@@ -82,9 +82,11 @@ def export_outcome(service: Service, call: Call) -> Response:
 
 def void_outcome(service: Service, call: Call) -> dict[str, Any]:
     """Give up one that waits; what it would have been is disclosed."""
-    return service.plane.void(
+    found = service.plane.void(
         _seq(call), call.body.reason, author=call.author, dry_run=call.query.dry_run
     )
+    service.wake.set()
+    return found
 
 
 def put_nonce(service: Service, call: Call) -> dict[str, Any]:

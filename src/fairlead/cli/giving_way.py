@@ -38,18 +38,20 @@ def forecast_of(client: Client, reservation: str) -> tuple[dict[str, Any] | None
         return None, error.about
 
 
-def print_forecast(found: dict[str, Any], indent: str = "") -> None:
+def print_forecast(found: dict[str, Any], indent: str = "", lack: str = "are missing") -> None:
     """Who gives way by rule, and who is at risk with which odds."""
     if found["scope"] is None:
         return
-    place, missing = scope_text(found["scope"]), found["deficitGPUs"]
-    if not missing:
-        click.echo(f"{indent}nothing is missing of {place}: nobody has to give way")
+    place, gpus = scope_text(found["scope"]), found["deficitGPUs"]
+    if "node" in found["scope"]["location"]:
+        lack = "have to leave it"
+    if not gpus:
+        click.echo(f"{indent}no GPUs of {place} {lack}: nobody has to give way")
     elif found["shortfallGPUs"]:
-        click.echo(f"{indent}{missing} GPUs of {place} are missing, and {found['shortfallGPUs']} "
-                   "of them still would be if everybody gave way: nobody is asked to")  # fmt: skip
+        click.echo(f"{indent}{gpus} GPUs of {place} {lack}, and {found['shortfallGPUs']} "
+                   "of them still would if everybody gave way: nobody is asked to")  # fmt: skip
     else:
-        click.echo(f"{indent}{missing} GPUs of {place} are missing; this is who would give way:")
+        click.echo(f"{indent}{gpus} GPUs of {place} {lack}; this is who would give way:")
         rows_of(forecast_rows(found), _FORECAST, indent)
         if not all(map(_is_certain, found["atRisk"])):
             click.echo(f"{indent}Odds are those of the first draw; an owner is drawn, then one of "
@@ -144,7 +146,8 @@ def print_outcome(found: dict[str, Any]) -> None:
     known = ", ".join(f"{kind}/{name}" for kind, name in about.items() if name)
     place = f"{found['deficitGPUs']} GPUs of {scope_text(found['scope'])}"
     why = f"{found['cause']} ({cell(known)})" if known else found["cause"]
-    click.echo(f"  for {why}: {place} were missing")
+    lack = "were missing" if found["scope"]["cap"] is None else "were above it"
+    click.echo(f"  for {why}: {place} {lack}")
     click.echo(f"  committed {moment(found['committed'])} (entry {number}), number {found['k']} of "
                f"sequence {found['chain'][:16]}")  # fmt: skip
     if found["beacon"] is not None:

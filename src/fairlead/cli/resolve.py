@@ -123,7 +123,8 @@ def resolve(
     elif outcome is not None:
         print_outcome(outcome)
     else:
-        print_forecast(found["forecast"])
+        lack = "are missing" if cap is None else f"are above {cap[0]}/{cap[1]}"
+        print_forecast(found["forecast"], lack=lack)
     forecast = found["forecast"]
     if number is None and forecast["deficitGPUs"] and not dry_run:
         note(f"refused: the resolver is {found['resolver']} (fairlead up --resolver enforce); "
