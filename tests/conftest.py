@@ -7,6 +7,7 @@ fails instead.
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from functools import cache
 
@@ -14,6 +15,11 @@ import pytest
 from hypothesis import settings
 
 STRICT = os.environ.get("FAIRLEAD_STRICT") == "1"
+
+# Under `nohup` or as a background job these are ignored, and every process we start inherits that.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 settings.register_profile("sample", max_examples=60, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
