@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"), key=lambda path: path.name)
 BLOCK = re.compile(r"^```(sh|text)( up)?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 END = "--- the block is over"
+PATIENCE_S = 180
 
 
 class Step(NamedTuple):
@@ -56,14 +58,20 @@ class Typist:
         """Everything that the commands print; the last must succeed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{commands}\necho; echo '{END}' $?\n")
-        self.process.stdin.flush()
         shown = []
-        for line in self.process.stdout:
-            if line.startswith(END):
-                assert line.split()[-1] == "0", (commands, shown)
-                return "".join(shown).removesuffix("\n")
-            shown.append(line)
+        # A page that waits for something waits for ever if it does not come.
+        watchdog = threading.Timer(PATIENCE_S, self.process.kill)
+        watchdog.start()
+        try:
+            self.process.stdin.write(f"{commands}\necho; echo '{END}' $?\n")
+            self.process.stdin.flush()
+            for line in self.process.stdout:
+                if line.startswith(END):
+                    assert line.split()[-1] == "0", (commands, shown)
+                    return "".join(shown).removesuffix("\n")
+                shown.append(line)
+        finally:
+            watchdog.cancel()
         raise AssertionError(f"the shell ended in {commands!r}: {shown}")
 
 
