@@ -30,6 +30,13 @@ class Clients:
         self._load, self._clock, self._plane, self._backends = load, clock, plane, backends
         self._arrivals, self._pauses = entropy.stream("arrivals"), entropy.stream("retries")
         self._next_us = 0
+        self._open: dict[int, Answer] = {}
+        """What is under way, by the identity of its call."""
+
+    def stop(self) -> None:
+        """The play is over: what is under way stays open."""
+        self.answers += self._open.values()
+        self._open.clear()
 
     def start(self) -> None:
         """Send the first one after the first gap, and so on for ever."""
@@ -63,6 +70,7 @@ class Clients:
 
     def _call(self, name: str, backend: SimBackend, began_ms: int, retry: int) -> None:
         def done(call: Call, outcome: Outcome) -> None:
+            del self._open[id(call)]
             took_ms, ok = float(self._clock.now_ms - began_ms), outcome is Outcome.OK
             self._tell_plane(
                 name, lambda: self._plane.done(GROUP, name, latency_ms=took_ms, ok=ok)
@@ -76,6 +84,7 @@ class Clients:
                 backend.give_up(call)
                 done(call, Outcome.TIMEOUT)
 
+        self._open[id(call)] = Answer(began_ms, Outcome.OPEN, 0, name, retry)
         backend.take(call)
         self._tell_plane(name, lambda: None)
         self._clock.at(began_ms + self._load.timeout_ms, Turn.WORLD, impatient)

@@ -21,6 +21,8 @@ class Second:
     """Answered well, though not within the SLO."""
     failed: int
     refused: int
+    open: int
+    """Still under way when the play ended."""
     p95_ms: float | None
     mode: str
     rate_per_s: float | None
@@ -100,6 +102,7 @@ def _second(played: Played, second: int, answers: list[Answer], tick: Tick | Non
         late=outcomes[Outcome.OK] - well,
         failed=sum(failed(answer) for answer in answers),
         refused=outcomes[Outcome.SOFT] + outcomes[Outcome.HARD],
+        open=outcomes[Outcome.OPEN],
         p95_ms=percentile(times, 0.95),
         mode="" if tick is None else tick.mode,
         rate_per_s=output.get("admission", {}).get("rate_per_s"),

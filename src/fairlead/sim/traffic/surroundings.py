@@ -87,18 +87,19 @@ class Around:
 class Machine:
     """The one machine under all backends."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: VirtualClock, *, memory: bool) -> None:
+        self._clock, self._memory = clock, memory
         self.stall = 0.0
         self.memory_used, self.memory_per_s = 0.3, 0.0
         self._stalled_us, self._at_ms = 0, 0
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
-        """Counters of stalled time, and memory."""
+        """Counters of stalled time, and memory where the scenario is about it: its trail would be
+        most of every record."""
         self.advance()
         totals = StallTotals(now_ms * 1000, {"cpu_some": self._stalled_us})
         memory = Resource("memory", MEMORY_BYTES, self.memory_used * MEMORY_BYTES)
-        return [NodeReading("n1", totals, (memory,))]
+        return [NodeReading("n1", totals, (memory,) if self._memory else ())]
 
     def advance(self) -> None:
         """Up to now."""

@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.canonical import canonical
 from fairlead.core.traffic import HealthRules
 from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
 from fairlead.engine.traffic import GroupGovernor, GroupRules
@@ -46,7 +45,8 @@ class VirtualPlay:
             spec.name: SimBackend(spec, self.clock, entropy.stream("backend", spec.name))
             for spec in scenario.backends
         }
-        self.machine = Machine(self.clock)
+        memory = any(e.memory_used or e.memory_per_s for e in scenario.events)
+        self.machine = Machine(self.clock, memory=memory)
         self.clients = Clients(scenario.load, self.clock, self.plane, self.backends, entropy)
         self.ticks: list[Tick] = []
         self.happenings: list[Happening] = []
@@ -73,6 +73,7 @@ class VirtualPlay:
         self.clients.start()
         self.clock.at(0, Turn.CLEAR, self._tick)
         self.clock.run_until(self.scenario.duration_s * 1000)
+        self.clients.stop()
         self._recorder.close()
         seen = self.plane.read()[GROUP]
         return Played(
@@ -199,12 +200,10 @@ class VirtualPlay:
         self.happenings.append(Happening(self.clock.now_ms, text))
 
     def _sum(self) -> str:
-        """Of every tick and every answer."""
-        found = sha256()
-        for tick in self.ticks:
-            found.update(canonical(tick.input) + canonical(tick.output) + b"\n")
+        """Of every tick, which the record's chain holds, and of every answer."""
+        found = sha256(self._recorder.head().hash.encode())
         for answer in self.clients.answers:
-            found.update(canonical([*answer]) + b"\n")
+            found.update(repr(tuple(answer)).encode())
         return found.hexdigest()
 
 

@@ -1,0 +1,146 @@
+"""The traffic agent's configuration: strict, with the path of whatever is wrong."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.schema.border import BadInput
+from fairlead.schema.traffic_agent import (
+    group_config,
+    health_rules,
+    read_traffic_document,
+    service_place,
+)
+
+GOOD: dict[str, Any] = {
+    "plane": "haproxy",
+    "groups": [
+        {
+            "name": "web", "vip": "127.0.0.1", "port": 8080,
+            "backends": [
+                {"id": "a", "host": "127.0.0.1", "port": 9001},
+                {"id": "b", "host": "::1", "port": 9001, "node": "n1"},
+            ],
+        },
+        {"name": "api", "vip": "127.0.0.1", "port": 8081, "service": "api.local:9000"},
+    ],
+}  # fmt: skip
+
+
+def changed(path: str, value: Any) -> bytes:
+    """GOOD with one value set; `...` removes it."""
+    document = copy.deepcopy(GOOD)
+    *way, last = path.replace("[", ".").replace("]", "").split(".")
+    here: Any = document
+    for step in way:
+        here = here[int(step) if step.isdigit() else step]
+    if value is ...:
+        del here[last]
+    else:
+        here[int(last) if last.isdigit() else last] = value
+    return json.dumps(document).encode()
+
+
+def test_a_good_file_is_read() -> None:
+    """The short form of the plane, defaults, and overrides."""
+    document = read_traffic_document(json.dumps(GOOD).encode(), {"tick_ms": 100})
+    assert document.plane.kind == "haproxy"
+    assert document.tick_ms == 100
+    assert document.groups[0].proto == "tcp"
+    assert health_rules(document.groups[0].isolation).outlier_ratio == 4.0
+
+
+def test_yaml_is_read_too() -> None:
+    """As it is in the help."""
+    data = b"""
+    plane: {kind: ebpf, cgroup: /sys/fs/cgroup/app.slice}
+    groups:
+      - {name: web, vip: 10.0.0.1, port: 80, proto: udp, backends: []}
+    """
+    document = read_traffic_document(data, {})
+    assert document.plane.cgroup == "/sys/fs/cgroup/app.slice"
+    assert document.groups[0].backends == []
+
+
+def test_a_groups_parameters_lie_over_everybodys() -> None:
+    """By name, thresholds by kind of stall."""
+    data = json.loads(changed("groups[0].config", {"l_ref_ms": 50, "theta": {"io_full": 0.5}}))
+    data["config"] = {"l_ref_ms": 200, "q_ref": 9, "theta": {"cpu_some": 0.9}}
+    document = read_traffic_document(json.dumps(data).encode(), {})
+    config = group_config(document, document.groups[0])
+    assert (config.l_ref_ms, config.q_ref) == (50, 9)
+    assert (config.theta.cpu_some, config.theta.io_full, config.theta.mem_full) == (0.9, 0.5, 0.05)
+    assert group_config(document, document.groups[1]).l_ref_ms == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("plane", "nginx", "plane.kind: must be one of memory, haproxy, envoy, ebpf"),
+        ("plane", ..., "plane: is required"),
+        ("colour", "red", "colour: is not a known field"),
+        ("groups", [], "groups: "),
+        ("groups[0].name", "a/b", "groups[0].name: must be letters"),
+        ("groups[0].name", "..", "groups[0].name: must be letters"),
+        ("groups[1].name", "web", "groups[1].name: repeats groups[0].name"),
+        ("groups[0].vip", "localhost", "groups[0].vip: must be an IP address, got 'localhost'"),
+        ("groups[1].port", 8080, "groups[1].vip: is the address of groups[0]"),
+        ("groups[0].port", 0, "groups[0].port: must be an integer between 1 and 65535, got 0"),
+        ("groups[0].proto", "sctp", "groups[0].proto: must be one of tcp, udp"),
+        ("groups[0].service", "x:1", "groups[0]: must have either backends or a service"),
+        ("groups[0].backends", ..., "groups[0]: must have either backends or a service"),
+        ("groups[1].service", "x", "groups[1].service: must be name:port, got 'x'"),
+        ("groups[1].service", "x:70000", "groups[1].service: must be name:port"),
+        ("groups[0].backends[1].id", "a", "groups[0].backends[1].id: repeats"),
+        ("groups[0].backends[0].id", "", "groups[0].backends[0].id: must be letters"),
+        ("groups[0].backends[0].host", "web", "groups[0].backends[0].host: must be an IP address"),
+        (
+            "groups[0].backends[1].host",
+            "127.0.0.1",
+            "groups[0].backends[1].host: is the address and port of groups[0].backends[0]",
+        ),
+        ("groups[0].backends[0].weight", 3, "groups[0].backends[0].weight: is not a known field"),
+        ("groups[0].config", {"alpha": 7}, "groups[0].config.alpha: must be between"),
+        ("groups[0].config", {"beta": 7}, "groups[0].config.beta: is not a known field"),
+        ("groups[0].config", {"t_hard_s": 999}, "groups[0].config.t_hard_s: must be below"),
+        ("config", {"p_min": -1}, "config.p_min: must be between"),
+        ("groups[0].scrape", {}, "groups[0].scrape: must name at least one of requests"),
+        ("groups[0].scrape", {"errors": "e"}, "groups[0].scrape.requests: is required where"),
+        ("groups[0].scrape", {"queue": "{}"}, "groups[0].scrape.queue: must begin with the name"),
+        ("groups[0].scrape", {"queue": "q", "path": "m"}, "groups[0].scrape.path: must begin"),
+        ("groups[0].scrape", {"queue": "q", "unit": "h"}, "groups[0].scrape.unit: must be one of"),
+        (
+            "groups[0].scrape",
+            {"latency": "l", "p95": "p"},
+            "groups[0].scrape.p95: must be left out where latency is scraped",
+        ),
+        ("groups[0].probe", {"path": "/a b"}, "groups[0].probe.path: must begin with a slash"),
+        ("groups[0].check", {"path": "x\r\ny"}, "groups[0].check.path: must begin with a slash"),
+        ("groups[0].isolation", {"outlier_ratio": 0}, "groups[0].isolation.outlier_ratio: must"),
+        ("nodes", [{"name": "n", "url": "ftp://x/"}], "nodes[0].url: must be http://host"),
+        ("nodes", [{"name": "n", "url": "http://[x/"}], "nodes[0].url: must be http://host"),
+        ("nodes", [{"name": "n", "url": "http://x/"}] * 2, "nodes[1].name: repeats 'n'"),
+        ("tick_ms", 1, "tick_ms: must be an integer between 10 and 3600000, got 1"),
+        ("window_ms", 10, "window_ms: must be an integer between 1000 and 60000, got 10"),
+        ("metrics_port", -1, "metrics_port: must be an integer between 0 and 65535, got -1"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_path(path: str, value: Any, problem: str) -> None:
+    """Nothing is guessed and nothing ignored."""
+    with pytest.raises(BadInput) as refused:
+        read_traffic_document(changed(path, value), {})
+    assert str(refused.value).startswith(problem)
+
+
+def test_a_list_is_no_configuration() -> None:
+    """Nor is anything else but a mapping."""
+    with pytest.raises(BadInput, match="mapping"):
+        read_traffic_document(b"[1, 2]", {})
+
+
+def test_services_are_name_and_port() -> None:
+    """IPv6 addresses in brackets."""
+    assert service_place("web.local:80") == ("web.local", 80)
+    assert service_place("[::1]:80") == ("::1", 80)
