@@ -44,7 +44,23 @@ SIGHUP reads FILE again. Settings: flags, then FAIRLEAD_TRAFFIC_* variables, the
 """
 
 
-@click.group("traffic", context_settings={"auto_envvar_prefix": "FAIRLEAD_TRAFFIC"})
+class _Group(click.Group):
+    """Imports the harness, and with it the simulator, only for whoever asks for it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in a fixed order."""
+        return sorted([*super().list_commands(ctx), "harness"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The harness from its own module."""
+        if cmd_name != "harness":
+            return super().get_command(ctx, cmd_name)
+        from fairlead.cli.traffic_harness import command as harness
+
+        return harness
+
+
+@click.group("traffic", cls=_Group, context_settings={"auto_envvar_prefix": "FAIRLEAD_TRAFFIC"})
 def command() -> None:
     """Govern which backend gets a service's connections, and who is let in."""
 
@@ -276,16 +292,3 @@ def remove(*, file: Path, **flags: Any) -> None:
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} plane is removed")
-
-
-@command.command(
-    "harness", context_settings={"ignore_unknown_options": True}, add_help_option=False
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def harness(ctx: click.Context, *, arguments: tuple[str, ...]) -> None:
-    """Play a scenario against the agent's own loop, and judge its promises."""
-    from fairlead.cli.traffic_harness import command as play
-
-    # A command of its own, so that `fairlead traffic` does not import the simulator to list it.
-    ctx.exit(play.main(list(arguments), "fairlead traffic harness", standalone_mode=False) or 0)
