@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.traffic.peers import PREPARE
 from bench.traffic.place import ARM, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place, own_bpffs
-from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, SLO_S
+from bench.traffic.scenarios import MEAN_S, SLO_S
 from fairlead.dataplane.ebpf import build, uninstall
 
 GROUP, STATE = "web", "state"
@@ -85,16 +85,14 @@ def settings(
     plane: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """The agent's configuration. What a user has to say is said: where the backends are, what
-    latency is still good, how much the group can do, how to ask a backend that is isolated. The
-    rest are defaults, but that the machine itself is not watched: its stalls are the benchmark's.
+    latency is still good, how to ask a backend that is isolated. The rest are defaults, but that
+    the machine itself is not watched: its stalls are the benchmark's.
     """
     host, port = target
     group: dict[str, Any] = {
         "name": GROUP, "vip": host, "port": port,
         "backends": [{"id": id, "host": "127.0.0.1", "port": at} for id, at in backends.items()],
-        "config": {
-            "l_ref_ms": SLO_S * 1000, "bucket_rate": CAPACITY_PER_S, **variant.config
-        },
+        "config": {"l_ref_ms": SLO_S * 1000, **variant.config},
         "isolation": variant.isolation,
         "probe": {"kind": "http", "path": f"/work?ms={MEAN_S * 1000:g}&probe=1",
                   "timeout_ms": round(SLO_S * 1000)},
