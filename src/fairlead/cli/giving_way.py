@@ -132,7 +132,7 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
         total = run["spec"]["totalGPUs"]
         click.echo(f"{indent}now: it runs on with {status['width']} of {total} GPUs until it ends")
     if cut["label"] == "operator-trusted":
-        owner = run["spec"]["owner"]
+        owner = cell(run["spec"]["owner"])
         click.echo(f"{indent}next time: `fairlead audit nonce {owner}` puts your own chance into "
                    "the draw")  # fmt: skip
 

@@ -43,11 +43,11 @@ def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
         print_plan(preview, indent="  ")
     lost = preview.get("unfunded", ())
     for each in lost:
-        what = "hours" if each["hours"] else "GPUs"
-        click.echo(f"  run {each['run']} of {each['owner']}: {each['gpus']} GPUs would be unfunded "
-                   f"({what} of {each['cap']} {each['name']}, lease {each['lease']})")  # fmt: skip
+        what = f"{'hours' if each['hours'] else 'GPUs'} of {each['cap']} {cell(each['name'])}"
+        click.echo(f"  run {each['run']} of {cell(each['owner'])}: {each['gpus']} GPUs would be "
+                   f"unfunded ({what}, lease {each['lease']})")  # fmt: skip
     if lost:
-        cap = f"{document['metadata']['name']}/{lost[0]['name']}"
+        cap = f"{document['metadata']['name']}/{cell(lost[0]['name'])}"
         click.echo("  They would run on, and be the first to give way; once it is applied, "
                    f"`fairlead resolve --cap {cap}` ends them.")  # fmt: skip
     if preview.get("forecast") is not None:
