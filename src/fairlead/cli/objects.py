@@ -43,9 +43,9 @@ def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
         print_plan(preview, indent="  ")
     lost = preview.get("unfunded", ())
     for each in lost:
-        what = f"{'hours' if each['hours'] else 'GPUs'} of {each['cap']} {cell(each['name'])}"
+        over = f"{'hours' if each['hours'] else 'GPUs'} of {each['cap']} {cell(each['name'])}"
         click.echo(f"  run {each['run']} of {cell(each['owner'])}: {each['gpus']} GPUs would be "
-                   f"unfunded ({what}, lease {each['lease']})")  # fmt: skip
+                   f"unfunded ({over}, lease {each['lease']})")  # fmt: skip
     if lost:
         cap = f"{document['metadata']['name']}/{cell(lost[0]['name'])}"
         click.echo("  They would run on, and be the first to give way; once it is applied, "
