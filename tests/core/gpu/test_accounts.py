@@ -100,6 +100,20 @@ def test_a_period_ends_and_only_open_leases_carry_over() -> None:
     assert account.usage(at(30)) == Usage(0, 6 * HOUR_MS, 0)
 
 
+def test_a_look_into_the_next_period_rolls_nothing_over() -> None:
+    """What ran out in the old one is settled first: who only looks must not change the bill."""
+    account = Account(replace(WEST, recurrence=Recurrence.DAILY), T0)
+    account.hold(lease("open", gpus=2, start=20))
+    for _ in range(2):
+        assert account.usage(at(30)).used_ms == 2 * 6 * HOUR_MS
+        assert account.overdraft_ms(at(30)) == 0
+        assert account.usage(at(23)).used_ms == 2 * 3 * HOUR_MS, "still in its own period"
+    account.demote("open", at(22))
+    assert account.overdraft_ms(at(30)) == 2 * 6 * HOUR_MS
+    account.advance(at(30))
+    assert (account.until_ms, account.usage(at(30)).used_ms) == (at(48), 2 * 6 * HOUR_MS)
+
+
 def test_an_end_that_is_heard_of_late_is_charged_to_its_own_period() -> None:
     """A lease closed yesterday leaves nothing in today's account."""
     account = Account(replace(WEST, recurrence=Recurrence.DAILY), T0)

@@ -158,6 +158,15 @@ def test_free_held_and_spent_are_what_was_granted(
 
 
 def settle_all(budget: Budget, accounts: Accounts, now_ms: int) -> None:
+    """As the control plane does it: every period that ended on the way is settled at its end."""
+    while (end_ms := accounts.rolls_over(now_ms)) is not None:
+        settle(budget, accounts, end_ms - 1)
+        accounts.advance(end_ms)
+        settle(budget, accounts, end_ms)
+    settle(budget, accounts, now_ms)
+
+
+def settle(budget: Budget, accounts: Accounts, now_ms: int) -> None:
     lost = demotions(budget, accounts, now_ms)
     for each in lost:
         assert each.at_ms <= now_ms

@@ -288,11 +288,24 @@ def test_hours_run_out_and_the_lease_is_unfunded_not_killed(world: World) -> Non
     assert world.status("Run", "next")["reason"] == "IntegralCapExceeded"
 
 
-def test_a_new_period_funds_it_again(world: World) -> None:
-    """Four hours a day: each day's fifth hour is overdraft, also when nobody looked for days."""
+@pytest.mark.parametrize("first", ["nobody", "a reader", "an editor"])
+def test_a_new_period_funds_it_again(world: World, first: str) -> None:
+    """Four hours a day: each day's fifth hour is overdraft, also when nobody looked for days.
+
+    Nor does it matter who comes first after that: the loop, somebody who reads, or an edit.
+    """
     world.apply(budget("a", "a", envelope(maxGPUHours=4, recurrence="daily")), node(), run("r"))
     world.turn()
-    world.turn(48 + 6)
+    world.now_ms += (48 + 6) * HOUR
+    if first == "a reader":
+        assert world.headroom("a")["gpuHoursUsed"] == 6
+        world.plane.metrics()
+        world.plane.plan(run("s"), author=ADMIN)
+        lower = budget("a", "a", envelope(maxGPUHours=3, recurrence="daily"))
+        world.plane.apply(lower, author=ADMIN, dry_run=True)
+    elif first == "an editor":
+        world.apply(budget("a", "a", envelope(maxGPUHours=4, concurrency=3, recurrence="daily")))
+    world.turn()
     assert world.status("Run", "r")["funded"] is False
     world.plane.act("Run", "r", "cancel", author=ALICE)
     (post,) = [entry.body for entry in world.log if entry.kind == "charge.post"]

@@ -2,7 +2,8 @@
 
 Accrual is linear between events: Σ gpus × (t − start) = (Σ gpus) × t − Σ (gpus × start), so two
 sums answer for any number of open leases. Holds likewise. A period's end rolls an account over
-once, whenever somebody next looks; that costs its open leases and nothing of its history.
+once, which costs its open leases and nothing of its history. Who only looks at one with open leases
+rolls nothing over: what ran out in the old period has to be settled first.
 
     hold     a lease starts: gpus × what is left of its duration is promised, cut at period ends
     post     it closes: what it used is charged for good, day by day
@@ -13,6 +14,7 @@ meter, so that spent = used − overdraft never passes what was granted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -126,6 +128,8 @@ class Account:
 
     def usage(self, now_ms: int) -> Usage:
         """What `tally` says, with holds cut at the period's end."""
+        if now_ms >= self.until_ms and self.leases:
+            return self._ahead(now_ms).usage(now_ms)
         if now_ms >= self.until_ms or (self._ends and self._ends[0][0] <= now_ms):
             self.advance(now_ms)
         at_ms, own, lent = _cut(now_ms, self.period), self.all, self.lent
@@ -136,6 +140,8 @@ class Account:
 
     def overdraft_ms(self, now_ms: int, *, lent: bool = False) -> int:
         """Hours of the period that were used without funding."""
+        if now_ms >= self.until_ms and self.leases:
+            return self._ahead(now_ms).overdraft_ms(now_ms, lent=lent)
         self.advance(now_ms)
         return (self.lent_over if lent else self.over).used_ms(_cut(now_ms, self.period))
 
@@ -149,6 +155,12 @@ class Account:
         spent = min(spent, granted)
         held = min(usage.held_ms, granted - spent)
         return Statement(granted, spent, held, granted - spent - held, usage.used_ms - spent)
+
+    def _ahead(self, now_ms: int) -> "Account":
+        """The account as it will be, for a look; this one stays in its period."""
+        ahead = Account.of_state(deepcopy(self.state()))
+        ahead.advance(now_ms)
+        return ahead
 
     def advance(self, now_ms: int) -> None:
         """Roll over at a period's end; let holds end that now has passed."""

@@ -65,14 +65,25 @@ def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
 
 
 def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]:
-    """The leases of a budget that are funded and can be no longer."""
+    """The leases of a budget that are funded and can be no longer.
+
+    Asked at a time, the accounts are in that time: a period that ended before it is over.
+    """
     found: dict[str, Demotion] = {}
-    for cap in caps_of(budget, accounts):
+    for cap in _caps_at(budget, accounts, now_ms):
         if not _reached(cap, now_ms):
             continue  # the sums say that nothing is over: nobody is looked at
         for lease, at_ms in _over(cap, now_ms, found):
             found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
     return list(found.values())
+
+
+def _caps_at(budget: Budget, accounts: Accounts, now_ms: int) -> list[_Cap]:
+    caps = list(caps_of(budget, accounts))
+    for cap in caps:
+        for account in cap.accounts:
+            account.advance(now_ms)
+    return caps
 
 
 def _reached(cap: _Cap, now_ms: int) -> bool:
@@ -187,7 +198,7 @@ def restorations(budget: Budget, accounts: Accounts, now_ms: int) -> list[str]:
     Room in hours is what cover sees: overdraft counts as use until its period ends, so running on
     unfunded is no way to more hours.
     """
-    caps = list(caps_of(budget, accounts))
+    caps = _caps_at(budget, accounts, now_ms)
     waiting = _unfunded(caps)
     found: list[Held] = []
     for held in waiting:

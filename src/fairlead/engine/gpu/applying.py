@@ -151,7 +151,10 @@ def preview(projection: Projection, given: Manifest, now_ms: int) -> dict[str, A
         place = None if verdict.placement is None else from_placement(verdict.placement)
         return {**verdict.output, "placement": place, "starts": verdict.starts}
     if isinstance(given, BudgetManifest):
-        lost = demotions(to_budget(name, given.spec), projection.accounts, now_ms)
+        # As it was before a period ended that is not settled yet: a look must not end it.
+        end_ms = projection.accounts.rolls_over(now_ms)
+        at_ms = now_ms if end_ms is None else end_ms - 1
+        lost = demotions(to_budget(name, given.spec), projection.accounts, at_ms)
         return {"unfunded": [_hit(projection, each) for each in lost]}
     if isinstance(given, ReservationManifest):
         return {"due": given.spec.earliest_start}

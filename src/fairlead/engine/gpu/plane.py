@@ -172,17 +172,6 @@ class ControlPlane(OutcomeReports, Reports):
             self._touch_world()
             self._commit(lambda: self._condition_drafts(now_ms))
 
-    def _settle(self, at_ms: int, now_ms: int) -> None:
-        self._commit(lambda: refunding(self._projection, self._projection.budgets, at_ms, now_ms))
-
-    def _roll_over(self, until_ms: int, now_ms: int) -> None:
-        """After a long absence: what ran out in a period ran out in that one, not in the next."""
-        accounts = self._projection.accounts
-        while (end_ms := accounts.rolls_over(until_ms)) is not None:
-            self._settle(end_ms - 1, now_ms)
-            accounts.advance(end_ms)
-            self._settle(end_ms, now_ms)
-
     def _admit_all(self, now_ms: int) -> None:
         """Everybody who waits, in order; one append for all answers up to the next start."""
         queue, answered = self._projection.pending(), 0

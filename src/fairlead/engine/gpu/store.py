@@ -158,7 +158,9 @@ class Store(Core):
                 for wish, step in zip(wishes, steps, strict=True)
                 if wish.given.kind == "Budget" and step.change == "configured"
             ]
-            self._refund(edited)
+            if edited:
+                self._roll_over(self._now(), self._now())
+                self._refund(edited)
 
             def decide() -> Drafts:
                 nonlocal steps
@@ -167,7 +169,8 @@ class Store(Core):
                 return [*self._also(wishes), *drafts] if drafts else []
 
             self._commit(decide)
-            self._refund(edited)
+            if edited:
+                self._refund(edited)
             return [
                 Applied(self._document(*wish.key), step.change)
                 for wish, step in zip(wishes, steps, strict=True)
@@ -199,6 +202,17 @@ class Store(Core):
             "apiVersion": API_VERSION, "kind": wish.given.kind, "metadata": metadata,
             "spec": body["spec"], "status": {},
         }  # fmt: skip
+
+    def _settle(self, at_ms: int, now_ms: int) -> None:
+        self._commit(lambda: refunding(self._projection, self._projection.budgets, at_ms, now_ms))
+
+    def _roll_over(self, until_ms: int, now_ms: int) -> None:
+        """After a long absence: what ran out in a period ran out in that one, not in the next."""
+        accounts = self._projection.accounts
+        while (end_ms := accounts.rolls_over(until_ms)) is not None:
+            self._settle(end_ms - 1, now_ms)
+            accounts.advance(end_ms)
+            self._settle(end_ms, now_ms)
 
     def _refund(self, budgets: Names) -> None:
         now_ms = self._now()
