@@ -48,7 +48,7 @@ def traffic_agent(
 
     def again() -> list[GroupSpec]:
         fresh = reload() if reload is not None else document
-        eyes.rules = eye_rules(fresh, name)
+        eyes.follow(eye_rules(fresh, name))
         return group_specs(fresh)
 
     return TrafficAgent(

@@ -96,7 +96,7 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     document = _document(file, flags)
     log = TrafficLog()
     agent = compose_traffic.traffic_agent(
-        document, report=log.round, warn=log.warn, reload=lambda: _document(file, flags)
+        document, report=log.round, warn=log.warn, reload=lambda: _read(file, flags)
     )
     try:
         agent.start()
@@ -114,15 +114,20 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
 
 
 def _document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+    try:
+        return _read(file, flags)
+    except BadInput as error:
+        raise click.UsageError(f"{file}: {error}") from error
+
+
+def _read(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+    """A running agent reads its file again by this: what is wrong must not end it."""
     from fairlead.schema.traffic_agent import read_traffic_document
 
     given = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in given:
         given["state_dir"] = str(given["state_dir"])
-    try:
-        return read_traffic_document(file.read_bytes(), given)
-    except BadInput as error:
-        raise click.UsageError(f"{file}: {error}") from error
+    return read_traffic_document(file.read_bytes(), given)
 
 
 @command.command("check")

@@ -204,17 +204,22 @@ def test_other_machines_are_seen_through_their_exporters(outreach: Outreach) -> 
 
 
 def test_a_service_is_looked_up(outreach: Outreach) -> None:
-    """Every address of a name is a backend, named by it."""
-    services = Services({"web": ("localhost", 8080)}, outreach, every_ms=50)
-    services.start()
+    """Every address of a name is a backend, named by it; other names after a reload."""
+    services = Services(outreach, every_ms=50)
+    services.follow({"web": ("localhost", 8080)})
     found = services.members("web")
     assert found is not None
     assert Backend("127.0.0.1:8080", "127.0.0.1", 8080) in found
     assert services.members("other") is None
+    services.follow({"api": ("127.0.0.1", 90)})
+    assert services.members("web") is None
+    assert services.members("api") == (Backend("127.0.0.1:90", "127.0.0.1", 90),)
 
 
-def test_a_name_that_nobody_knows_is_a_fault_at_the_start(outreach: Outreach) -> None:
-    """Later it changes nothing."""
-    services = Services({"web": ("no-such-name.invalid", 80)}, outreach, every_ms=50)
-    with pytest.raises(TemporaryFault, match=r"group 'web': no-such-name\.invalid"):
-        services.start()
+def test_a_name_that_nobody_knows_is_a_fault_and_changes_nothing(outreach: Outreach) -> None:
+    """Said with its group and its name."""
+    services = Services(outreach, every_ms=50)
+    services.follow({"web": ("127.0.0.1", 80)})
+    with pytest.raises(TemporaryFault, match=r"group 'api': no-such-name\.invalid"):
+        services.follow({"api": ("no-such-name.invalid", 80)})
+    assert services.members("web")

@@ -284,7 +284,7 @@ class TrafficAgent:
         try:
             specs = {spec.route.name: spec for spec in self._reload()}
             self._change(specs)
-        except (Fault, ValueError) as error:
+        except (Fault, ValueError, OSError) as error:
             self._warn(f"not reloaded: {error}")
 
     def _follow_services(self) -> None:

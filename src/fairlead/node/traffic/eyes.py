@@ -34,12 +34,17 @@ class NetworkEyes:
         self.signals = Scraper(self._outreach, clock_ms)
         self.prober = NetworkProber(self._outreach)
         self.nodes = Machines(rules.local, rules.remote, self._outreach, clock_ms)
-        self._services = Services(rules.services, self._outreach, every_ms=rules.service_every_ms)
+        self._services = Services(self._outreach, every_ms=rules.service_every_ms)
         try:
-            self._services.start()
+            self.follow(rules)
         except BaseException:
             self.close()
             raise
+
+    def follow(self, rules: EyeRules) -> None:
+        """Look by these rules from the next `watch` on; machines stay as they were at the start."""
+        self._services.follow(rules.services)
+        self.rules = rules
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
         """Look at these backends and no others."""

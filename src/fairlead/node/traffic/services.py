@@ -17,27 +17,31 @@ from fairlead.ports.faults import TemporaryFault
 class Services:
     """Looks names up, now and then."""
 
-    def __init__(
-        self, services: Mapping[str, tuple[str, int]], outreach: Outreach, *, every_ms: int
-    ) -> None:
+    def __init__(self, outreach: Outreach, *, every_ms: int) -> None:
         self.failures = 0
         self._lock = threading.Lock()
         self._found: dict[str, tuple[Backend, ...]] = {}
-        self._services = dict(services)
-        self._tasks: list[Future[None]] = []
+        self._tasks: dict[tuple[str, str, int], Future[None]] = {}
         self._outreach, self._every_ms = outreach, every_ms
 
-    def start(self) -> None:
-        """Look everything up once, then again and again."""
-        for group, (host, port) in self._services.items():
-            try:
-                self._found[group] = backends_of(
-                    socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                )
-            except OSError as error:
-                message = f"group {group!r}: {host} cannot be looked up: {error}"
-                raise TemporaryFault(message, retry_after_ms=self._every_ms) from error
-            self._tasks.append(self._begin(group, host, port))
+    def follow(self, services: Mapping[str, tuple[str, int]]) -> None:
+        """Look these names up, at once and then again and again, and no others."""
+        wanted = {(group, host, port) for group, (host, port) in services.items()}
+        fresh = {key: self._look_up(*key) for key in wanted - self._tasks.keys()}
+        for key in self._tasks.keys() - wanted:
+            self._tasks.pop(key).cancel()
+        with self._lock:
+            self._found = {group: self._found[group] for group in services if group in self._found}
+            self._found |= {group: found for (group, _, _), found in fresh.items()}
+        for key in fresh:
+            self._tasks[key] = self._begin(*key)
+
+    def _look_up(self, group: str, host: str, port: int) -> tuple[Backend, ...]:
+        try:
+            return backends_of(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            message = f"group {group!r}: {host} cannot be looked up: {error}"
+            raise TemporaryFault(message, retry_after_ms=self._every_ms) from error
 
     def members(self, group: str) -> tuple[Backend, ...] | None:
         """The backends of a group that is looked up; None where it is not."""
