@@ -121,6 +121,9 @@ def to_conflict(document: ResolveDocument) -> gpu.Conflict:
         malleable = None if steps is None else gpu.Malleable(steps.min_gpus, steps.step_gpus)
         runs[run.id] = gpu.ConflictRun(run.id, run.owner, malleable, run.nominated)
     leases: dict[str, gpu.ConflictLease] = {}
+    # A parser makes every string anew; most of a conflict's are the same few.
+    names: dict[str, str] = {}
+    places: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
     for i, lease in enumerate(document.leases):
         if lease.id in leases:
             raise BadInput(f"leases[{i}].id", f"repeats another lease's id, {lease.id!r}")
@@ -128,8 +131,11 @@ def to_conflict(document: ResolveDocument) -> gpu.Conflict:
         if holder is None:
             raise BadInput(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
         leases[lease.id] = gpu.ConflictLease(
-            lease.id, holder.id, lease.role, lease.group, lease.gpus, lease.flavor, lease.location,
-            lease.funded, lease.budget, lease.envelope,
+            lease.id, holder.id, lease.role, lease.group, lease.gpus,
+            names.setdefault(lease.flavor, lease.flavor),
+            places.setdefault(tuple(lease.location.items()), lease.location), lease.funded,
+            names.setdefault(lease.budget, lease.budget),
+            names.setdefault(lease.envelope, lease.envelope),
         )  # fmt: skip
     if sum(lease.gpus for lease in document.leases) > INTEGER_MAX:
         raise BadInput("leases", f"add up to more than {INTEGER_MAX} GPUs")
