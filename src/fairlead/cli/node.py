@@ -24,7 +24,7 @@ SIGTERM and kill -9 leave the last safe limits.
 Settings: flags, then FAIRLEAD_NODE_* variables, then the file, then the defaults.
 
 \b
-  fairlead node run --root /sys/fs/cgroup/cpu/pods --dry-run      only explain, touch nothing
+  fairlead node run --root machine.slice --dry-run      # only explain, touch nothing
   fairlead node run --root machine.slice --policy nash --metrics-port 8471
 """
 
@@ -223,7 +223,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """Put the limits back that the agent found. Stop the agent first.
 
     \b
-      fairlead node restore --root /sys/fs/cgroup/cpu/pods
+      fairlead node restore --root machine.slice
     """
     from fairlead import compose
     from fairlead.node.originals import Originals
