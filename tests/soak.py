@@ -1,4 +1,4 @@
-"""`make soak`: the counts that the issues ask for, in full, with a stored report.
+"""`make soak`: the counts that the promises name, in full, with a stored report.
 
 `make test` runs samples of the same functions. A soak is a name and a function that returns what it
 counted; it raises when a promise breaks. `python -m tests.soak NAME ...` runs some of them.
