@@ -1,10 +1,13 @@
-"""Files that users copy: the sample configuration says what the defaults are."""
+"""What users copy or look up: the sample configuration, and the fields of manifests."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from fairlead.schema.node import NodeDocument, read_node_document
+from fairlead.schema.objects import SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 # What the sample itself calls an example, or has to be chosen.
@@ -18,3 +21,20 @@ def test_the_node_agents_sample_shows_the_defaults() -> None:
     default = msgspec.to_builtins(NodeDocument())
     assert {key for key in given if given[key] != default[key]} == EXAMPLES
     assert [key for key in given if f"{key}:" not in text] == []
+
+
+def test_every_field_of_a_manifest_is_explained() -> None:
+    """In the section of its kind, whatever it lies in."""
+    page = (ROOT / "docs" / "reference" / "manifests.md").read_text()
+    for kind, shape in SPECS.items():
+        _, _, section = page.partition(f"## {kind}\n")
+        section = section.partition("\n## ")[0]
+        missing = [name for name in fields(shape) if name not in section]
+        assert missing == [], kind
+
+
+def fields(shape: Any) -> Iterator[str]:
+    """The names that users write, those of inner objects too."""
+    schema = msgspec.json.schema(shape)
+    for definition in schema["$defs"].values():
+        yield from definition.get("properties", ())
