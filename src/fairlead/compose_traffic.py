@@ -103,6 +103,16 @@ def open_plane(document: PlaneDocument, directory: Path) -> Dataplane:
     return MemoryPlane(lambda: time.monotonic_ns() // 1_000_000)
 
 
+def remove_plane(document: PlaneDocument, directory: Path) -> None:
+    """Take a plane off the machine, whatever state it is in."""
+    if document.kind is PlaneKind.EBPF:
+        from fairlead.dataplane.ebpf import DEFAULT_PINS, uninstall  # noqa: PLC0415 - one of four
+
+        uninstall(Path(document.pins) if document.pins else DEFAULT_PINS)
+        return
+    open_plane(document, directory).remove()
+
+
 def group_specs(document: TrafficDocument) -> list[GroupSpec]:
     """The groups as the agent takes them."""
     return [
@@ -120,6 +130,7 @@ def group_specs(document: TrafficDocument) -> list[GroupSpec]:
                 document.window_ms,
                 own_budget=not {"bucket_rate", "bucket_burst"} & {*document.config, *group.config},
                 own_reference="q_ref" not in {*document.config, *group.config},
+                own_bound="inside_max" not in {*document.config, *group.config},
             ),
             {each.id: each.node for each in group.backends or () if each.node is not None},
             looked_up=group.service is not None,

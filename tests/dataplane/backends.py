@@ -18,6 +18,8 @@ class Behaviour:
 
     status: int = 200
     delay_s: float = 0.0
+    held: bool = False
+    """Whether it keeps what it gets, until it is told otherwise."""
 
 
 class Backends:
@@ -25,6 +27,8 @@ class Backends:
 
     def __init__(self) -> None:
         self.behaviour: dict[str, Behaviour] = {}
+        self.held = 0
+        """Requests that are kept now."""
         self._servers: dict[str, asyncio.Server] = {}
         self._kept: dict[str, set[asyncio.StreamWriter]] = {}
         self._loop = asyncio.new_event_loop()
@@ -65,6 +69,8 @@ class Backends:
                 does = self.behaviour[id]
                 if does.delay_s:
                     await asyncio.sleep(does.delay_s)
+                if does.held:
+                    await self._hold(does)
                 body = id.encode()
                 writer.write(
                     b"HTTP/1.1 %d Here\r\nContent-Length: %d\r\n\r\n%s"
@@ -75,6 +81,12 @@ class Backends:
                     break
         self._kept[id].discard(writer)
         writer.close()
+
+    async def _hold(self, does: Behaviour) -> None:
+        self.held += 1
+        while does.held:
+            await asyncio.sleep(0.01)
+        self.held -= 1
 
     async def _close(self, id: str) -> None:
         self._servers.pop(id).close()

@@ -8,7 +8,7 @@ A plane's own test file says
     class TestThatPlane(RealConformance): ...
 
 The suite asks the client: what was sent, who answered, what was refused and how. Its parts about
-tables and about the agent's death are in `flips` and `failsafe`.
+tables, about what is inside and about the agent's death are in `flips`, `bounds` and `failsafe`.
 """
 
 import time
@@ -18,6 +18,7 @@ import pytest
 
 from fairlead.ports.dataplane import Admission, Liveness, Mode, RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault
+from tests.dataplane.bounds import Bounds
 from tests.dataplane.clients import FAILED, HARD, SOFT
 from tests.dataplane.failsafe import Failsafe, Killed
 from tests.dataplane.flips import Flips
@@ -25,7 +26,7 @@ from tests.dataplane.tables import CLOSED, IDS, only, opened
 from tests.dataplane.worlds import World
 
 
-class Conformance(Flips, Failsafe):
+class Conformance(Flips, Bounds, Failsafe):
     """For every plane."""
 
     @pytest.mark.parametrize("mode", [Mode.SOFT, Mode.HARD])

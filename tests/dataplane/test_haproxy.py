@@ -11,6 +11,7 @@ import pytest
 
 from fairlead.dataplane.haproxy import HaproxyPlane, words
 from fairlead.dataplane.haproxy.config import Limits
+from fairlead.dataplane.tables import Current
 from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
@@ -153,9 +154,10 @@ def test_both_families_of_addresses(world: HaproxyWorld) -> None:
 )
 def test_words_are_read_back_as_they_were_written(admission: Admission) -> None:
     """The next agent goes on from them."""
-    word = words.write(7, "b", {"b1": 3}, admission)
-    assert words.read(word) == words.Word(7, "b", admission)
-    nobody = words.write(8, "a", {"b1": 0}, admission)
+    word = words.write("b", Current(7, {"b1": 3}, admission, 60))
+    assert words.read(word) == words.Word(7, "b", admission, 60)
+    nobody = words.write("a", Current(8, {"b1": 0}, admission))
+    assert words.read(nobody).inside_max is None
     assert words.read(nobody).side == "a"
     assert nobody.split("|")[1].startswith("hard:")
 

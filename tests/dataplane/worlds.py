@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fairlead.dataplane.memory import MemoryPlane
 from fairlead.ports.dataplane import (
@@ -39,6 +40,14 @@ NORMAL = Admission()
 AGES = {Liveness.HOLD: HOLD_AFTER_MS + 500, Liveness.FALLBACK: FALLBACK_AFTER_MS + 500}
 
 
+class Held(Protocol):
+    """Requests to a group of which some backends keep what they get."""
+
+    def add(self) -> str | None:
+        """One more request: its word, or None if it stays inside."""
+        ...
+
+
 class World(ABC):
     """A plane with something behind it and somebody in front of it."""
 
@@ -49,12 +58,23 @@ class World(ABC):
     """Whether the agent is to be thought dead: then nobody beats for it."""
 
     def apply(
-        self, group: str, slots: Mapping[str, int], admission: Admission = NORMAL, *, epoch: int
+        self,
+        group: str,
+        slots: Mapping[str, int],
+        admission: Admission = NORMAL,
+        *,
+        epoch: int,
+        inside_max: int | None = None,
     ) -> None:
-        """What an agent does in a tick."""
+        """What an agent does in a tick that changes something."""
         self.alone = False
         self.plane.heartbeat()
-        self.plane.apply(Table(group, epoch, slots, admission))
+        self.plane.apply(Table(group, epoch, slots, admission, inside_max))
+
+    def tick(self) -> None:
+        """What an agent does in a tick that changes nothing."""
+        self.plane.read()
+        self.plane.heartbeat()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for it, long enough for a machine that does other things too."""
@@ -79,6 +99,12 @@ class World(ABC):
     @abstractmethod
     def one(self, group: RouteGroup) -> str:
         """One request, a flow of its own."""
+
+    @abstractmethod
+    def holding(
+        self, group: RouteGroup, ids: Collection[str]
+    ) -> contextlib.AbstractContextManager["Held"]:
+        """These backends keep what they get, until the end of the block."""
 
     @abstractmethod
     def flow(self, group: RouteGroup, number: int) -> str:
@@ -127,6 +153,27 @@ class MemoryWorld(World):
 
     def one(self, group: RouteGroup) -> str:
         return self._one(group, None)
+
+    @contextlib.contextmanager
+    def holding(self, group: RouteGroup, ids: Collection[str]) -> Iterator[Held]:
+        memory, kept = self.memory, list[str]()
+
+        class Kept:
+            """What is kept is simply never done."""
+
+            def add(self) -> str | None:
+                verdict = memory.route(group.name)
+                if verdict.backend is None:
+                    return str(verdict.refused)
+                if verdict.backend in ids:
+                    kept.append(verdict.backend)
+                    return None
+                memory.done(group.name, verdict.backend, latency_ms=1.0, ok=True)
+                return verdict.backend
+
+        yield Kept()
+        for id in kept:
+            memory.done(group.name, id, latency_ms=1.0, ok=True)
 
     def flow(self, group: RouteGroup, number: int) -> str:
         return self._one(group, b"flow %d" % number)
@@ -211,6 +258,18 @@ class RealWorld(World):
     def one(self, group: RouteGroup) -> str:
         return request(group.vip, group.port)
 
+    @contextlib.contextmanager
+    def holding(self, group: RouteGroup, ids: Collection[str]) -> Iterator[Held]:
+        held = ThreadHeld(lambda: request(group.vip, group.port), self.backends)
+        for id in ids:
+            self.backends.behaviour[id].held = True
+        try:
+            yield held
+        finally:
+            for id in ids:
+                self.backends.behaviour[id].held = False
+            held.join()
+
     def flow(self, group: RouteGroup, number: int) -> str:
         return request(group.vip, group.port, source=flow_source(number))
 
@@ -275,6 +334,31 @@ class RealWorld(World):
                 if name.isdigit() and wanted in Path(f"/proc/{name}/cmdline").read_bytes():
                     found.append(f"process {name}")
         return found
+
+
+class ThreadHeld:
+    """Each request in a thread of its own."""
+
+    def __init__(self, send: Callable[[], str], backends: Backends) -> None:
+        self._send, self._backends = send, backends
+        self._threads: list[threading.Thread] = []
+
+    def add(self) -> str | None:
+        words, before = list[str](), self._backends.held
+        thread = threading.Thread(target=lambda: words.append(self._send()))
+        self._threads.append(thread)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not words and self._backends.held == before:
+            assert time.monotonic() < deadline, "the request is nowhere"
+            time.sleep(0.001)
+        if words:
+            thread.join()  # gone from every counter, too
+        return words[0] if words else None
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
 
 def free_port() -> int:

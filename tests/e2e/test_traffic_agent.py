@@ -85,12 +85,12 @@ def test_connections_move_away_from_a_slow_backend(
         agent.close()
 
 
-@pytest.mark.component("haproxy")
-def test_kill_9_in_normal_and_in_hard(folder: Path, backends: Backends) -> None:
+@pytest.mark.parametrize("plane", PLANES)
+def test_kill_9_in_normal_and_in_hard(plane: str, folder: Path, backends: Backends) -> None:
     """Killed in normal nobody notices; killed in hard the door opens to its budget by itself."""
     places = [backends.start(name) for name in ("a", "b")]
     port = free_port()
-    agent = TrafficProcess(folder, "haproxy", port, places, config={"bucket_rate": 50})
+    agent = TrafficProcess(folder, plane, port, places, config={"bucket_rate": 50})
     load = ThreadLoad(lambda: request("127.0.0.1", port), 0.02)
     try:
         agent.until("even", lambda: agent.slots() == {"a": 128, "b": 128})
@@ -109,7 +109,7 @@ def test_kill_9_in_normal_and_in_hard(folder: Path, backends: Backends) -> None:
         assert "all_isolated" in agent.group()["reasons"]
         agent.until("refused", lambda: request("127.0.0.1", port) == "hard")
         agent.kill()
-        open_again(port)  # 15 s without a heartbeat, by HAProxy's own clock
+        open_again(port)  # 15 s without a heartbeat, by the plane's own clock
         agent.start()
         agent.until("shut again", lambda: agent.group()["mode"] == "hard")
         told = ["fallback", "normal"]

@@ -138,7 +138,7 @@ def test_isolation_and_ages_survive_a_restart() -> None:
     fresh = GroupGovernor("web", GroupRules())
     fresh.restore(stored)
     assert world.governor.state is not None
-    fresh.resume(from_state(world.governor.state))
+    fresh.resume(from_state(world.governor.state), {})
     assert fresh.isolated == world.governor.isolated == {"b": "outlier"}
     world.loop = world.make_loop(fresh)
     made = world.tick().groups["web"]
@@ -168,4 +168,6 @@ def test_a_state_that_is_not_ours_is_refused_whole(stored: Any) -> None:
 def test_a_recorded_state_that_is_not_ours_is_refused() -> None:
     """With the path of what is wrong in it."""
     with pytest.raises(BadTrafficState, match="version"):
-        GroupGovernor("web", GroupRules()).resume({"version": 99})
+        GroupGovernor("web", GroupRules()).resume({"version": 99}, {})
+    with pytest.raises(BadTrafficState, match="beta"):
+        GroupGovernor("web", GroupRules()).resume(None, {"beta": 1})

@@ -70,6 +70,27 @@ def test_nothing_is_flipped_where_nothing_changed() -> None:
     assert world.plane.read()["web"].liveness == Liveness.NORMAL
 
 
+def test_a_steady_group_is_not_flipped_for_what_is_learnt_of_it() -> None:
+    """With its own budget and reference too: a handful of flips in a minute of the same load."""
+    world = TrafficWorld()
+    world.governor.rules = replace(world.governor.rules, own_budget=True, own_reference=True)
+    rounds = world.ticks(60)
+    assert sum(r.groups["web"].flipped for r in rounds) <= 5
+
+
+def test_an_open_door_that_refuses_says_why() -> None:
+    """As many are inside as may be: `full`, while it lasts, and never beside `steady`."""
+    world = TrafficWorld()
+    world.ticks(2)
+    world.plane.apply(replace(world.loop._tables["web"], epoch=10**6, inside_max=1))
+    kept = world.plane.route("web").backend
+    assert kept is not None
+    world.plane.route("web")
+    assert world.tick().groups["web"].reasons == ("full",)
+    world.plane.done("web", kept, latency_ms=1.0, ok=True)
+    assert "full" not in world.tick().groups["web"].reasons
+
+
 def test_without_a_record_no_flip_and_no_heartbeat() -> None:
     """A full disk stops the heartbeat: the plane falls back by itself, no door stays closed."""
     diary: list[str] = []

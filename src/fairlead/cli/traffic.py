@@ -292,8 +292,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     directory.create()
     directory.lock()
     try:
-        plane = compose_traffic.open_plane(document.plane, directory.path)
-        plane.remove()
+        compose_traffic.remove_plane(document.plane, directory.path)
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} plane is removed")

@@ -12,6 +12,10 @@ SENTENCES = {
         "The plane had not heard of the agent for more than 3 s: it held its table, and from 15 s "
         "on it chose by a hash. Look for missed ticks, a full disk or a restart."
     ),
+    TrafficReason.FULL: (
+        "As many requests are inside as the backends can serve in time; what comes beyond is told "
+        "to try again, so that those inside are not late too. Add capacity, or set `inside_max`."
+    ),
     TrafficReason.NO_BACKENDS: "The group is empty, everything is refused. Give it backends.",
     TrafficReason.ALL_ISOLATED: (
         "Every backend is isolated; a drip goes to the least bad. Restore those that you isolated, "
@@ -58,7 +62,8 @@ CAUSES = {
     "operator": "by the operator, until `fairlead traffic restore`",
     "health-check": "because its health check fails",
     "connect-failures": "because connections to it failed five times in a row",
-    "outlier": "because its pressure was four times the group's for 3 s",
+    "outlier": "because its pressure was four times the group's for 3 s, or hardly anything but "
+    "errors came from it",
 }
 
 
@@ -68,6 +73,8 @@ def explain_group(group: dict[str, Any], document: dict[str, Any]) -> list[str]:
     lines = [f"{group['group']}: {group['mode']}, {group['regime']}. {door}"]
     lines += [f"{reason}: {SENTENCES[TrafficReason(reason)]}" for reason in group["reasons"]]
     facts = [f"conductance {group['conductance']:.3g}"]
+    if group["inside_max"] is not None:
+        facts.append(f"at most {group['inside_max']} inside")
     if group["skew"] is not None:
         facts.append(f"skew {group['skew']:.2f}")
     if group["ttf_s"] is not None:

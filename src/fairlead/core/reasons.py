@@ -66,6 +66,9 @@ class TrafficReason(StrEnum):
 
     FAILSAFE = "failsafe"
     """The agent found its own heartbeat stale. Said by the agent, never by a tick."""
+    FULL = "full"
+    """As many were inside as may be, and what came beyond was told to try again. Said by the agent
+    of an open door, never by a tick."""
     NO_BACKENDS = "no_backends"
     """The group is empty: everything is denied."""
     ALL_ISOLATED = "all_isolated"

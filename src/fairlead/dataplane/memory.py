@@ -24,6 +24,7 @@ from fairlead.dataplane.tables import (
     current,
     fallback_admission,
     fallback_members,
+    held_max,
     liveness,
 )
 from fairlead.dataplane.window import Window
@@ -113,7 +114,7 @@ class MemoryPlane:
             raise Stale(f"the heartbeat is old: {self.liveness()}")
         if table.epoch <= group.table.epoch:
             raise Stale(f"epoch {table.epoch} is not after {group.table.epoch}")
-        group.table = Current(table.epoch, dict(table.slots), table.admission)
+        group.table = Current(table.epoch, dict(table.slots), table.admission, table.inside_max)
 
     def heartbeat(self) -> None:
         """The agent is alive."""
@@ -151,6 +152,10 @@ class MemoryPlane:
         total = sum(here.table.slots.values())
         if not here.table.slots or (total == 0 and not alone):
             return self._refuse(here, Mode.HARD)
+        most = None if alone else here.table.inside_max
+        inside = sum(each.open for each in here.counts.values())
+        if most is not None and inside >= most:
+            return self._refuse(here, Mode.SOFT)
         if admission.mode != Mode.NORMAL:
             here.bucket, allowed = admit(
                 here.bucket,
@@ -161,6 +166,8 @@ class MemoryPlane:
             if not allowed:
                 return self._refuse(here, admission.mode)
         backend = _hashed(flow, here.table.slots) if alone else _slotted(flow, here.table.slots)
+        if most is not None:
+            backend = _with_room(flow, backend, here, inside + 1)
         here.admitted += 1
         here.counts[backend].admitted += 1
         here.counts[backend].open += 1
@@ -245,6 +252,17 @@ def _slotted(flow: int | bytes, slots: Mapping[str, int]) -> str:
         if slot < 0:
             return id
     raise InvariantBroken("a slot number is below the number of slots")
+
+
+def _with_room(flow: int | bytes, first: str, group: _Group, inside: int) -> str:
+    """The first backend in the order of the slots that does not hold too much; else the first."""
+    slots, total = group.table.slots, sum(group.table.slots.values())
+    number = flow if isinstance(flow, int) else _number(flow)
+    for turn in range(total):
+        id = _slotted(number + turn, slots)
+        if group.counts[id].open < held_max(slots[id], total, inside):
+            return id
+    return first
 
 
 def _hashed(flow: int | bytes, slots: Mapping[str, int]) -> str:

@@ -23,6 +23,8 @@ from fairlead.ports.faults import PermanentFault
 
 SLOTS = 256
 """Of a group that has had no table yet."""
+PART_HALVES, HELD_LEAST = 3, 4
+"""A bounded group's backend may hold so many halves of its part of what is inside, or so many."""
 PORT_MAX = 65_535
 
 
@@ -33,6 +35,7 @@ class Current:
     epoch: int
     slots: Mapping[str, int]
     admission: Admission
+    inside_max: int | None = None
 
 
 def check_groups(groups: Sequence[RouteGroup], *, plane: str, protos: Collection[Proto]) -> None:
@@ -87,6 +90,8 @@ def check_table(table: Table, group: RouteGroup) -> None:
     for id, slots in table.slots.items():
         if slots < 0:
             raise PermanentFault(f"slots[{id!r}]: must be at least 0, got {slots}")
+    if table.inside_max is not None and table.inside_max < 1:
+        raise PermanentFault(f"inside_max: must be at least 1, got {table.inside_max}")
     admission = table.admission
     if admission.mode != Mode.NORMAL:
         _check_number(admission.rate_per_s, "admission.rate_per_s")
@@ -118,6 +123,15 @@ def current(group: RouteGroup, before: Current | None) -> Current:
         return Current(0, even(ids), Admission())
     kept = {id: before.slots.get(id, 0) for id in ids}
     return replace(before, slots=kept if any(kept.values()) else even(ids))
+
+
+def held_max(slots: int, total: int, inside: int) -> int:
+    """How much a backend of a bounded group may hold before it is passed over, with so much inside.
+
+    Half more than its part: what a healthy group needs by chance, and what one that stalls reaches
+    within moments.
+    """
+    return max(HELD_LEAST, -(-PART_HALVES * inside * slots // (2 * total))) if slots else 0
 
 
 def fallback_members(slots: Mapping[str, int]) -> list[str]:

@@ -27,9 +27,11 @@ from fairlead.core.traffic import (
 )
 from fairlead.core.traffic.health import median
 from fairlead.engine.traffic_backoff import Backoff
+from fairlead.engine.traffic_bound import InsideBound
 from fairlead.engine.traffic_budget import Budget
 from fairlead.engine.traffic_reference import QueueReference
 from fairlead.engine.traffic_signals import BackendMeters, Meter, Seen
+from fairlead.engine.traffic_streak import Streak
 from fairlead.engine.traffic_values import (
     BadTrafficState,
     GroupRules,
@@ -38,6 +40,8 @@ from fairlead.engine.traffic_values import (
     connect_failures,
     health_of,
     honest,
+    inside,
+    outcomes,
     served,
     unmoved,
 )
@@ -45,6 +49,7 @@ from fairlead.ports.dataplane import Admission, GroupSeen, Table
 from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.traffic_config import ConfigDocument, to_config
 from fairlead.schema.traffic_state import StateDocument, to_state
 
 __all__ = ["BadTrafficState", "GroupGovernor", "GroupRules", "Sighted"]
@@ -67,6 +72,8 @@ class GroupGovernor:
         self._probe_failures: dict[str, int] = {}
         self._budget = Budget(rules.config, window_ms=rules.window_ms)
         self._reference = QueueReference(rules.config)
+        self._bound = InsideBound()
+        self._streaks: dict[str, Streak] = {}
         self._refused = Meter(rules.window_ms)
 
     # --- one tick
@@ -86,7 +93,7 @@ class GroupGovernor:
             ),
             nodes=sighted.nodes,
             retry_index=self._retry_index(signals.values(), sighted.seen),
-            config=self._config(sighted.seen, signals),
+            config=self._config(sighted, signals),
             state=self.state,
         )
 
@@ -120,7 +127,7 @@ class GroupGovernor:
             stored_rate_per_s=config.bucket_rate,
             stored_burst=config.bucket_burst,
         )
-        return Table(self.name, epoch, dict(plan.slots), admission)
+        return Table(self.name, epoch, dict(plan.slots), admission, config.inside_max)
 
     # --- what it consists of
 
@@ -134,8 +141,8 @@ class GroupGovernor:
         for name in self._meters.keys() - sighted.members.keys():
             del self._meters[name]
             self._backoff.forget(name)
-            self._failures_before.pop(name, None)
-            self._probe_failures.pop(name, None)
+            for known in (self._failures_before, self._probe_failures, self._streaks):
+                known.pop(name, None)
         self._take_probes(sighted.probed)
         seen = sighted.seen.backends if sighted.seen else {}
         found = {}
@@ -162,7 +169,7 @@ class GroupGovernor:
         answers: dict[str, list[Probed]] = {}
         for each in sighted.probed:
             answers.setdefault(each.backend, []).append(each)
-        judged = self._judged(sighted.members)
+        judged, failing = self._judged(sighted.members), self._failing(sighted)
         sightings = [
             Sighting(
                 name,
@@ -172,6 +179,7 @@ class GroupGovernor:
                 connect_failures_in_a_row=self._in_a_row(name, sighted.seen, signals[name]),
                 check_ok=sighted.checks.get(name),
                 operator_isolated=name in sighted.ordered,
+                failing=name in failing,
             )
             for name in sighted.members
         ]
@@ -207,6 +215,19 @@ class GroupGovernor:
                 known[name] = min(known[name], most)
         return known
 
+    def _failing(self, sighted: Sighted) -> Collection[str]:
+        """Who answers with hardly anything but errors. Where more than half of a group does, it is
+        not they who are broken, and sending some away helps nobody.
+        """
+        seen = sighted.seen.backends if sighted.seen else {}
+        found = set()
+        for name in sighted.members:
+            reading = sighted.readings.get(name, Reading())
+            counted = outcomes(honest(seen.get(name)), reading, sighted.covered)
+            if self._streaks.setdefault(name, Streak()).advance(self.clock_ms, *counted):
+                found.add(name)
+        return found if 2 * len(found) <= len(sighted.members) else ()
+
     def _in_a_row(self, name: str, seen: GroupSeen | None, signals: Seen) -> int:
         """Connects that failed in a row: of probes while it is isolated, for its counter stands
         still then and would never let it back; of traffic since it came back otherwise.
@@ -216,18 +237,25 @@ class GroupGovernor:
         since = connect_failures(seen, name) - self._failures_before.get(name, 0)
         return min(signals.connect_failures_in_a_row, max(0, since))
 
-    def _config(self, seen: GroupSeen | None, signals: Mapping[str, Seen]) -> Config:
+    def _config(self, sighted: Sighted, signals: Mapping[str, Seen]) -> Config:
         """The parameters, with what follows the group where the operator left it to us."""
         config, door = self.rules.config, None if self.state is None else self.state.door
         mode = Mode.NORMAL if door is None else door.mode
+        serving = [each for name, each in signals.items() if name not in self.isolated]
         if self.rules.own_reference:
-            serving = [each for name, each in signals.items() if name not in self.isolated]
             queues = [each.queue for each in serving if each.queue is not None]
             config = replace(config, q_ref=self._reference.advance(self.clock_ms, queues, mode))
+        triggered = door is not None and door.calm_since_ms is None
+        self._budget.advance(self.clock_ms, served(sighted), mode=mode, triggered=triggered)
         if self.rules.own_budget:
-            triggered = door is not None and door.calm_since_ms is None
-            self._budget.advance(self.clock_ms, served(seen), mode=mode, triggered=triggered)
             config = self._budget.laid_over(config)
+        if self.rules.own_bound:
+            busy, idle = inside(sighted)
+            most = self._bound.advance(
+                self.clock_ms, inside=busy, idle=idle, best=self._budget.best(),
+                l_ref_ms=config.l_ref_ms, serving=len(serving),
+            )  # fmt: skip
+            config = replace(config, inside_max=most)
         return config
 
     def _retry_index(self, signals: Collection[Seen], seen: GroupSeen | None) -> float | None:
@@ -266,9 +294,12 @@ class GroupGovernor:
         ages: dict[str, int | None] = {health.id: None for health in healths}
         self.tracked = Tracked(healths, isolated, (), ages)
 
-    def resume(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from the state of a recorded tick."""
+    def resume(self, state: Mapping[str, Any] | None, config: Mapping[str, Any]) -> None:
+        """Go on from the state of a recorded tick, and from what had been learnt by then."""
         try:
             self.state = None if state is None else to_state(check_shape(state, StateDocument))
+            learnt = to_config(check_shape(dict(config), ConfigDocument))
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
+        self._budget.rate, self._reference.value = learnt.bucket_rate, learnt.q_ref
+        self._bound.value = learnt.inside_max

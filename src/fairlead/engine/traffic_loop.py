@@ -54,6 +54,7 @@ class TrafficLoop:
         self._tables: dict[str, Table] = {}
         self._standing: dict[str, Standing] = {}
         self._drained: set[tuple[str, str]] = set()
+        self._refused: dict[str, int | None] = {}
         self._anchored_ms: int | None = None
 
     def start(self, now_ms: int) -> int:
@@ -80,7 +81,7 @@ class TrafficLoop:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
         self.plane.configure([group.route for group in groups])
         self.groups = {group.route.name: group for group in groups}
-        for known in (self._tables, self._standing):
+        for known in (self._tables, self._standing, self._refused):
             for name in known.keys() - self.groups.keys():
                 del known[name]
 
@@ -173,10 +174,21 @@ class TrafficLoop:
                 )  # fmt: skip
             except Fault as fault:
                 problem = f"not recorded: {fault}"
-        reasons = tuple(reason.value for reason in plan.reasons)
+        reasons = plan.reasons
+        if self._full(snapshot.group, plan, seen):
+            busy = (reason for reason in reasons if reason is not TrafficReason.STEADY)
+            reasons = (TrafficReason.FULL, *busy)
         if alive != Liveness.NORMAL:
-            reasons = (TrafficReason.FAILSAFE.value, *reasons)[:_TOP]
-        return GroupRound(snapshot, plan, reasons, seen, sequence, flipped=False, fault=problem)
+            reasons = (TrafficReason.FAILSAFE, *reasons)
+        said = tuple(reason.value for reason in reasons[:_TOP])
+        return GroupRound(snapshot, plan, said, seen, sequence, flipped=False, fault=problem)
+
+    def _full(self, name: str, plan: TickPlan, seen: GroupSeen | None) -> bool:
+        """Did an open door refuse somebody since the last tick? Then too many were inside."""
+        before, now = self._refused.get(name), None if seen is None else seen.refused_soft
+        self._refused[name] = now
+        more = before is not None and now is not None and now > before
+        return more and plan.admission.mode is Mode.NORMAL
 
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a world that is gone: void it, the next tick decides."""

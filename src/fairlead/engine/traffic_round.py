@@ -52,7 +52,8 @@ class GroupRound:
     snapshot: Snapshot
     plan: TickPlan
     reasons: tuple[str, ...]
-    """The plan's, with `failsafe` first where the heartbeat was found stale."""
+    """The plan's, after what the agent alone knows: `failsafe` where the heartbeat was found stale,
+    `full` where an open door refused somebody."""
     seen: GroupSeen | None
     sequence: int | None
     flipped: bool

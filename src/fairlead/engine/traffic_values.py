@@ -31,6 +31,8 @@ class GroupRules:
     """The operator set no `bucket_rate`: the soft door's budget follows what is served."""
     own_reference: bool = False
     """The operator set no `q_ref`: it follows the usual queue."""
+    own_bound: bool = False
+    """The operator set no `inside_max`: it follows what is served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,9 @@ class Sighted:
 def health_of(stored: Mapping[str, Any]) -> Health:
     """A stored health; ValueError for what is none."""
     health = Health(**stored)
-    times = (health.high_since_ms, health.probed_ms, health.born_ms, health.streak)
-    if type(health.id) is not str or not all(type(each) in (int, type(None)) for each in times):
+    times = (health.high_since_ms, health.probed_ms, health.born_ms)
+    whole = type(health.streak) is int and all(type(each) in (int, type(None)) for each in times)
+    if type(health.id) is not str or not whole:
         raise ValueError(f"not a backend's health: {stored!r}")
     return replace(health, cause=None if health.cause is None else Cause(health.cause))
 
@@ -76,12 +79,52 @@ def unmoved(after: State, before: State | None) -> State | None:
     )
 
 
-def served(seen: GroupSeen | None) -> int | None:
-    """Successes so far; where a plane does not see them, what it let in."""
+def outcomes(
+    seen: BackendSeen | None, reading: Reading, covered: Collection[str]
+) -> tuple[int | None, int | None]:
+    """Successes and errors of a backend so far, from whoever is to tell."""
+    if {"requests", "errors"} <= set(covered):
+        if reading.requests is None or reading.errors is None:
+            return None, None
+        return max(0, reading.requests - reading.errors), reading.errors
+    return (None, None) if seen is None else (seen.successes, seen.errors)
+
+
+def served(sighted: Sighted) -> int | None:
+    """Successes of the group so far; where nobody sees them, what the plane let in."""
+    seen = sighted.seen
     if seen is None:
         return None
-    known = [b.successes for b in seen.backends.values() if b.successes is not None]
-    return sum(known) if known else seen.admitted
+    known = [
+        outcomes(seen.backends.get(id), sighted.readings.get(id, Reading()), sighted.covered)[0]
+        for id in sighted.members
+    ]
+    found = [each for each in known if each is not None]
+    return sum(found) if found else seen.admitted
+
+
+def inside(sighted: Sighted) -> tuple[int | None, int]:
+    """What is being worked on in the group, and what the plane counts as inside besides.
+
+    Connections of a plane that cannot see requests may be idle ones: then the application has to
+    tell, and what it does not tell of is idle.
+    """
+    if sighted.seen is None:
+        return None, 0
+    here = [sighted.seen.backends.get(id) for id in sighted.members]
+    opened = [each.open for each in here if each is not None and each.open is not None]
+    if len(opened) < len(here) or not here:
+        return None, 0
+    counted = sum(max(0, each) for each in opened)
+    if "queue" not in sighted.covered:
+        blind = any(each is None or each.queue is None for each in here)
+        return (None, 0) if blind else (counted, 0)
+    told = [sighted.readings.get(id, Reading()).queue for id in sighted.members]
+    known = [each for each in told if each is not None and isfinite(each)]
+    if len(known) < len(told):
+        return None, 0
+    busy = round(sum(known))
+    return busy, max(0, counted - busy)
 
 
 def connect_failures(seen: GroupSeen | None, name: str) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the tables and maps that an agent and a plane share; they must agree before the first flip."""
 
 HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
@@ -91,6 +91,13 @@ class Table:
     slots: Mapping[str, int]
     """Backend id to slots. Every backend of the group is listed; 0 sends it nothing new."""
     admission: Admission
+    inside_max: int | None = None
+    """How many connections (requests, on a proxy) may be inside the group at once. More are told to
+    try again, as by a soft door, in every mode. Within it a backend that holds more than
+    3/2 of its slots' part of what is inside (but at least 4) is passed over for the next, as far as
+    there is one: a backend that stalls fills up long before any signal says so. None: no bound,
+    nobody is passed over. In fallback nothing is bounded: what was learnt may be long out of date.
+    """
 
 
 @dataclass(frozen=True, slots=True)

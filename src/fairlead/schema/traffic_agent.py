@@ -16,7 +16,7 @@ groups or for one.
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
 
 import msgspec
@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_config import ConfigDocument, to_config
+from fairlead.schema.traffic_config import AGENT_DEFAULTS, ConfigDocument, to_config
 from fairlead.schema.traffic_sources import (
     PORT_MAX,
     CheckDocument,
@@ -48,6 +48,10 @@ _ID = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,62}", re.ASCII)
 _PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
 
 Ratio = Annotated[float, Meta(ge=1, le=1_000)]
+# From 3 s on a plane holds its table: a tick may fail twice before that.
+TickMs = Annotated[int, Meta(ge=10, le=1_000)]
+EBPF_SLOTS_MAX = 1_024
+"""What a table in the kernel has room for."""
 
 
 class PlaneKind(StrEnum):
@@ -120,7 +124,7 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     config: dict[str, Any] = {}
     node: LocalNodeDocument = LocalNodeDocument()
     nodes: list[RemoteNodeDocument] = []
-    tick_ms: Milliseconds = 200
+    tick_ms: TickMs = 200
     window_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 5_000
     service_every_ms: Milliseconds = 5_000
     state_dir: Text | None = None
@@ -140,12 +144,15 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
     _check_config(document.config, "config")
     _check_groups(document)
     _check_nodes(document)
+    for index, group in enumerate(document.groups):
+        _check_plane(document, group, f"groups[{index}]")
     return document
 
 
 def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
     """The parameters of a group: its own over everybody's over the defaults."""
-    return _check_config(_merged(document.config, group.config), "config")
+    merged = _merged(document.config, group.config)
+    return _check_config({**AGENT_DEFAULTS, **merged}, "config")
 
 
 def health_rules(document: IsolationDocument) -> HealthRules:
@@ -182,7 +189,38 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
+def _check_plane(document: TrafficDocument, group: GroupDocument, path: str) -> None:
+    """What this plane cannot carry; said here, because `check` opens no plane."""
+    kind = document.plane.kind
+    if kind in (PlaneKind.HAPROXY, PlaneKind.ENVOY) and group.proto is Proto.UDP:
+        raise BadInput(f"{path}.proto", f"must be tcp on the {kind.value} plane")
+    if kind is not PlaneKind.EBPF:
+        return
+    family = _plain(group.vip, f"{path}.vip")
+    for index, backend in enumerate(_listed(group)):
+        here = f"{path}.backends[{index}].host"
+        if _plain(backend.host, here) != family:
+            raise BadInput(here, f"must be IPv{family} like the vip on the ebpf plane")
+    if group_config(document, group).s_total > EBPF_SLOTS_MAX:
+        place = f"{path}.config" if "s_total" in group.config else "config"
+        raise BadInput(f"{place}.s_total", f"must be at most {EBPF_SLOTS_MAX} on the ebpf plane")
+
+
+def _plain(text: str, path: str) -> int:
+    """The family of an address that a socket can be given as it stands."""
+    address = ip_address(text)
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
+        raise BadInput(path, f"must be a plain address on the ebpf plane, got {text!r}")
+    return address.version
+
+
 def _check_nodes(document: TrafficDocument) -> None:
+    disks = document.node.disks
+    for index, disk in enumerate(disks):
+        if not disk.startswith("/") or not disk.isprintable():
+            raise BadInput(f"node.disks[{index}]", f"must be an absolute path, got {disk!r}")
+        if disk in disks[:index]:
+            raise BadInput(f"node.disks[{index}]", f"repeats node.disks[{disks.index(disk)}]")
     names = [] if document.node.name is None else [document.node.name]
     for index, node in enumerate(document.nodes):
         if node.name in names:

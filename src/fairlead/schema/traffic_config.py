@@ -1,5 +1,6 @@
 """Border type of the traffic governor's parameters: every default can be overridden by its name."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -84,6 +85,7 @@ class ConfigDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     recover_share: Share = _CORE.recover_share
     drip_share: Share = _CORE.drip_share
     drip_rate_min: Number = _CORE.drip_rate_min
+    inside_max: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = _CORE.inside_max
     w_rtt: Number = _CORE.w_rtt
     rtt_ref_ms: Positive = _CORE.rtt_ref_ms
     w_retx: Number = _CORE.w_retx
@@ -101,6 +103,10 @@ class ConfigDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 DEFAULT = ConfigDocument()
+AGENT_DEFAULTS: Mapping[str, Any] = {"warmup_ms": 15_000, "error_requests_min": 1_000}
+"""Where the agent departs from the tick's own defaults, unless it is told otherwise. Half the
+warm-up, because who comes back has been probed first, and is to be back within 20 s. A raw rate
+only where it means something: one error of 200 requests is chance, and weighs 1.5 in a pressure."""
 
 
 @lru_cache(maxsize=64)

@@ -65,6 +65,19 @@ def test_never_more_than_half_the_group() -> None:
     assert set(pair.run(4_000).isolated) == {"b"}
 
 
+def test_who_fails_is_an_outlier_at_once_and_before_the_slow() -> None:
+    """Still never more than half the group, and nobody twice."""
+    watch = Watch("a", "b", "c", "d")
+    watch.set("d", failing=True)
+    assert watch.step().isolated == {"d": Cause.OUTLIER}
+    watch.set("c", pressure=4.0)
+    watch.run(3_000)
+    watch.set("a", failing=True)
+    assert watch.step().isolated == dict.fromkeys("ad", Cause.OUTLIER)
+    watch.set("b", failing=True)
+    assert set(watch.step().isolated) == {"a", "d"}
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [

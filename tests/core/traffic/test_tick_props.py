@@ -72,7 +72,7 @@ def check_reasons(plan: TickPlan, was: TickPlan | None) -> None:
     if was is not None and any(plan.slots[n] != was.slots.get(n, 0) for n in plan.slots):
         assert TrafficReason.STEADY not in plan.reasons
         assert plan.applied
-    assert TrafficReason.FAILSAFE not in plan.reasons
+    assert not {TrafficReason.FAILSAFE, TrafficReason.FULL} & set(plan.reasons)
 
 
 def check_door(plan: TickPlan, was: TickPlan | None) -> None:

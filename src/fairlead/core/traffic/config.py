@@ -28,6 +28,7 @@ INTEGER_RANGES = {
     "error_keep_ms": (0, DAY_MS),
     "skew_requests_min": (1, units.SIZE_MAX),
     "guard_quiet_ms": (1, DAY_MS),
+    "inside_max": (1, units.SIZE_MAX),
 }
 _RATIO, _ANY, _POSITIVE = (0.0, 1.0), (0.0, NUMBER_MAX), (POSITIVE_MIN, NUMBER_MAX)
 NUMBER_RANGES = {
@@ -125,6 +126,9 @@ class Config:
     """Of `bucket_rate`: where soft after hard starts, and what each calm second adds."""
     drip_share: float = 0.01
     drip_rate_min: float = 1.0
+    inside_max: int | None = None
+    """How many may be inside the group at once, for the plane to see to. The tick does not use it;
+    it is here so that a record holds everything that a plane was told."""
 
     w_rtt: float = 0.0
     rtt_ref_ms: LatencyMs = 50.0
@@ -147,6 +151,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, (low, high) in INTEGER_RANGES.items():
             value = getattr(self, name)
+            if value is None and name == "inside_max":
+                continue
             if type(value) is not int or not low <= value <= high:
                 raise OutOfRange(
                     name, f"must be an integer between {low} and {high}, got {value!r}"

@@ -1,7 +1,8 @@
 """The health tracker: who is isolated, who is probed, who is warming up.
 
 Four causes isolate a backend: the operator, a failing health check, 5 connect failures in a row, or
-being an outlier: P above 4 times the group's median for 3 s, though never more than half the group.
+being an outlier: P above 4 times the group's median for 3 s, or hardly anything but errors in the
+last moments, though never more than half the group.
 w ~ 1/P alone would leave a backend that is 10 times slower 3 % of the flow, and p99 *is* that
 backend.
 
@@ -51,6 +52,8 @@ class Sighting:
     check_ok: bool | None = None
     """None: it has no health check."""
     operator_isolated: bool = False
+    failing: bool = False
+    """It answers with hardly anything but errors just now: an outlier at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +177,16 @@ def _isolate_outliers(
     due = [
         index
         for index, health in enumerate(healths)
-        if health.high_since_ms is not None and now_ms - health.high_since_ms >= rules.outlier_ms
+        if health.cause is None
+        and (
+            seen[index].failing
+            or (
+                health.high_since_ms is not None
+                and now_ms - health.high_since_ms >= rules.outlier_ms
+            )
+        )
     ]
-    due.sort(key=lambda index: -(seen[index].pressure or 0.0))
+    due.sort(key=lambda index: (not seen[index].failing, -(seen[index].pressure or 0.0)))
     chosen = set(due[: max(0, room)])
     return [
         replace(health, cause=Cause.OUTLIER, streak=0, high_since_ms=None, probed_ms=now_ms)

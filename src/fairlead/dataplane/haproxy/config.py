@@ -169,6 +169,8 @@ def _frontend(index: int, group: RouteGroup, files: Files) -> str:
     acl alive date(0,ms),sub(txn.born) 0:{FALLBACK_AFTER_MS - 1}
     acl open var(txn.mode) -m str normal
     acl dry var({tokens}),sub({TOKEN}) lt 0
+    acl bounded var(txn.most) -m int gt 0
+    acl full var(txn.inside),sub(txn.most) ge 0
     http-request set-var(txn.born) str({BORN}),map_str({files.words}),add(0) unless alive
     http-request set-var(txn.word) str({name}),map_str({files.words})
     http-request set-var(txn.door) var(txn.word),field(3,|)
@@ -180,6 +182,13 @@ def _frontend(index: int, group: RouteGroup, files: Files) -> str:
     http-request set-var(txn.rate) var(txn.door),field(3,:),add(0) unless open
     http-request set-var(txn.size) var(txn.door),field(4,:),add(0) unless open
     http-request set-var(txn.retry) var(txn.door),field(5,:) unless open
+    # How much may be inside; without an agent any number.
+    http-request set-var(txn.most) var(txn.word),field(1,|),field(3,:),add(0) if alive
+    http-request set-var(txn.inside) be_conn({name}_a) if bounded
+    http-request set-var(txn.inside) be_conn({name}_b),add(txn.inside) if bounded
+    http-request set-var(txn.inside) be_conn({name}_f),add(txn.inside) if bounded
+    http-request set-var(txn.retry) str(1) if bounded full
+    http-request set-var(txn.side) str(soft) if bounded full {{ var(txn.side) -m str a b }}
     # Refill, cap, test, subtract. The bucket starts full; time backwards refills nothing.
     http-request set-var(txn.now) date(0,us) unless open
     http-request set-var({at}) var(txn.now) unless open || {{ var({at}) -m found }}
@@ -190,8 +199,8 @@ def _frontend(index: int, group: RouteGroup, files: Files) -> str:
     http-request set-var(txn.past) int({_HOUR_US}) if !open {{ var(txn.past) -m int gt {_HOUR_US} }}
     http-request set-var({tokens}) var(txn.past),mul(txn.rate),div(1000),add({tokens}) unless open
     http-request set-var({tokens}) var(txn.size) if !open {{ var({tokens}),sub(txn.size) gt 0 }}
-    http-request set-var(txn.side) var(txn.mode) if !open dry
-    http-request set-var({tokens}) var({tokens}),sub({TOKEN}) if !open !dry
+    http-request set-var(txn.side) var(txn.mode) if !open dry !full
+    http-request set-var({tokens}) var({tokens}),sub({TOKEN}) if !open !dry !full
     use_backend {name}_%[var(txn.side)]
 """
 

@@ -61,6 +61,9 @@ class HaproxyPlane:
         self._groups: dict[str, RouteGroup] = {}
         self._generation = ""
         self._applied: dict[str, Current] = {}
+        self._held: stats.Held = {}
+        self._room: dict[str, int] = {}
+        """What each server was last told that it may hold."""
         self._revival = Pause()
 
     @as_fault
@@ -99,16 +102,19 @@ class HaproxyPlane:
         if table.epoch <= active.epoch:
             raise Stale(f"epoch {table.epoch} is not after {active.epoch}")
         rests = words.SIDES[active.side == words.SIDES[0]]
+        now = Current(table.epoch, dict(table.slots), table.admission, table.inside_max)
         tell(self._files.socket, layout.commands(name, rests, table.slots))
-        word = words.write(table.epoch, rests, table.slots, table.admission)
-        tell(self._files.socket, [f"set map {self._files.words} {name} {word}"])
-        self._applied[name] = Current(table.epoch, dict(table.slots), table.admission)
+        self._make_room(name, now)
+        tell(self._files.socket, [f"set map {self._files.words} {name} {words.write(rests, now)}"])
+        self._applied[name] = now
 
     @as_fault
     def heartbeat(self) -> None:
         """Put the agent back into the table that forgets it after 15 s; revive who died."""
         try:
             self._beat()
+            for name, table in self._applied.items():
+                self._make_room(name, table)
         except TemporaryFault:
             if not self._groups or self._process.running() is not None:
                 raise
@@ -128,7 +134,8 @@ class HaproxyPlane:
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
         now_ms = _now_ms()
-        counted = self._counted(self._groups, self._generation)
+        rows = list(stats.parse(ask(self._files.socket, stats.COMMAND)))
+        counted, self._held = self._counted(rows, self._groups, self._generation), stats.held(rows)
         active = self._words()
         alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
         self._times.catch_up(now_ms)
@@ -146,7 +153,7 @@ class HaproxyPlane:
         """Stop HAProxy and take its files away."""
         self._times.close()
         self._process.stop()
-        self._groups, self._applied = {}, {}
+        self._groups, self._applied, self._room = {}, {}, {}
         for path in self._files.ours():
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else's files may be there
@@ -155,13 +162,24 @@ class HaproxyPlane:
     def _beat(self) -> None:
         tell(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
 
+    def _make_room(self, name: str, table: Current) -> None:
+        """Tell servers how much they may hold, as far as that changed since they were told."""
+        inside = sum(sum(self._held.get(f"{name}_{side}", {}).values()) for side in words.SIDES)
+        wanted = layout.room(table, self._held, name, inside)
+        news = {
+            server: most for server, most in wanted.items() if self._room.get(server, 0) != most
+        }
+        tell(self._files.socket, [f"set maxconn server {each} {n}" for each, n in news.items()])
+        self._room |= news
+
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
         """Write the configuration, with what the groups go by now, and have it taken up."""
         before = self._standings() if running is not None else self._applied
         now = {group.name: current(group, before.get(tame(group.name))) for group in groups}
         kept = self._files.counted(wanted)
         if running is not None:
-            stats.write(kept, self._counted([group.name for group in groups], running))
+            rows = stats.parse(ask(self._files.socket, stats.COMMAND))
+            stats.write(kept, self._counted(rows, [group.name for group in groups], running))
         old = [(path, _text(path)) for path in (self._files.config, self._files.words)]
         check_free(groups, config.doors(old[0][1] or "") if running is not None else ())
         _write(self._files.words, layout.first(now, time.time_ns() // 1_000_000))
@@ -175,6 +193,8 @@ class HaproxyPlane:
             else:
                 self._times.close()
                 self._process.reload(wanted)
+            self._room, self._held = {}, {}  # a new worker has been told nothing
+            self._applied = {tame(name): each for name, each in now.items()}
         except PermanentFault:
             for path, text in old:
                 if text is not None:
@@ -197,7 +217,9 @@ class HaproxyPlane:
                 group, _, side = fields[1].rpartition("_")
                 weights.setdefault((group, side), {})[wild(fields[3])] = int(fields[7])
         return {
-            name: Current(word.epoch, weights.get((name, word.side), {}), word.admission)
+            name: Current(
+                word.epoch, weights.get((name, word.side), {}), word.admission, word.inside_max
+            )
             for name, word in active.items()
         }
 
@@ -208,11 +230,12 @@ class HaproxyPlane:
         pairs.pop(config.BORN, None)
         return {name: words.read(word) for name, word in pairs.items()}
 
-    def _counted(self, groups: Iterable[str], generation: str) -> dict[str, stats.Counted]:
+    def _counted(
+        self, rows: Iterable[stats.Row], groups: Iterable[str], generation: str
+    ) -> dict[str, stats.Counted]:
         """By the worker of a generation and those before it; under tamed names."""
         path = self._files.counted(generation)
-        kept = stats.read(path, [tame(name) for name in groups])
-        return stats.add(kept, stats.parse(ask(self._files.socket, stats.COMMAND)))
+        return stats.add(stats.read(path, [tame(name) for name in groups]), rows)
 
     def _group(self, name: str) -> RouteGroup:
         if name not in self._groups:

@@ -19,6 +19,8 @@ COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 
 
 Row = Mapping[str, str]
+Held = dict[str, dict[str, int]]
+"""HAProxy backend to its servers, and what is in each now."""
 _FIELDS = ("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp",
            "hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")  # fmt: skip
 
@@ -88,6 +90,15 @@ def add(counted: dict[str, Counted], rows: Iterable[Row]) -> dict[str, Counted]:
         elif part == "hard":
             here.refused_hard += _count(row, "stot")
     return counted
+
+
+def held(rows: Iterable[Row]) -> Held:
+    """What is in every server of this worker now."""
+    found: Held = {}
+    for row in rows:
+        if row["svname"] != "BACKEND":
+            found.setdefault(row["pxname"], {})[row["svname"]] = _count(row, "scur")
+    return found
 
 
 def write(path: Path, counted: Mapping[str, Counted]) -> None:

@@ -1,19 +1,18 @@
 """The word of a group: all that a flip changes, in one value of one HAProxy map.
 
-    7a|a:hard:1000:1000000:1|f:soft:100000:100000000:1
+    7:a:60|a:hard:1000:1000000:1|f:soft:100000:100000000:1
 
-The epoch and the side its table is laid out on; the door while the agent lives; the door without
-it. A door is the side that serves (`a` or `b`, `f` for the hashed one, `hard` when there is nobody
-to send to), the mode, and for modes with a bucket the refill in thousandths of a token per second,
-the size in millionths of a token, and the seconds of Retry-After. A request reads the word once, so
-it sees one table or the other, whole.
+The epoch, the side its table is laid out on, and how many may be inside (0: no bound); the door
+while the agent lives; the door without it. A door is the side that serves (`a` or `b`, `f` for the
+hashed one, `hard` when there is nobody to send to), the mode, and for modes with a bucket the
+refill in thousandths of a token per second, the size in millionths of a token, and the seconds of
+Retry-After. A request reads the word once, so it sees one table or the other, whole.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from fairlead.dataplane.tables import fallback_admission
+from fairlead.dataplane.tables import Current, fallback_admission
 from fairlead.ports.dataplane import Admission, Mode
 
 SIDES = ("a", "b")
@@ -34,16 +33,17 @@ class Word:
     epoch: int
     side: str
     admission: Admission
+    inside_max: int | None = None
 
 
-def write(epoch: int, side: str, slots: Mapping[str, int], admission: Admission) -> str:
+def write(side: str, table: Current) -> str:
     """The word for a table that was laid out on `side`."""
-    here = side if any(slots.values()) else NOBODY
-    alone = HASHED if slots else NOBODY
-    doors = (_door(here, admission), _door(alone, fallback_admission(admission)))
+    here = side if any(table.slots.values()) else NOBODY
+    alone = HASHED if table.slots else NOBODY
+    doors = (_door(here, table.admission), _door(alone, fallback_admission(table.admission)))
     # The side stands at the front too: the next table must go to the other one even when nobody
     # is served from this one.
-    return "|".join((f"{epoch}{side}", *doors))
+    return "|".join((f"{table.epoch}:{side}:{table.inside_max or 0}", *doors))
 
 
 def read(word: str) -> Word:
@@ -51,7 +51,9 @@ def read(word: str) -> Word:
     head, here, alone = word.split("|")
     mode, rate, burst = _numbers(here)
     _, stored_rate, stored_burst = _numbers(alone) if mode == Mode.HARD else (mode, None, None)
-    return Word(int(head[:-1]), head[-1], Admission(mode, rate, burst, stored_rate, stored_burst))
+    epoch, side, most = head.split(":")
+    admission = Admission(mode, rate, burst, stored_rate, stored_burst)
+    return Word(int(epoch), side, admission, int(most) or None)
 
 
 def _door(side: str, admission: Admission) -> str:

@@ -236,8 +236,8 @@ class TrafficAgent:
             if name in stored.get("groups", {}):
                 governor.restore(stored["groups"][name])
             if last is not None and _fresh(last):
-                unapplied = bool(recorder.unapplied())
-                governor.resume((last["input"] if unapplied else last["output"])["state"])
+                part = "input" if recorder.unapplied() else "output"
+                governor.resume(last[part]["state"], last["input"]["config"])
         except (BadTrafficState, TypeError) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)

@@ -15,7 +15,7 @@ from fairlead.ports.traffic import Transition
 
 AUTHOR = "traffic-agent"
 WAITING_MAX = 10_000
-_PATIENCE_S = 5.0
+_PATIENCE_S, _LOOK_S = 5.0, 0.2
 
 
 class LedgerChronicle:
@@ -27,7 +27,7 @@ class LedgerChronicle:
         self.dropped = 0
         """What could not be kept, because the ledger was away for too long."""
         self._ledger, self._agent, self._fault = ledger, agent, fault
-        self._waiting: queue.Queue[Draft | None] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[Draft] = queue.Queue(WAITING_MAX)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chronicle", daemon=True)
         self._thread.start()
@@ -71,7 +71,6 @@ class LedgerChronicle:
     def close(self) -> None:
         """Write what is waiting, if the ledger takes it, and let go of the ledger."""
         self._closing.set()
-        self._waiting.put(None)
         self._thread.join(timeout=2 * _PATIENCE_S)
         self._ledger.close()
 
@@ -83,8 +82,12 @@ class LedgerChronicle:
             self._fault(f"the ledger has been away for too long; dropped {draft.kind}")
 
     def _run(self) -> None:
-        while (draft := self._waiting.get()) is not None:
-            self._append(draft)
+        while True:
+            try:
+                self._append(self._waiting.get(timeout=_LOOK_S))
+            except queue.Empty:
+                if self._closing.is_set():
+                    return
 
     def _append(self, draft: Draft) -> None:
         """Again and again while it may help. What can never be written is said, not forgotten."""

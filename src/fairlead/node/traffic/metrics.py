@@ -49,7 +49,8 @@ class TrafficCollector:
             _PREFIX + "transitions", "changes of a door, an isolation or the plane's trust",
             labels=["group", "what"],
         )  # fmt: skip
-        for (group, what), count in sorted(agent.transitions.items()):
+        # A copy: the agent goes on counting in its own thread.
+        for (group, what), count in sorted(dict(agent.transitions).items()):
             changes.add_metric([group, what], count)
         yield changes
 
@@ -72,6 +73,8 @@ class TrafficCollector:
         for family, value in (
             (_gauge("admission_rate_per_second", "what the door lets in, while not normal"),
              lambda made: made.plan.admission.rate_per_s),
+            (_gauge("inside_max", "how many may be inside at once"),
+             lambda made: made.snapshot.config.inside_max),
             (_gauge("conductance_ratio", "how easily requests flow; soft below 0.3"),
              lambda made: made.plan.conductance),
             (_gauge("skew_ratio", "how far requests are from the weights"),

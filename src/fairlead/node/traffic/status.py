@@ -42,6 +42,7 @@ def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:
         "mode": door.mode.value,
         "rate_per_s": door.rate_per_s,
         "burst": door.burst,
+        "inside_max": snapshot.config.inside_max,
         "regime": plan.regime.value,
         "reasons": list(made.reasons),
         "liveness": None if seen is None else seen.liveness.value,

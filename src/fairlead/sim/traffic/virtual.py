@@ -58,6 +58,7 @@ class VirtualPlay:
             HealthRules(),
             own_budget=not {"bucket_rate", "bucket_burst"} & scenario.config.keys(),
             own_reference="q_ref" not in scenario.config,
+            own_bound="inside_max" not in scenario.config,
         )
         self._alive, self._number = True, 0
         self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))
@@ -136,7 +137,7 @@ class VirtualPlay:
             fresh = GroupGovernor(GROUP, self._rules)
             fresh.restore(stored)
             if state is not None and dead_ms < FALLBACK_AFTER_MS:
-                fresh.resume(from_state(state))
+                fresh.resume(from_state(state), self.ticks[-1].input["config"])
             self._loop = self._new_loop(fresh)
             self._loop.found_stale(Liveness(judge(dead_ms).value))
             self._alive = True

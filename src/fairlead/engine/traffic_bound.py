@@ -1,0 +1,64 @@
+"""How much may be inside a group where the operator set no `inside_max`: what it can do in time.
+
+By Little's law as many are inside as come in a second, times the seconds that each stays. So a
+group that can serve `best` a second keeps its latency near `PART` of the reference with
+`PART * best * l_ref` inside. What comes beyond that would only wait, and make everybody behind it
+late: it is told to try again at once, within the same tick in which it came, while the door's own
+signals need seconds. A budget per second cannot do this: with the smallest error of it a queue
+grows without end.
+
+A bound must never be what keeps a healthy group small. It is never below twice what is usually
+inside (a reference that is too ambitious for the service refuses nobody), nor below a few for each
+backend, and it needs to have seen the group serve.
+
+The bound is a parameter of the tick (`inside_max`), which does not use it: so the record holds what
+the plane was told.
+"""
+
+from collections import deque
+from math import ceil
+
+from fairlead.core.traffic.health import median
+
+PART = 0.6
+"""Of the reference latency: the rest is room for the slower requests."""
+TIMES_USUAL, LEAST_EACH = 2, 8
+SAMPLE_MS, SAMPLES, SAMPLES_MIN = 1_000, 60, 3
+BUSY = 0.75
+"""Of the bound: with more inside, what is inside says nothing about what is usual."""
+STEP = 0.1
+"""In steps: every change is a flip of the plane and a line in the record."""
+
+
+class InsideBound:
+    """Follows what a group can serve, and what is usual for it."""
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+        self._samples: deque[int] = deque(maxlen=SAMPLES)
+        self._sampled_ms: int | None = None
+
+    def advance(
+        self, clock_ms: int, *, inside: int | None, idle: int, best: float | None,
+        l_ref_ms: float, serving: int,
+    ) -> int | None:  # fmt: skip
+        """One tick. `inside` is what is being worked on, `idle` what the plane counts besides.
+
+        Returns the bound in the plane's own count, None as long as nobody can tell.
+        """
+        if inside is None or best is None:
+            return self.value
+        self._sample(clock_ms, inside)
+        if len(self._samples) < SAMPLES_MIN:
+            return self.value
+        usual = ceil(TIMES_USUAL * (median(list(self._samples)) or 0))
+        wanted = idle + max(ceil(PART * best * l_ref_ms / 1000), usual, LEAST_EACH * serving)
+        if self.value is None or abs(wanted - self.value) > STEP * self.value:
+            self.value = wanted
+        return self.value
+
+    def _sample(self, clock_ms: int, inside: int) -> None:
+        due = self._sampled_ms is None or clock_ms - self._sampled_ms >= SAMPLE_MS
+        if due and (self.value is None or inside <= BUSY * self.value):
+            self._sampled_ms = clock_ms
+            self._samples.append(inside)

@@ -1,0 +1,153 @@
+"""How much may be inside a group, learnt; and backends that answer with nothing but errors."""
+
+import pytest
+
+from fairlead.core.traffic import Config
+from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
+from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
+from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
+from fairlead.engine.traffic_values import inside, outcomes, served
+from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, Mode
+from fairlead.ports.traffic import Reading
+
+L_REF_MS = 400.0
+
+
+class Group:
+    """A group with so much inside that serves so many a second."""
+
+    def __init__(self) -> None:
+        self.clock_ms, self.bound = 0, InsideBound()
+
+    def go(
+        self, seconds: float, inside: int | None, best: float | None, *, idle: int = 0
+    ) -> int | None:
+        for _ in range(round(seconds * 5)):
+            self.clock_ms += 200
+            self.bound.advance(
+                self.clock_ms, inside=inside, idle=idle, best=best, l_ref_ms=L_REF_MS, serving=4
+            )
+        return self.bound.value
+
+
+def test_the_bound_is_what_can_be_served_in_time() -> None:
+    """Little's law: 240 a second, 0.6 of 400 ms each."""
+    assert Group().go(5, 20, 240.0) == 58
+
+
+@pytest.mark.parametrize(("inside", "best"), [(None, 240.0), (20, None)])
+def test_where_nobody_can_tell_there_is_no_bound(inside: int | None, best: float | None) -> None:
+    """A blind bound would be a guess, and a closed door."""
+    assert Group().go(60, inside, best) is None
+
+
+def test_nobody_is_bounded_in_the_first_moments() -> None:
+    """Three looks, one a second."""
+    assert Group().go(2, 20, 240.0) is None
+
+
+def test_a_small_or_idle_group_may_still_have_a_burst() -> None:
+    """A few for each backend."""
+    assert Group().go(60, 0, 1.0) == 4 * LEAST_EACH
+
+
+def test_a_reference_too_ambitious_for_the_service_refuses_nobody() -> None:
+    """Usually 300 are inside: 600 may be, whatever Little would say."""
+    group = Group()
+    assert group.go(60, 300, 240.0) == 600
+
+
+def test_an_overload_does_not_become_what_is_usual() -> None:
+    """It may last: the bound stays where it is."""
+    group = Group()
+    group.go(60, 20, 240.0)
+    assert group.go(600, 58, 240.0) == 58
+    assert group.go(600, 2000, 240.0) == 58
+
+
+def test_the_bound_follows_in_steps_of_a_tenth() -> None:
+    """Every change is a flip."""
+    group = Group()
+    assert group.go(60, 20, 240.0) == 58
+    assert group.go(60, 20, 250.0) == 58
+    assert group.go(60, 20, 300.0) == 72
+    assert group.go(60, 20, 120.0) == 40
+
+
+def test_idle_connections_are_not_inside() -> None:
+    """A plane counts them, so they come on top of the bound."""
+    assert Group().go(5, 20, 240.0, idle=1000) == 1058
+
+
+def seen(**backends: BackendSeen) -> GroupSeen:
+    return GroupSeen(1, Liveness.NORMAL, Mode.NORMAL, 100, 0, 0, backends)
+
+
+def sighted(found: GroupSeen | None, **kwargs: object) -> Sighted:
+    return Sighted(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)  # type: ignore[arg-type]
+
+
+def test_what_is_inside_by_a_proxy_and_by_an_application() -> None:
+    """Where connections are all that a plane sees, they may be idle."""
+    proxy = BackendSeen(open=7, queue=0)
+    kernel = BackendSeen(open=7)
+    told = {"a": Reading(queue=3.0), "b": Reading(queue=2.0)}
+    assert inside(sighted(None)) == (None, 0)
+    assert inside(sighted(seen(a=proxy))) == (None, 0)
+    assert inside(sighted(seen(a=proxy, b=proxy))) == (14, 0)
+    assert inside(sighted(seen(a=kernel, b=kernel))) == (None, 0)
+    scraped = sighted(seen(a=kernel, b=kernel), readings=told, covered=("queue",))
+    assert inside(scraped) == (5, 9)
+    silent = sighted(seen(a=kernel, b=kernel), readings={"a": told["a"]}, covered=("queue",))
+    assert inside(silent) == (None, 0)
+
+
+def test_what_was_served_by_whoever_can_tell() -> None:
+    """The application if it is asked, else the plane, else what was let in."""
+    both = ("requests", "errors")
+    told = {"a": Reading(requests=10, errors=1), "b": Reading(requests=5, errors=5)}
+    proxy = BackendSeen(successes=40, errors=2)
+    assert served(sighted(None)) is None
+    assert served(sighted(seen(a=BackendSeen(), b=BackendSeen()))) == 100
+    assert served(sighted(seen(a=proxy, b=proxy))) == 80
+    assert served(sighted(seen(a=proxy, b=proxy), readings=told, covered=both)) == 9
+    assert outcomes(proxy, Reading(), both) == (None, None)
+    assert outcomes(None, Reading(), ()) == (None, None)
+
+
+def test_a_streak_of_errors_is_noticed_and_a_few_are_not() -> None:
+    """Four in a moment without a success; with some, it takes four times as many."""
+    streak = Streak()
+    assert not streak.advance(0, 0, 0)
+    assert not streak.advance(200, 0, ERRORS_MIN - 1)
+    assert streak.advance(400, 0, ERRORS_MIN)
+    assert not streak.advance(600, 1, ERRORS_MIN)
+    assert not streak.advance(5_000, 1, ERRORS_MIN)
+    assert not streak.advance(5_200, None, None)
+    assert not streak.advance(5_400, 1, 100)
+    assert not streak.advance(5_600, 0, 0)
+
+
+def counted(errors: dict[str, int]) -> GroupSeen:
+    members = ("a", "b", "c", "d")
+    return seen(**{
+        id: BackendSeen(admitted=50, successes=0 if errors.get(id) else 50,
+                        errors=errors.get(id, 0), open=1, queue=0, p95_ms=20.0)
+        for id in members
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failing", "isolated"), [("d", {"d"}), ("cd", {"c", "d"}), ("bcd", set()), ("abcd", set())]
+)
+def test_who_answers_with_errors_only_is_an_outlier_at_once(
+    failing: str, isolated: set[str]
+) -> None:
+    """Within two ticks; but when most of the group fails, it is not they who are broken."""
+    governor = GroupGovernor("web", GroupRules(Config(), own_bound=True))
+    for tick in range(3):
+        found = counted(dict.fromkeys(failing, 5 * tick))
+        members = dict.fromkeys(("a", "b", "c", "d"))
+        snapshot = governor.observe(Sighted(now_ms=tick * 200, members=members, seen=found))
+        governor.settle(governor.decide(snapshot), applied=True)
+    assert set(governor.isolated) == isolated

@@ -1,0 +1,120 @@
+"""What the agent learns of a group where the operator set nothing: its budget, its usual queue."""
+
+import pytest
+
+from fairlead.core.traffic import Config, Mode
+from fairlead.engine.traffic_budget import CUT, Budget
+from fairlead.engine.traffic_reference import LEAST, QueueReference
+
+
+class Door:
+    """A group that serves so many a second, and its budget."""
+
+    def __init__(self) -> None:
+        self.clock_ms, self.served = 0, 0
+        self.budget = Budget(Config(), window_ms=5_000)
+
+    def go(
+        self, seconds: float, per_s: int, mode: Mode = Mode.NORMAL, *, triggered: bool = False
+    ) -> float:
+        for _ in range(round(seconds * 5)):
+            self.clock_ms += 200
+            self.served += per_s // 5
+            self.budget.advance(self.clock_ms, self.served, mode=mode, triggered=triggered)
+        return self.budget.rate
+
+
+def test_before_anything_was_served_the_default_holds() -> None:
+    """Nothing is known: nothing is changed."""
+    door = Door()
+    assert door.go(20, 0) == Config().bucket_rate
+    door.budget.advance(door.clock_ms + 200, None, mode=Mode.NORMAL, triggered=False)
+    assert door.budget.rate == Config().bucket_rate
+
+
+def test_soft_starts_below_what_was_served_and_is_cut_once_per_window() -> None:
+    """85 %, then 85 % of that every 5 s while the trigger lasts; calm grows it again."""
+    door = Door()
+    assert door.go(10, 400) == pytest.approx(400)
+    assert door.go(0.2, 400, Mode.SOFT, triggered=True) == pytest.approx(400 * CUT)
+    assert door.go(4, 400, Mode.SOFT, triggered=True) == pytest.approx(400 * CUT)
+    assert door.go(1.2, 400, Mode.SOFT, triggered=True) == pytest.approx(400 * CUT**2)
+    low = door.budget.rate
+    assert low * 1.3 < door.go(5, 300, Mode.SOFT) < low * 1.5
+    assert door.go(10, 500) == pytest.approx(500, rel=0.1)  # in steps
+
+
+def test_the_budget_has_a_floor() -> None:
+    """A tenth of what was served; below that it is the business of hard."""
+    door = Door()
+    door.go(10, 400)
+    assert door.go(300, 400, Mode.SOFT, triggered=True) >= 40
+
+
+def test_hard_leaves_the_budget_alone() -> None:
+    """What a drip serves says nothing about what can be served."""
+    door = Door()
+    door.go(10, 400)
+    assert door.go(120, 0, Mode.HARD, triggered=True) == pytest.approx(400)
+    assert door.go(0.2, 0, Mode.SOFT) == pytest.approx(400 * CUT)
+
+
+def test_a_quiet_hour_does_not_make_a_small_group() -> None:
+    """Little came, which is not the same as little can; ten minutes later it is forgotten."""
+    door = Door()
+    door.go(10, 400)
+    assert door.go(120, 5) == pytest.approx(400)
+    assert door.go(600, 5) == pytest.approx(5)
+    assert door.go(10, 200) == pytest.approx(200)
+
+
+def test_counters_that_begin_again_are_no_negative_budget() -> None:
+    """A plane was restarted."""
+    door = Door()
+    door.go(10, 400)
+    door.served = 0
+    assert door.go(5, 400) == pytest.approx(400)
+
+
+def test_small_changes_of_what_is_served_change_nothing() -> None:
+    """A steady group keeps its table."""
+    door = Door()
+    door.go(10, 400)
+    assert door.go(20, 430) == pytest.approx(400)
+    assert door.go(20, 370) == pytest.approx(400)
+
+
+def test_the_parameters_stay_in_their_ranges() -> None:
+    """A budget of nothing is still a parameter that the tick takes."""
+    budget = Budget(Config(drip_rate_min=0), window_ms=5_000)
+    budget.rate = 0.0
+    laid = budget.laid_over(Config())
+    assert (laid.bucket_rate, laid.bucket_burst) == (0.1, 1.0)
+
+
+def test_the_reference_is_twice_the_usual_queue() -> None:
+    """After ten looks, between 4 and the configured one, every ten seconds at most."""
+    reference, clock_ms, seen = QueueReference(Config()), 0, []
+    for _ in range(200):
+        clock_ms += 200
+        seen.append(reference.advance(clock_ms, [3.0, 5.0, 100.0], Mode.NORMAL))
+    assert seen[0] == Config().q_ref
+    assert seen[-1] == 10.0
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize(("queue", "found"), [(0.0, LEAST), (1e6, Config().q_ref)])
+def test_the_reference_has_its_limits(queue: float, found: float) -> None:
+    """Neither a silent group nor an endless queue moves it out of reason."""
+    reference = QueueReference(Config())
+    for tick in range(200):
+        reference.advance(tick * 200, [queue], Mode.NORMAL)
+    assert reference.value == found
+
+
+def test_a_closed_door_teaches_nothing_about_queues() -> None:
+    """What piles up then is not usual."""
+    reference = QueueReference(Config())
+    for tick in range(400):
+        reference.advance(tick * 200, [30.0], Mode.SOFT)
+    assert reference.value == Config().q_ref
