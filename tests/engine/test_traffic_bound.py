@@ -75,8 +75,18 @@ def test_the_bound_follows_in_steps_of_a_tenth() -> None:
 
 
 def test_idle_connections_are_not_inside() -> None:
-    """A plane counts them, so they come on top of the bound."""
-    assert Group().go(5, 20, 240.0, idle=1000) == 1058
+    """A plane counts them, so a few come on top of the bound; where there are many, none holds."""
+    group = Group()
+    assert group.go(60, 20, 240.0, idle=20) == 78
+    assert group.go(600, 58, 240.0, idle=20) == 78
+    assert group.go(60, 20, 240.0, idle=1000) is None
+
+
+def test_what_looks_idle_for_a_moment_is_not() -> None:
+    """The plane is asked now, the application was asked a moment ago."""
+    group = Group()
+    group.go(60, 20, 240.0)
+    assert group.go(2, 20, 240.0, idle=80) == 58
 
 
 def seen(**backends: BackendSeen) -> GroupSeen:

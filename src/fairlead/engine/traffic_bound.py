@@ -9,7 +9,8 @@ grows without end.
 
 A bound must never be what keeps a healthy group small. It is never below twice what is usually
 inside (a reference that is too ambitious for the service refuses nobody), nor below a few for each
-backend, and it needs to have seen the group serve.
+backend, and it needs to have seen the group serve. Where clients keep their connections and a plane
+counts nothing else, there is none.
 
 The bound is a parameter of the tick (`inside_max`), which does not use it: so the record holds what
 the plane was told.
@@ -25,7 +26,9 @@ PART = 0.6
 TIMES_USUAL, LEAST_EACH = 2, 8
 SAMPLE_MS, SAMPLES, SAMPLES_MIN = 1_000, 60, 3
 BUSY = 0.75
-"""Of the bound: with more inside, what is inside says nothing about what is usual."""
+"""Of the bound."""
+IDLE_MS = 5_000
+"""What was idle all this time is idle: the plane and the application are not asked at once."""
 STEP = 0.1
 """In steps: every change is a flip of the plane and a line in the record."""
 
@@ -37,6 +40,9 @@ class InsideBound:
         self.value: int | None = None
         self._samples: deque[int] = deque(maxlen=SAMPLES)
         self._sampled_ms: int | None = None
+        self._idle: deque[tuple[int, int]] = deque()
+        self._busy: float | None = None
+        """With more at work than this, it says nothing about what is usual."""
 
     def advance(
         self, clock_ms: int, *, inside: int | None, idle: int, best: float | None,
@@ -49,16 +55,25 @@ class InsideBound:
         if inside is None or best is None:
             return self.value
         self._sample(clock_ms, inside)
+        self._idle.append((clock_ms, idle))
+        while self._idle[0][0] <= clock_ms - IDLE_MS:
+            self._idle.popleft()
         if len(self._samples) < SAMPLES_MIN:
             return self.value
         usual = ceil(TIMES_USUAL * (median(list(self._samples)) or 0))
-        wanted = idle + max(ceil(PART * best * l_ref_ms / 1000), usual, LEAST_EACH * serving)
+        most = max(ceil(PART * best * l_ref_ms / 1000), usual, LEAST_EACH * serving)
+        self._busy = BUSY * most
+        resting = min(each for _, each in self._idle)
+        if 2 * resting > most:  # kept connections: how many there are says nothing about the load
+            self.value = None
+            return None
+        wanted = most + resting
         if self.value is None or abs(wanted - self.value) > STEP * self.value:
             self.value = wanted
         return self.value
 
     def _sample(self, clock_ms: int, inside: int) -> None:
         due = self._sampled_ms is None or clock_ms - self._sampled_ms >= SAMPLE_MS
-        if due and (self.value is None or inside <= BUSY * self.value):
+        if due and (self._busy is None or inside <= self._busy):
             self._sampled_ms = clock_ms
             self._samples.append(inside)
