@@ -136,8 +136,9 @@ def by_group(lease):
 class Resolve:
     """Tier by tier: spares, steps of malleable runs, the lottery; until the deficit is met."""
 
-    def __init__(self, conflict, seed):
+    def __init__(self, conflict, seed, weighting="owners"):
         self.conflict, self.seed, self.deficit = conflict, seed, conflict.deficit_gpus
+        self.weighting = weighting  # between whom the lottery is fair: owners or tokens
         self.runs = {run.id: run for run in conflict.runs}
         self.open = {run: {} for run in sorted(self.runs)}  # run -> lease id -> lease
         for lease in conflict.leases:
@@ -202,7 +203,10 @@ class Resolve:
                 self.cut(run, "Shrink", tier, gone)
 
     def preempt(self, runs, tier):
-        """Tokens are whole runs. An owner is drawn, then one of its tokens."""
+        """Tokens are whole runs. An owner is drawn, then one of its tokens.
+
+        In the urn is every owner once, or, where tokens are equal, once for each of its tokens.
+        """
         tokens = {}
         for run in runs:
             if not self.inside.isdisjoint(self.open[run]):
@@ -210,7 +214,10 @@ class Resolve:
         while tokens and self.freed < self.deficit:
             self.first_tokens = self.first_tokens or {each: list(tokens[each]) for each in tokens}
             index, owners = len(self.draws), sorted(tokens)
-            owner = owners[fair_number(len(owners), self.seed, b"owner", index)]
+            urn = owners
+            if self.weighting == "tokens":
+                urn = [owner for owner in owners for _ in tokens[owner]]
+            owner = urn[fair_number(len(urn), self.seed, b"owner", index)]
             mine = list(tokens[owner])
             token = mine[fair_number(len(mine), self.seed, b"token", index)]
             self.draws.append({"index": index, "tier": tier, "owners": owners, "owner": owner,
@@ -263,14 +270,17 @@ class Resolve:
         }  # fmt: skip
 
 
-def notice_of(conflict, left_out):
+def notice_of(conflict, left_out, weighting):
     """What is announced before the draw: candidates, exclusions, the odds of the first draw."""
     why = {lease.id: difference(lease, conflict.scope) for lease in conflict.leases}
     excluded = [{"lease": lease, "reason": why[lease]} for lease in why if why[lease]]
     resolve = Resolve(conflict, bytes(32))  # who has a token does not depend on the seed
     resolve.result()
     owners = resolve.first_tokens
-    tokens = [{"one_in": len(owners) * len(owners[owner]), "owner": owner, "token": token}
+    every = sum(map(len, owners.values()))
+    one_in = {owner: len(owners) * len(owners[owner]) if weighting == "owners" else every
+              for owner in owners}  # fmt: skip
+    tokens = [{"one_in": one_in[owner], "owner": owner, "token": token}
               for owner in owners for token in owners[owner]]  # fmt: skip
     return {
         "candidates": sorted(lease for lease in why if not why[lease]),
@@ -515,6 +525,17 @@ def check_export(x):
         and all(len(name.parts) == parts_of(name) for each in x.openings for name in each.names)
     ):
         raise Malformed("a list is not sorted, names something twice, or something unknown")
+    if weighting_of(x.commit.entry) not in VERSIONS:
+        raise Malformed("the commitment does not say between whom chance is fair")
+
+
+VERSIONS = {"owners": 1, "tokens": 2}  # of the rules
+
+
+def weighting_of(commit):
+    """Between whom chance is fair. Early commitments do not say: owners are equal."""
+    found = commit.body.get("owner_weighting", "owners")
+    return found if isinstance(found, str) else ""
 
 
 # --- 6 checks ---------------------------------------------------------------------------------
@@ -529,6 +550,7 @@ class Checks:
     def __init__(self, x, say, kept_heads, kept_keys):
         self.x, self.say, self.kept_heads, self.kept_keys = x, say, kept_heads, kept_keys
         self.previous, self.commit = x.previous.entry, x.commit.entry
+        self.weighting = weighting_of(self.commit)
         answer = x.draw or x.void
         self.answer = answer.entry if answer else None  # None: not drawn yet
         self.said = answer.entry.body if answer else None
@@ -591,7 +613,8 @@ class Checks:
                 named = (entry.body.chain, entry.body.k, entry.plan_id, entry.effect)
                 good = named == (x.chain, x.k, f"resolve.{x.chain[:16]}.{x.k}", effect)
                 need(good, f"entry {entry.seq} is of another outcome")
-                need(entry.version == 1, "the rules are of a version unknown here")
+                good = entry.version == VERSIONS[self.weighting]
+                need(good, "the rules are of a version unknown here")
         good = before.chain == x.chain and body.previous_seq == self.previous.seq < self.commit.seq
         need(good, "the commitment does not follow the entry before in its sequence")
         if self.previous.kind == "gpu.resolve.scope":
@@ -641,7 +664,7 @@ class Checks:
         """Everything decided again."""
         x, known = self.x, {lease.id: lease.run for lease in self.x.conflict.leases}
         left_out = [row for row in x.notice.exclusions if row.lease not in known]
-        good = x.notice == notice_of(x.conflict, left_out)
+        good = x.notice == notice_of(x.conflict, left_out, self.weighting)
         need(good, "candidates, exclusions or odds were not announced as they were")
         at_stake = {known[lease] for lease in x.notice.candidates}
         good = at_stake == {run.id for run in x.conflict.runs}
@@ -650,7 +673,9 @@ class Checks:
             self.say(f"Lease {row.lease} was left out: {row.reason}.")
         if x.result is None:
             return
-        result = Resolve(x.conflict, bytes.fromhex(self.said.seed)).result()
+        if self.weighting == "tokens":
+            self.say("Every run was as likely as the next, however many its owner had.")
+        result = Resolve(x.conflict, bytes.fromhex(self.said.seed), self.weighting).result()
         need(canonical(result) == canonical(x.result), "decided again, the result is another")
         self.say(f"Decided again, the result is the same: {result['freed_gpus']} GPUs freed, "
                  f"{len(result['actions'])} leases cut, {len(result['draws'])} draws.")  # fmt: skip

@@ -106,8 +106,9 @@ export function difference(lease, scope) {
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const inOrder = (leases) => [...leases].sort((a, b) => b.group - a.group || compare(a.id, b.id));
 
-/** The output of gpu.resolve, and the tokens of the first draw as {one_in, owner, token}. */
-export function resolve(conflict, seed) {
+/** The output of gpu.resolve, and the tokens of the first draw as {one_in, owner, token}.
+ *  Where tokens are equal, and not owners, an owner is found at the place of any of its tokens. */
+export function resolve(conflict, seed, weighting = "owners") {
   const deficit = conflict.deficit_gpus;
   const inside = new Map(conflict.leases.map((lease) => [lease.id, difference(lease, conflict.scope) === null]));
   const runs = sortedBy(conflict.runs, (run) => run.id).map((run) => ({ ...run, leases: [] }));
@@ -153,6 +154,7 @@ export function resolve(conflict, seed) {
     return null;
   }
 
+  const byTokens = weighting === "tokens";
   function lottery(members, tier) {
     let tokens = members.filter((run) => gpus(run.leases) > 0);
     while (freed < deficit && tokens.length > 0) {
@@ -161,9 +163,14 @@ export function resolve(conflict, seed) {
       const held = new Map(owners.map((owner) => [owner, []]));
       for (const run of tokens) held.get(run.owner).push(run.id);
       if (index === 0) {
-        first = tokens.map(({ id, owner }) => ({ one_in: owners.length * held.get(owner).length, owner, token: id }));
+        const oneIn = (owner) => (byTokens ? tokens.length : owners.length * held.get(owner).length);
+        first = tokens.map(({ id, owner }) => ({ one_in: oneIn(owner), owner, token: id }));
       }
-      const owner = owners[fairNumber(owners.length, seed, "owner", index)];
+      let place = fairNumber(byTokens ? tokens.length : owners.length, seed, "owner", index);
+      const owner = owners.find((each) => {
+        place -= byTokens ? held.get(each).length : 1;
+        return place < 0;
+      });
       const mine = held.get(owner);
       const token = mine[fairNumber(mine.length, seed, "token", index)];
       draws.push({ index, tier, owners, owner, tokens: mine, token });
@@ -224,12 +231,12 @@ export function resolve(conflict, seed) {
   return { result, first };
 }
 
-function noticeOf(conflict, leftOut) {
+function noticeOf(conflict, leftOut, weighting) {
   const why = conflict.leases.map((lease) => ({ lease: lease.id, reason: difference(lease, conflict.scope) }));
   return {
     candidates: sortedBy(why.filter((row) => row.reason === null).map((row) => row.lease), (lease) => lease),
     exclusions: sortedBy([...why.filter((row) => row.reason !== null), ...leftOut], (row) => row.lease),
-    tokens: sortedBy(resolve(conflict, Buffer.alloc(32)).first, (row) => row.token),
+    tokens: sortedBy(resolve(conflict, Buffer.alloc(32), weighting).first, (row) => row.token),
   };
 }
 
@@ -400,6 +407,12 @@ function readExport(data) {
 }
 
 const PAIRS = ["envelope", "cap"]; // named with their budget
+const RULES = new Map([["owners", 1], ["tokens", 2]]); // between whom chance is fair, and the version of the rules
+
+/** Early commitments do not say it: owners are equal. */
+function weightingOf({ body }) {
+  return Object.hasOwn(body, "owner_weighting") ? body.owner_weighting : "owners";
+}
 
 function checkForm(x) {
   exported(x, "$");
@@ -415,6 +428,7 @@ function checkForm(x) {
     && x.openings.every((each) => rises(each.names.map((name) => [name.kind, name.parts])))
     && x.openings.every((each) => each.names.every(({ kind, parts }) => parts.length === (PAIRS.includes(kind) ? 2 : 1)));
   if (!good) throw new Malformed("a list is not sorted, names something twice, or something unknown");
+  if (!RULES.has(weightingOf(x.commit.entry))) throw new Malformed("the commitment does not say between whom chance is fair");
 }
 
 // --- the checks ----------------------------------------------------------------------------------
@@ -471,7 +485,7 @@ const CHECKS = {
       if (!each) continue;
       need(each.body.chain === x.chain && each.body.k === x.k && each.effect === effect
         && each.plan_id === `resolve.${x.chain.slice(0, 16)}.${x.k}`, `entry ${each.seq} is of another outcome`);
-      need(each.version === 1, "the rules are of a version unknown here");
+      need(each.version === RULES.get(weightingOf(commit)), "the rules are of a version unknown here");
     }
     need(before.chain === x.chain && commit.body.previous_seq === previous.seq && previous.seq < commit.seq,
       "the commitment does not follow the entry before in its sequence");
@@ -512,15 +526,17 @@ const CHECKS = {
     return say(`The seed follows from conflict, entropy, ${nonces.length} nonces and ${from}.`);
   },
 
-  decision({ x, say, answered }) {
+  decision({ x, say, commit, answered }) {
+    const weighting = weightingOf(commit);
     const known = new Set(x.conflict.leases.map((lease) => lease.id));
     const leftOut = x.notice.exclusions.filter((row) => !known.has(row.lease));
-    need(same(x.notice, noticeOf(x.conflict, leftOut)), "candidates, exclusions or odds were not announced as they were");
+    need(same(x.notice, noticeOf(x.conflict, leftOut, weighting)), "candidates, exclusions or odds were not announced as they were");
     const atStake = new Set(x.conflict.leases.filter((lease) => !difference(lease, x.scope)).map((lease) => lease.run));
     need(x.conflict.runs.every((run) => atStake.has(run.id)), "there is a run without a candidate in the conflict: a free salt");
     for (const row of leftOut) say(`Lease ${row.lease} was left out: ${row.reason}.`);
     if (x.result === null) return;
-    const { result } = resolve(x.conflict, hex(answered.body.seed));
+    if (weighting === "tokens") say("Every run was as likely as the next, however many its owner had.");
+    const { result } = resolve(x.conflict, hex(answered.body.seed), weighting);
     need(same(result, x.result), "decided again, the result is another");
     say(`Decided again, the result is the same: ${result.freed_gpus} GPUs freed, ${result.actions.length} leases cut, `
       + `${result.draws.length} draws.`);

@@ -113,6 +113,8 @@ class UpConfig:
     may_resolve: frozenset[str] = frozenset()
     """Owners that may start runs by others giving way, without a reservation."""
     beacon: tuple[str, int, int] | None = None
+    owner_weighting: Literal["owners", "tokens"] = "owners"
+    """Between whom the lottery is fair."""
     """A public source of chance: its name, its first round's time and its period, in ms."""
     webhooks: Path | None = None
     """Who is told what happens: see `fairlead.schema.webhooks`."""
@@ -134,6 +136,7 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     from fairlead.executor import LocalExecutor, discover  # noqa: PLC0415
     from fairlead.executor.machine import host_name, machine_nodes, visible  # noqa: PLC0415
     from fairlead.ledger.master import open_master  # noqa: PLC0415
+    from fairlead.core.lottery import OwnerWeighting  # noqa: PLC0415
     from fairlead.ledger.place import FILE, KEYS, open_file  # noqa: PLC0415
 
     try:
@@ -154,6 +157,7 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
         service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms)
+            owner_weighting=OwnerWeighting(config.owner_weighting),
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         with heralded(config.webhooks, ledger, plane):

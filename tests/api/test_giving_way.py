@@ -232,6 +232,26 @@ def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> No
     assert done["outcome"] > 0
     lab.until("t2 gave way", lambda: _phase(lab, "t2") == "Pending")
     assert _phase(lab, "t1") == "Running"
+    lab.ok("POST", "/v1/objects/Run/t2/actions/cancel")
+    caps = [{"name": name, "flavor": "A100", "envelopes": ["main"], "maxConcurrency": 1}
+            for name in ("first", "second")]  # fmt: skip
+    lab.ok("PUT", "/v1/objects/Budget/tight", manifest(
+        "Budget", "tight", owner="tight", envelopes=lowered["spec"]["envelopes"],
+        aggregateCaps=caps))  # fmt: skip
+    done = lab.ok("POST", "/v1/resolve", {"budget": "tight"})
+    msgspec.convert(done, SHAPES["POST", "/v1/resolve"])
+    assert [(each["name"], each["state"]) for each in done["steps"]] == [
+        ("first", "begun"), ("second", "passed"),
+    ]  # fmt: skip
+    assert _phase(lab, "t1") == "Pending"
+    for body, path in (
+        ({"budget": "tight", **cap}, "cap"), ({"budget": "tight", "gpus": 1}, "flavor"),
+    ):  # fmt: skip
+        reply = lab.send("POST", "/v1/resolve", body)
+        assert (reply.status, reply.json["error"]["path"]) == (422, path), body
+    place = {"budget": "tight", "flavor": "A100", "gpus": 1}
+    assert lab.ok("POST", "/v1/resolve?dry_run=true", place)["steps"][0]["kind"] == "place"
+    assert lab.send("POST", "/v1/resolve", {"budget": "none"}).status == 404
 
 
 def test_verbs_of_giving_way(lab: Running) -> None:

@@ -98,6 +98,9 @@ def test_bad_words_are_named(crowded: Shell) -> None:
         (("resolve", "--scope", "flavor=H100,flavor=A", "--gpus", "1"), "twice"),
         (("resolve", "--scope", "flavor", "--gpus", "1"), "KEY=VALUE"),
         (("resolve", "--cap", "team-a"), "BUDGET/NAME"),
+        (("resolve", "--cap", "team-a/x", "--budget", "team-a"), "say one of"),
+        (("resolve", "--budget", "team-a", "--gpus", "1"), "belong together"),
+        (("up", "--owner-weighting", "friends"), "'owners', 'tokens'"),
         (("audit", "outcome", "1", "--public"), "belong to --export"),
         (("audit", "outcome", "--export", "x"), "say which outcome"),
         (("audit", "outcome", "1", "--export", "x", "--head", "7"), "SIZE:ROOT"),
@@ -123,6 +126,10 @@ def test_who_would_give_way_by_hand(crowded: Shell) -> None:
     assert (refused.returncode, refused.stderr.startswith("refused: 91 GPUs")) == (1, True)
     fits = crowded.ok("resolve", "--cap", "team-c/main")
     assert fits.startswith("no GPUs of H100 are above team-c/main")
+    within = crowded.ok("resolve", "--budget", "team-c")
+    assert within == "nothing of budget/team-c is above its caps: nobody has to give way\n"
+    placed = crowded.ok("resolve", "--budget", "team-c", *scope, "--gpus", "2", "--dry-run")
+    assert placed.startswith("then the place:\n  2 GPUs of H100 in domain=rack-1 are missing")
     crowded.server.apply(run("eager", "team-a", 8))
     tried = crowded.ok("resolve", "--run", "eager", "--dry-run").splitlines()
     assert tried[0] == "run/eager would be started (dry run)"

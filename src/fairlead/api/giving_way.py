@@ -24,17 +24,23 @@ from fairlead.api.giving_way_shapes import (
 )
 from fairlead.api.queries import DryRunQuery
 from fairlead.api.service import Service
+from fairlead.core.gpu import Scope
 from fairlead.core.units import INTEGER_MAX
 from fairlead.engine.gpu import NotFound
 from fairlead.schema.border import BadInput
 
 
 def resolve(service: Service, call: Call) -> dict[str, Any]:
-    """By hand, for a scope or for a cap."""
+    """By hand, for a scope, for a cap, or for all caps of a budget and then a scope."""
     body: ResolveBody = call.body
     author, dry_run = call.author, call.query.dry_run
-    if body.cap is not None:
-        if body.flavor is not None or body.gpus is not None or body.location:
+    placed = body.flavor is not None or body.gpus is not None or bool(body.location)
+    if body.budget is not None and body.cap is not None:
+        raise BadInput("cap", "is one of the budget's; give one or the other")
+    if body.budget is not None and not placed:
+        found = service.plane.resolve_budget(body.budget, author=author, dry_run=dry_run)
+    elif body.cap is not None:
+        if placed:
             raise BadInput("cap", "says flavor and GPUs itself; give one or the other")
         found = service.plane.resolve_cap(
             body.cap.budget, body.cap.name, author=author, dry_run=dry_run
@@ -42,6 +48,11 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
     elif body.flavor is None or body.gpus is None:
         missing = "flavor" if body.flavor is None else "gpus"
         raise BadInput(missing, "is required where there is no cap")
+    elif body.budget is not None:
+        place = (Scope(body.flavor, body.location), body.gpus)
+        found = service.plane.resolve_budget(
+            body.budget, author=author, place=place, dry_run=dry_run
+        )
     else:
         found = service.plane.resolve(
             flavor=body.flavor, gpus=body.gpus, location=body.location, author=author,
@@ -115,7 +126,7 @@ def _seq(call: Call) -> int:
 
 _ONE = "/v1/outcomes/{seq}"
 ENDPOINTS = (
-    Endpoint("POST", "/v1/resolve", "Have runs give way in a scope, or under a cap", resolve,
+    Endpoint("POST", "/v1/resolve", "Have runs give way in a scope, or under caps", resolve,
              Resolved, DryRunQuery, ResolveBody, "admin", errors=(404, 409)),
     Endpoint("GET", "/v1/runs/{name}/forecast", "What starting a run would take now",
              forecast_run, Outlook, errors=(409,)),

@@ -75,20 +75,42 @@ class CapName(Shape):
 
 
 class ResolveBody(Shape):
-    """GPUs of a flavor somewhere, or what a lowered cap does not pay for any more; not both."""
+    """GPUs of a flavor somewhere, or what a lowered cap does not pay for any more; not both.
+
+    A budget: all of its caps that bind, one after the other by name, and then the GPUs, if any.
+    """
 
     flavor: Label | None = None
     location: dict[Label, Label] = field(default_factory=dict)
     gpus: Annotated[int, Meta(ge=1, le=GPUS_MAX)] | None = None
     cap: CapName | None = None
+    budget: Label | None = None
+
+
+class ResolveStep(Shape):
+    """One resolve of several. Each waits for the one before, and is decided on what that left.
+
+    Passed: nobody has to give way for it any more, or it cannot be done; the events say why. The
+    forecast is of the world before the first one.
+    """
+
+    kind: Literal["aggregate", "envelope", "place"]
+    name: str | None
+    state: Literal["forecast", "begun", "waits", "passed"]
+    outcome: int | None
+    forecast: Forecast
 
 
 class Resolved(Shape):
-    """What a resolve came to; no outcome: a dry run, nothing is missing, or it is not enforced."""
+    """What a resolve came to; no outcome: a dry run, nothing is missing, or it is not enforced.
+
+    Of a budget, outcome and forecast are those of the first step.
+    """
 
     outcome: int | None
     resolver: Mode
     forecast: Forecast
+    steps: list[ResolveStep] = field(default_factory=list)
 
 
 class OutcomeRow(Shape):
@@ -120,6 +142,7 @@ class OutcomeDocument(Shape, rename="camel"):
     scope: dict[str, Any]
     deficit_gpus: int = field(name="deficitGPUs")
     beacon: dict[str, Any] | None
+    owner_weighting: Literal["owners", "tokens"]
     label: str | None
     seed: str | None
     reason: str | None

@@ -150,6 +150,9 @@ def print_outcome(found: dict[str, Any]) -> None:
     click.echo(f"  for {why}: {place} {lack}")
     click.echo(f"  committed {moment(found['committed'])} (entry {number}), number {found['k']} of "
                f"sequence {found['chain'][:16]}")  # fmt: skip
+    if found["ownerWeighting"] == "tokens":
+        click.echo("  every run was as likely as the next, however many its owner had (up "
+                   "--owner-weighting tokens)")  # fmt: skip
     if found["beacon"] is not None:
         beacon = found["beacon"]
         click.echo(f"  its chance comes from round {beacon['round']} of {cell(beacon['source'])}")

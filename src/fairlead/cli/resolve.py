@@ -75,6 +75,9 @@ class CapText(click.ParamType[tuple[str, str]]):
 @click.option("--cap", type=CapText(),
               help="Free what an aggregate cap, or an envelope, does not pay for any more; nobody "
               "else is touched.")  # fmt: skip
+@click.option("--budget", shell_complete=complete_names("Budget"),
+              help="The same for all caps and envelopes of a budget that are exceeded: one after "
+              "the other, by name; then --scope, if given.")  # fmt: skip
 @click.option("--run", "run", shell_complete=complete_names("Run"),
               help="Start this waiting run now, if need be by others giving way.")  # fmt: skip
 @dry_run_option
@@ -83,13 +86,15 @@ class CapText(click.ParamType[tuple[str, str]]):
 @click.pass_context
 def resolve(
     ctx: click.Context, *, scope: dict[str, str] | None, gpus: int | None,
-    cap: tuple[str, str] | None, run: str | None, dry_run: bool, output: str, server: str | None,
+    cap: tuple[str, str] | None, budget: str | None, run: str | None, dry_run: bool, output: str,
+    server: str | None,
 ) -> None:  # fmt: skip
     """Have runs give way: spares first, then steps of elastic runs, then whole gangs by lot.
 
     For maintenance (--scope and --gpus: nobody is placed there, so cordon the nodes too), for a
-    budget that was lowered (--cap), or for one run (--run, by the operator and owners that may).
-    Reservations need none of this: they resolve by themselves at their time.
+    budget that was lowered (--cap, or --budget for all its caps, one after the other), or for one
+    run (--run, by the operator and owners that may). Reservations need none of this: they resolve
+    by themselves at their time.
 
     With --dry-run you see who shrinks, who is at risk and with which odds; nothing is drawn, so
     nobody learns who it would be. Without, the conflict is written down before the lots are drawn,
@@ -99,10 +104,12 @@ def resolve(
     \b
       fairlead resolve --scope flavor=H100,region=us-west --gpus 8 --dry-run
       fairlead resolve --cap team-a/main
+      fairlead resolve --budget team-a --dry-run
       fairlead resolve --run train-7 --dry-run
     """
-    if sum(each is not None for each in (scope, cap, run)) != 1:
-        raise click.UsageError("say one of --scope with --gpus, --cap, --run")
+    about = (None if budget is not None else scope, cap, budget, run)
+    if sum(each is not None for each in about) != 1:
+        raise click.UsageError("say one of --scope with --gpus, --cap, --budget, --run")
     if (scope is None) != (gpus is None):
         raise click.UsageError("--scope and --gpus belong together")
     client = Client(server)
@@ -112,9 +119,13 @@ def resolve(
     body: dict[str, Any] = {}
     if cap is not None:
         body["cap"] = {"budget": cap[0], "name": cap[1]}
-    elif scope is not None:
+    if scope is not None:
         location = {key: value for key, value in scope.items() if key != "flavor"}
         body = {"flavor": scope["flavor"], "location": location, "gpus": gpus}
+    if budget is not None:
+        name = budget.removeprefix("budget/")
+        _for_budget(ctx, client, {**body, "budget": name}, output, dry_run=dry_run)
+        return
     found = client.call("POST", "/v1/resolve", body=body, query={"dry_run": dry_run})
     number = found["outcome"]
     outcome = None if number is None else client.get(f"/v1/outcomes/{number}")
@@ -125,13 +136,50 @@ def resolve(
     else:
         lack = "are missing" if cap is None else f"are above {cap[0]}/{cap[1]}"
         print_forecast(found["forecast"], lack=lack)
-    forecast = found["forecast"]
-    if number is None and forecast["deficitGPUs"] and not dry_run:
+    _refused(ctx, found, [found["forecast"]], dry_run=dry_run)
+
+
+def _refused(
+    ctx: click.Context, found: dict[str, Any], forecasts: list[dict[str, Any]], *, dry_run: bool
+) -> None:
+    """Exit code 1 where somebody should have given way, and nobody was asked to."""
+    if found["outcome"] is None and any(each["deficitGPUs"] for each in forecasts) and not dry_run:
         note(f"refused: the resolver is {found['resolver']} (fairlead up --resolver enforce); "
              "nobody was asked to give way")  # fmt: skip
         ctx.exit(EXIT_REFUSED)
-    if forecast["shortfallGPUs"]:
+    if any(each["shortfallGPUs"] for each in forecasts):
         ctx.exit(EXIT_REFUSED)
+
+
+def _for_budget(
+    ctx: click.Context, client: Client, body: dict[str, Any], output: str, *, dry_run: bool
+) -> None:
+    """One resolve for each cap that is exceeded, by name, and then for the place."""
+    budget = body["budget"]
+    found = client.call("POST", "/v1/resolve", body=body, query={"dry_run": dry_run})
+    steps = found["steps"]
+    if output != "table":
+        show(found, output)
+    elif not steps:
+        click.echo(f"nothing of budget/{budget} is above its caps: nobody has to give way")
+    for step in steps if output == "table" else ():
+        cap = f"{budget}/{step['name']}"
+        where, lack = (
+            ("then the place", "are missing")
+            if step["kind"] == "place"
+            else (f"{step['kind']} {cap}", f"are above {cap}")
+        )
+        if step["state"] == "waits":
+            click.echo(f"{where}: follows when the one before is over, on what it leaves")
+        elif step["state"] == "passed":
+            click.echo(f"{where}: nobody has to give way for it any more")
+        else:
+            click.echo(f"{where}:")
+            if step["outcome"] is None:
+                print_forecast(step["forecast"], "  ", lack=lack)
+            else:
+                print_outcome(client.get(f"/v1/outcomes/{step['outcome']}"))
+    _refused(ctx, found, [step["forecast"] for step in steps], dry_run=dry_run)
 
 
 def _for_run(client: Client, run: str, output: str, *, dry_run: bool) -> None:

@@ -166,6 +166,10 @@ def _lab(server: "ControlServer") -> "Lab":
 
 
 @contextmanager
+@click.option("--owner-weighting", type=click.Choice(["owners", "tokens"]), default="owners",
+              show_default=True,
+              help="Between whom the lottery is fair: every owner is as likely as the next, or "
+              "every run. Each commitment says which.")  # fmt: skip
 def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
     """Where everything is kept; a demonstration's own goes away with it."""
     from fairlead.ledger.place import state_directory
@@ -181,6 +185,7 @@ def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
 def _structured_logs() -> None:
     """Lines for people on a terminal, JSON in a pipe."""
     import structlog
+    owner_weighting: Literal["owners", "tokens"],
 
     terminal = sys.stderr.isatty()
     structlog.configure(
@@ -192,3 +197,4 @@ def _structured_logs() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+            owner_weighting=owner_weighting,

@@ -4,17 +4,30 @@ The recorder and the ledger both stand on this; they may not stand on each other
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from fairlead.core.canonical import canonical
+from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
-from fairlead.schema.kinds import KINDS, Kind
+from fairlead.schema.kinds import KINDS, Kind, Outcome
+from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
 
 Shipped = Mapping[tuple[str, int], Kind]
 
-SHIPPED: Shipped = {(name, 1): kind for name, kind in KINDS.items()}
+
+def _resolve_by_tokens(document: ResolveDocument) -> Outcome:
+    result = decide_resolve(document, OwnerWeighting.TOKENS)
+    return Outcome(result, refused=not result["resolved"])
+
+
+SHIPPED: Shipped = {
+    **{(name, 1): kind for name, kind in KINDS.items()},
+    ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
+        KINDS["gpu.resolve"], decide=_resolve_by_tokens
+    ),
+}
 """The decisions this release can run again, by name and version.
 
 Whoever changes what a kind decides gives it the next number and keeps the old function here under

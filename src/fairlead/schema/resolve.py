@@ -1,13 +1,14 @@
 """Border types of `gpu.resolve`: a conflict and a seed in, who gives way out."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from fairlead.core import gpu
-from fairlead.core.lottery import unfold
+from fairlead.core.lottery import OwnerWeighting, unfold
 from fairlead.core.reasons import CutKind
 from fairlead.core.units import INTEGER_MAX
 from fairlead.schema.border import BadInput
@@ -16,6 +17,9 @@ Id = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 _SEED = "[0-9a-fA-F]{64}"
+VERSIONS: Mapping[OwnerWeighting, int] = {OwnerWeighting.OWNERS: 1, OwnerWeighting.TOKENS: 2}
+"""The version that a recorded decision names: that of the contract, where owners are equal; and the
+same where tokens are, so that whoever knows only the first says so and does not cry foul."""
 
 
 class CapDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -156,11 +160,14 @@ def to_seed(text: str, path: str = "seed") -> bytes:
     return bytes.fromhex(text)
 
 
-def decide_resolve(document: ResolveDocument) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
+def decide_resolve(
+    document: ResolveDocument, owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+) -> dict[str, Any]:
+    """The whole contract: documents in, result document out. In the contract owners are equal."""
     seed = to_seed(document.seed)
     conflict = to_conflict(document)
-    return from_resolution(gpu.resolve(conflict, seed), gpu.conflict_digest(conflict))
+    resolution = gpu.resolve(conflict, seed, owner_weighting=owner_weighting)
+    return from_resolution(resolution, gpu.conflict_digest(conflict))
 
 
 def from_resolution(resolution: gpu.Resolution, conflict_digest: str) -> dict[str, Any]:

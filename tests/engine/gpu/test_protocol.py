@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
+from fairlead.core.gpu import resolve
+from fairlead.core.lottery import OwnerWeighting
+from fairlead.engine.gpu import Author, Forbidden, NotFound, Projection, Refused
 from fairlead.engine.gpu.control import Beacon
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.master import MasterChance, open_master
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
-from fairlead.schema.border import BadInput, parse_json
+from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
+from fairlead.schema.resolve import ResolveDocument, to_conflict
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
 from verify import fairlead_verify
@@ -163,6 +166,75 @@ def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
         for each in (world, plain)
     ]
     assert seeds[0] != seeds[1]
+
+
+def test_events_open_no_pseudonym_by_its_nonce() -> None:
+    """A public export has each nonce beside a pseudonym; events have each owner, and no nonce."""
+    world = crowded()
+    world.plane.add_nonce("b", "00ff" * 8, author=BOB)
+    world.turn(0.5)
+    told = world.plane.events(0, 1_000)
+    (given,) = [event for event in told if event["kind"] == "gpu.resolve.nonce"]
+    assert (given["owner"], given["body"]) == ("b", {"owner": "b"})
+    (commit,) = [event for event in told if event["kind"] == "gpu.resolve.commit"]
+    assert [each["nonce"] for each in commit["body"]["nonces"]] == ["00ff" * 8]
+    assert commit["body"]["nonces"][0]["owner"].startswith("o-")
+    (case,) = [event for event in told if event["kind"] == "gpu.resolve.case"]
+    assert "nonce_owners" not in case["body"]
+    others = [event for event in told if event is not commit]
+    assert b"00ff00ff" not in canonical(others)
+
+
+def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
+    """Tokens are equal where the operator said so before the conflict; not by a later setting."""
+    world = crowded(owner_weighting=OwnerWeighting.TOKENS, beacon=BEACON)
+    shown = world.plane.forecast("Reservation", "winner-slot")
+    assert {row["oneIn"] for row in shown["atRisk"]} == {6}
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    commit = next(entry for entry in world.log if entry.kind == "gpu.resolve.commit")
+    assert (commit.body["owner_weighting"], commit.version) == ("tokens", 2)
+    told = world.plane.outcome(outcome.seq, author=ADMIN)
+    assert told["ownerWeighting"] == "tokens"
+    assert {row["one_in"] for row in told["tokens"]} == {6}
+    world.config = replace(world.config, owner_weighting=OwnerWeighting.OWNERS)
+    world.plane = world.open()
+    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    assert phases(world)["winner"] == "Running"
+    draw = next(entry for entry in world.log if entry.kind == "gpu.resolve.draw")
+    conflict = to_conflict(
+        check_shape(
+            {**parse_json(world.ledger.blob_get(outcome.conflict_digest)), "seed": "00" * 32},
+            ResolveDocument,
+        )
+    )
+    seed = bytes.fromhex(draw.body["seed"])
+    expected = resolve(conflict, seed, owner_weighting=OwnerWeighting.TOKENS)
+    recorded = parse_json(world.ledger.blob_get(draw.body["result_digest"]))
+    assert [each["token"] for each in recorded["draws"]] == [
+        draw.token for _, draw in expected.draws()
+    ]
+    assert replay(world.ledger, draw).verdict is Verdict.SAME
+    lie = replace(draw, version=1)
+    assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
+    verdict = fairlead_verify.verify(world.plane.export_outcome(outcome.seq, author=BOB))
+    assert verdict.code == 0, verdict
+    assert any(line.startswith("Every run was as likely") for line in verdict.account)
+
+
+def test_owners_are_equal_unless_it_is_said() -> None:
+    """The commitment says so; one from before it could be said means the same."""
+    world = crowded()
+    world.turn(0.5)
+    (outcome,) = outcomes(world)
+    commit = next(entry for entry in world.log if entry.kind == "gpu.resolve.commit")
+    assert (commit.body["owner_weighting"], commit.version) == ("owners", 1)
+    early = {key: value for key, value in commit.body.items() if key != "owner_weighting"}
+    projection = Projection()
+    for entry in world.ledger.entries(0, commit.seq - 1):
+        projection.apply(entry)
+    projection.apply(replace(commit, body=early))
+    assert projection.resolver.outcomes[outcome.seq].owner_weighting is OwnerWeighting.OWNERS
 
 
 def test_an_outcome_waits_for_its_beacon() -> None:

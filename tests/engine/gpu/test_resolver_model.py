@@ -73,11 +73,15 @@ class ResolverModel(RuleBasedStateMachine):
         except Denied:
             return
 
-    @rule(owner=owners, gpus=st.integers(1, 12))
-    def tighten(self, owner: str, gpus: int) -> None:
-        self.world.apply(budget(owner, owner, envelope(concurrency=gpus)))
+    @rule(owner=owners, gpus=st.integers(1, 12), cap_gpus=st.none() | st.integers(1, 12))
+    def tighten(self, owner: str, gpus: int, cap_gpus: int | None) -> None:
+        cap = {"name": "all", "flavor": "H100", "envelopes": ["west"], "maxConcurrency": cap_gpus}
+        self.world.apply(budget(owner, owner, envelope(concurrency=gpus), aggregateCaps=[cap]))
         try:
-            self.world.plane.resolve_cap(owner, "west", author=ADMIN)
+            if cap_gpus is None:
+                self.world.plane.resolve_cap(owner, "west", author=ADMIN)
+            else:
+                self.world.plane.resolve_budget(owner, author=ADMIN)
         except Denied:
             return
 

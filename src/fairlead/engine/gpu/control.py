@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.conditions import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.state import Stored
@@ -48,6 +49,8 @@ class Config:
     """Whether anybody is made to give way: never; only shown who would; really."""
     may_resolve: frozenset[str] = frozenset()
     """Owners whose runs may be started by others giving way, besides by reservation."""
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+    """Between whom chance is fair; an outcome keeps what its commitment says."""
     beacon: Beacon | None = None
     """Where chance comes from that nobody here can know before; None: outcomes do not wait."""
     hold_ms: int = 120_000

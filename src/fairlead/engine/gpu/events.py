@@ -11,7 +11,8 @@ _ABOUT = (
     ("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"),
 )  # fmt: skip
 # Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
-_LEFT_OUT = frozenset({"input", "blobs", "spec", "parts"})
+# A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
+_LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
 
 
 def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
@@ -50,6 +51,9 @@ def _resolve_message(entry: Entry) -> str:
         return f"outcome {body['commit_seq']} is {what}, {body['label']}"
     if kind == "gpu.resolve.applied":
         return f"outcome {body['outcome']} is carried out"
+    if kind == "gpu.resolve.asked":
+        steps = ", ".join(each["name"] or "the place" for each in body["steps"])
+        return f"is brought back within its caps, in this order: {steps}"
     if kind == "run.cut":
         by = "its owner's wish" if body["outcome"] is None else f"outcome {body['outcome']}"
         return f"gives up {len(body['leases'])} leases by {by}"

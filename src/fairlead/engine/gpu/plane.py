@@ -167,6 +167,7 @@ class ControlPlane(OutcomeReports, Reports):
             self._roll_over(now_ms, now_ms)
             self._settle(now_ms, now_ms)
             self._proceed(now_ms)
+            self._tighten()  # caps come before places: who waits for one sees what they left
             self._reserve(now_ms)
             self._admit_all(now_ms)
             self._touch_world()

@@ -1,11 +1,11 @@
-"""What people ask of the resolver: resolve a scope or a cap, forecast, void, add to the chance."""
+"""What people ask of the resolver: resolve a scope, forecast, void, add to the chance."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.core.gpu import Conflict, Forecast, Scope, ScopeCap, aggregate, forecast
+from fairlead.core.gpu import Conflict, Forecast, Scope, forecast
 from fairlead.engine.gpu.applying import Wish, imagined
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.freeze import freeze
@@ -33,20 +33,9 @@ class ResolverCommands(Reserving):
         dry_run: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Free so many GPUs somewhere, for maintenance: nobody is placed on them."""
-        _refuse_others(author)
+        refuse_others(author)
         scope = Scope(flavor, dict(location or {}))
         return self._by_hand(Case("scope", scope, gpus, author.user), dry_run=dry_run)
-
-    def resolve_cap(
-        self, budget: str, cap: str, *, author: Author, dry_run: bool = False
-    ) -> dict[str, Any]:
-        """Free what a tightened budget does not pay for any more, among what that cap pays."""
-        _refuse_others(author)
-        with self._lock:
-            self._catch_up()
-            scope = self._cap_scope(budget, cap)
-            gpus = self._over(scope)
-        return self._by_hand(Case("cap", scope, gpus, author.user), dry_run=dry_run)
 
     def _by_hand(self, case: Case, *, dry_run: bool) -> dict[str, Any]:
         with self._lock:
@@ -54,9 +43,7 @@ class ResolverCommands(Reserving):
             shown = self._forecast(case)
             if dry_run or self.config.resolver != "enforce" or not case.deficit_gpus:
                 return {"outcome": None, "forecast": shown}
-            if shown["shortfallGPUs"]:
-                raise Refused("NotEnough", f"{shown['shortfallGPUs']} GPUs would be missing if "
-                              "everybody in scope gave way")  # fmt: skip
+            refuse_short(shown)
             outcome = self._begin(case)
             self._touch_world()
             return {"outcome": outcome.seq, "forecast": shown}
@@ -128,13 +115,14 @@ class ResolverCommands(Reserving):
             world, names, case.scope, case.deficit_gpus, beneficiary=case.run,
             node=case.node,
         )  # fmt: skip
-        return _shown(names, case, frozen.conflict, forecast(frozen.conflict))
+        outlook = forecast(frozen.conflict, owner_weighting=self.config.owner_weighting)
+        return _shown(names, case, frozen.conflict, outlook)
 
     def void(
         self, seq: int, reason: str, *, author: Author, dry_run: bool = False
     ) -> dict[str, Any]:
         """Give up an outcome that waits for its beacon; what it would have been is disclosed."""
-        _refuse_others(author)
+        refuse_others(author)
         if not reason.strip():
             raise BadInput("reason", "must say why")
 
@@ -181,7 +169,7 @@ class ResolverCommands(Reserving):
         self, source: str, number: int, value: str, *, author: Author, dry_run: bool = False
     ) -> dict[str, Any]:
         """The value of a beacon's round, as its public source says; outcomes that wait go on."""
-        _refuse_others(author)
+        refuse_others(author)
         if not _VALUE.fullmatch(value):
             raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
         body = {"source": source, "round": number, "value": value}
@@ -201,49 +189,18 @@ class ResolverCommands(Reserving):
             self._touch_world()
             return body
 
-    # -- caps -----------------------------------------------------------------------------------
 
-    def _cap_scope(self, budget: str, cap: str) -> Scope:
-        """An aggregate cap by name; else an envelope, as a cap of its own."""
-        found = self._projection.budgets.get(budget)
-        if found is None:
-            raise NotFound("Budget", budget)
-        for each in found.aggregate_caps:
-            if each.name == cap:
-                members = tuple(sorted(each.envelopes))
-                return Scope(each.flavor, {}, ScopeCap(budget, cap, members))
-        for envelope in found.envelopes:
-            if envelope.name == cap:
-                return Scope(envelope.flavor, {}, ScopeCap(budget, cap, (cap,)))
-        raise NotFound("cap", f"{budget}/{cap}")
-
-    def _over(self, scope: Scope) -> int:
-        """GPUs above a cap's limit, or that its hours pay for no longer."""
-        cap = scope.cap
-        if cap is None:
-            return 0
-        budget = self._projection.budgets[cap.budget]
-        limits = {each.name: each.max_gpus for each in budget.aggregate_caps}
-        limits |= {
-            each.name: each.gpus
-            for each in budget.envelopes
-            if each.name == cap.name and each.name not in limits
-        }
-        used = aggregate(self._projection.accounts.at(self._now()), cap.budget, cap.envelopes)
-        limit = limits.get(cap.name)
-        unpaid = sum(
-            lease.gpus
-            for lease in self._projection.leases.values()
-            if lease.budget == cap.budget
-            and lease.envelope in cap.envelopes
-            and not self._projection.is_funded(lease.id)
-        )
-        return max(0 if limit is None else used.gpus - limit, unpaid)
-
-
-def _refuse_others(author: Author) -> None:
+def refuse_others(author: Author) -> None:
+    """By hand it is the operator's."""
     if not author.admin:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
+
+
+def refuse_short(shown: dict[str, Any]) -> None:
+    """Nobody is asked to give way where it would not be enough."""
+    if shown["shortfallGPUs"]:
+        raise Refused("NotEnough", f"{shown['shortfallGPUs']} GPUs would be missing if "
+                      "everybody in scope gave way")  # fmt: skip
 
 
 def _shown(names: Names, case: Case, conflict: Conflict, outlook: Forecast) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.invariant import require
-from fairlead.engine.gpu.resolver.state import Chain, Outcome, Stage
+from fairlead.core.lottery import OwnerWeighting
+from fairlead.engine.gpu.resolver.state import Asked, Chain, Outcome, ResolverState, Stage
 from fairlead.engine.gpu.state import Cut
 from fairlead.ports.ledger import Entry
 
@@ -44,6 +45,8 @@ def _commit(projection: "Projection", entry: Entry, body: Body) -> None:
     resolver.outcomes[entry.seq] = Outcome(
         entry.seq, body["chain"], body["k"], flavor, body["deficit_gpus"], body["conflict_digest"],
         body["notice_digest"], body["beacon"], body["nonces"], entry.time_ms,
+        # Commitments from before it could be set have none.
+        owner_weighting=OwnerWeighting(body.get("owner_weighting", OwnerWeighting.OWNERS)),
     )  # fmt: skip
     closed = [seq for seq, each in resolver.outcomes.items() if not each.stage.open]
     for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
@@ -61,6 +64,28 @@ def _case(projection: "Projection", entry: Entry, body: Body) -> None:
         resolver.nonces.pop(owner, None)
     if outcome.reservation in resolver.reservations:
         resolver.reservations[outcome.reservation].outcome = outcome.seq
+    asked = body.get("asked")
+    if asked is not None:
+        resolver.asked[asked].outcome = outcome.seq
+        _step_over(resolver, asked)
+
+
+def _asked(projection: "Projection", entry: Entry, body: Body) -> None:
+    steps = [(each["kind"], each["name"]) for each in body["steps"]]
+    projection.resolver.asked[entry.seq] = Asked(
+        entry.seq, entry.author, body["budget"], steps, body["place"]
+    )
+
+
+def _passed(projection: "Projection", entry: Entry, body: Body) -> None:
+    _step_over(projection.resolver, body["asked"])
+
+
+def _step_over(resolver: ResolverState, asked: int) -> None:
+    """A request is one step further; it is over with its last one."""
+    resolver.asked[asked].steps.pop(0)
+    if not resolver.asked[asked].steps:
+        del resolver.asked[asked]
 
 
 def _final(projection: "Projection", entry: Entry, body: Body) -> None:
@@ -162,6 +187,8 @@ FOLDS: dict[str, Callable[["Projection", Entry, Body], None]] = {
     "gpu.resolve.draw": _final,
     "gpu.resolve.void": _final,
     "gpu.resolve.applied": _applied,
+    "gpu.resolve.asked": _asked,
+    "gpu.resolve.passed": _passed,
     "gpu.resolve.nonce": _nonce,
     "gpu.beacon": _beacon,
     "run.cut": _run_cut,

@@ -17,6 +17,7 @@ from fairlead.core.gpu import (
     Scope,
     forecast,
 )
+from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.names import Names
 from fairlead.engine.gpu.state import LeaseFact, Phase
@@ -96,6 +97,7 @@ def spared(projection: Projection, run: str, beneficiary: str | None) -> str | N
 def freeze(
     projection: Projection, names: Names, scope: Scope, deficit_gpus: int, *,
     beneficiary: str | None = None, node: str | None = None,
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
 ) -> Frozen:  # fmt: skip
     """The conflict of a scope as it is now."""
     places = Places(projection, node)
@@ -125,12 +127,13 @@ def freeze(
             else:
                 left_out.append({"lease": frozen.id, "reason": _differs(scope, frozen)})
     conflict = Conflict(names.scope(scope), deficit_gpus, tuple(runs), tuple(leases))
+    odds = forecast(conflict, owner_weighting=owner_weighting).first_odds
     notice = {
         "candidates": sorted(candidates),
         "exclusions": sorted(left_out, key=lambda each: each["lease"]),
         "tokens": [
             {"one_in": each.chance.denominator, "owner": each.owner, "token": each.token}
-            for each in sorted(forecast(conflict).first_odds, key=lambda odds: odds.token)
+            for each in sorted(odds, key=lambda each: each.token)
         ],
     }
     return Frozen(conflict, notice)

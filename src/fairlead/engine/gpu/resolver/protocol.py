@@ -13,20 +13,18 @@ from hashlib import sha256
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.gpu import Conflict, Resolution, Scope, resolve
-from fairlead.core.lottery import Label, derive_seed, entropy_hash
+from fairlead.core.gpu import Conflict, Resolution, Scope, conflict_bytes, resolve
+from fairlead.core.lottery import Label, OwnerWeighting, derive_seed, entropy_hash
 from fairlead.core.lottery.pseudonym import secret_commitment
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.freeze import Frozen
 from fairlead.engine.gpu.resolver.names import Names, chain_of
-from fairlead.engine.gpu.resolver.state import Outcome
+from fairlead.engine.gpu.resolver.state import Outcome, Step
 from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.chance import Chance
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Draft
-from fairlead.schema.resolve import from_resolution
-
-VERSION = 1
+from fairlead.schema.resolve import VERSIONS, from_resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,9 @@ class Case:
     run: str | None = None
     reservation: str | None = None
     node: str | None = None
+    asked: int | None = None
+    """The request that it is a step of, and which: see `tightening`."""
+    step: Step | None = None
 
 
 def introductions(
@@ -75,7 +76,7 @@ def introductions(
 
 def commit_drafts(
     projection: Projection, names: Names, *, chain: str, case: Case, frozen: Frozen,
-    beacon: dict[str, Any] | None, now_ms: int,
+    beacon: dict[str, Any] | None, owner_weighting: OwnerWeighting, now_ms: int,
 ) -> list[Draft]:  # fmt: skip
     """The promise: this conflict, these odds, this chance, before anybody knows whom it hits."""
     known, conflict = projection.resolver.chains[chain], frozen.conflict
@@ -90,24 +91,25 @@ def commit_drafts(
         ({"nonce": nonce, "owner": names.owner(owner)} for owner, nonce in given.items()),
         key=lambda each: each["owner"],
     )
-    document, notice = canonical(conflict.document()), canonical(frozen.notice)
+    document, notice = conflict_bytes(conflict), canonical(frozen.notice)
     digest = _digest(document)
     body = {
         "chain": chain, "k": known.k, "previous_seq": known.published_seq,
         "scope": conflict.scope.document(), "deficit_gpus": conflict.deficit_gpus,
         "conflict_digest": digest, "notice_digest": _digest(notice), "nonces": nonces,
-        "beacon": beacon,
+        "beacon": beacon, "owner_weighting": owner_weighting.value,
     }  # fmt: skip
     about = {
         "chain": chain, "k": known.k, "flavor": case.scope.flavor, "cause": case.cause,
         "run": case.run, "reservation": case.reservation, "node": case.node,
-        "nonce_owners": sorted(given),
+        "nonce_owners": sorted(given), "asked": case.asked,
     }  # fmt: skip
     plan = plan_id(chain, known.k)
     return [
         Draft(
             kind="gpu.resolve.commit", time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan,
-            effect="commit", input_digest=digest, version=VERSION, blobs=(document, notice),
+            effect="commit", input_digest=digest, version=VERSIONS[owner_weighting],
+            blobs=(document, notice),
         ),
         Draft(
             kind="gpu.resolve.case", time_ms=now_ms, author=case.author, body=about,
@@ -145,7 +147,7 @@ def show(
         beacon=bytes.fromhex(beacon_value or ""),
         nonces={each["owner"]: bytes.fromhex(each["nonce"]) for each in outcome.nonces},
     )  # fmt: skip
-    resolution = resolve(conflict, seed)
+    resolution = resolve(conflict, seed, owner_weighting=outcome.owner_weighting)
     result = from_resolution(resolution, outcome.conflict_digest)
     return Shown(entropy, beacon_value, seed, resolution, canonical(result))
 
@@ -169,7 +171,8 @@ def final_draft(
     return Draft(
         kind="gpu.resolve.draw" if void is None else "gpu.resolve.void", time_ms=now_ms,
         author=author, body=body, plan_id=plan_id(outcome.chain, outcome.k), effect="outcome",
-        version=VERSION, blobs=() if shown.result is None else (shown.result,),
+        version=VERSIONS[outcome.owner_weighting],
+        blobs=() if shown.result is None else (shown.result,),
     )  # fmt: skip
 
 

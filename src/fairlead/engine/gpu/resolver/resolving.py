@@ -112,15 +112,18 @@ class Resolving(Effects, Store):
         def decide() -> Drafts:
             now_ms, known = self._now(), self._projection.resolver.chains[chain]
             self._refuse_open(case.scope.flavor)
+            if case.asked is not None and not self._is_next(case):
+                raise Refused("ResolveOpen", "another replica made this step")
             names = Names(self._projection, chance, chain, known.k)
             found = freeze(
                 self._projection, names, case.scope, case.deficit_gpus, beneficiary=case.run,
-                node=case.node,
+                node=case.node, owner_weighting=self.config.owner_weighting,
             )  # fmt: skip
             frozen[:] = [(found.conflict, names)]
             return commit_drafts(
                 self._projection, names, chain=chain, case=case, frozen=found,
                 beacon=self._future_round(now_ms), now_ms=now_ms,
+                owner_weighting=self.config.owner_weighting,
             )  # fmt: skip
 
         commit = self._commit(decide)[0]
@@ -139,6 +142,11 @@ class Resolving(Effects, Store):
         scopes = [(case.scope, owner)]
         self._commit(lambda: list(introductions(self._projection, chance, (), scopes, self._now())))
         return chance, chain_of(chance, case.scope, owner)
+
+    def _is_next(self, case: Case) -> bool:
+        """Whether a resolve is still the next step of its request."""
+        asked = self._projection.resolver.asked.get(case.asked or 0)
+        return asked is not None and asked.steps[0] == case.step
 
     def _refuse_open(self, flavor: str) -> None:
         outcome = self._projection.resolver.open_outcome(flavor)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fairlead.core.lottery import OwnerWeighting
+
 
 class Stage(StrEnum):
     """How far an outcome has come. Only the first two can still change."""
@@ -71,6 +73,8 @@ class Outcome:
     voided_by: str = ""
     cutting: dict[str, bool] = field(default_factory=dict)
     """Runs that still hold what they are to give up."""
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+    """Between whom its chance is fair."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,26 @@ class Reservation:
         return self.state in ("Pending", "Blocked")
 
 
+Step = tuple[str, str]
+"""A cap of a budget, by kind and name; or the place, which has none."""
+PLACE: Step = ("place", "")
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request to bring a budget back within its caps, as far as it is not done."""
+
+    seq: int
+    author: str
+    budget: str
+    steps: list[Step]
+    """What is left of it, in order."""
+    place: dict[str, Any] | None
+    """Flavor, location and GPUs."""
+    outcome: int | None = None
+    """The last resolve that was made for it; the next one waits for its end."""
+
+
 @dataclass(slots=True)
 class ResolverState:
     """All of it."""
@@ -112,6 +136,8 @@ class ResolverState:
     """The last entry after which a blocked reservation may be another case."""
     open_seqs: dict[str, int] = field(default_factory=dict)
     """The outcome of each flavor that is not over; there is at most one."""
+    asked: dict[int, Asked] = field(default_factory=dict)
+    """Requests with several steps that are not over."""
 
     def open_outcome(self, flavor: str) -> Outcome | None:
         """The resolve of a flavor that is not over."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairlead.core.lottery import OwnerWeighting
 from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
 from fairlead.engine.gpu.resolver.export import Record, export_outcome
 from fairlead.engine.gpu.resolver.verbs import ResolverVerbs
@@ -37,6 +38,7 @@ class OutcomeReports(ResolverVerbs):
                 "scope": commit.body["scope"],
                 "deficitGPUs": commit.body["deficit_gpus"],
                 "beacon": commit.body["beacon"],
+                "ownerWeighting": commit.body.get("owner_weighting", OwnerWeighting.OWNERS.value),
                 "label": None if final is None else final.body["label"],
                 "seed": None if final is None else final.body["seed"],
                 "reason": None if record.void is None else record.void.body["reason"],

@@ -5,9 +5,9 @@ from typing import Any
 from fairlead.core.gpu import Scope
 from fairlead.engine.gpu.applying import Step, imagined
 from fairlead.engine.gpu.projection import Projection, node_spec
-from fairlead.engine.gpu.resolver.commands import ResolverCommands
 from fairlead.engine.gpu.resolver.freeze import Places, in_scope, spared
 from fairlead.engine.gpu.resolver.protocol import Case
+from fairlead.engine.gpu.resolver.tightening import Tightening
 from fairlead.engine.gpu.resolver.winner import deficit_of, need_of
 from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.store import Drafts
@@ -15,7 +15,7 @@ from fairlead.engine.gpu.swap import swap
 from fairlead.engine.gpu.values import Author, Forbidden, Refused
 
 
-class ResolverVerbs(ResolverCommands):
+class ResolverVerbs(Tightening):
     """What `act` asks of the resolver."""
 
     # -- a run that starts now ------------------------------------------------------------------
