@@ -152,12 +152,12 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
         settings = Config(
             grace_ms=config.grace_ms, resolver=config.resolver, may_resolve=config.may_resolve,
             beacon=None if config.beacon is None else Beacon(*config.beacon),
+            owner_weighting=OwnerWeighting(config.owner_weighting),
         )  # fmt: skip
         plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
         service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms)
-            owner_weighting=OwnerWeighting(config.owner_weighting),
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         with heralded(config.webhooks, ledger, plane):
