@@ -119,6 +119,10 @@ class BeaconSource(click.ParamType[tuple[str, int, int]]):
 @click.option("--may-resolve", multiple=True, metavar="OWNER",
               help="An owner that may start a run by others giving way, without a reservation. May "
               "be given several times.")  # fmt: skip
+@click.option("--owner-weighting", type=click.Choice(["owners", "tokens"]), default="owners",
+              show_default=True,
+              help="Between whom the lottery is fair: every owner is as likely as the next, or "
+              "every run. Each commitment says which.")  # fmt: skip
 @click.option("--beacon", type=BeaconSource(),
               help="A public source of chance that every draw waits for; its values come with "
               "`fairlead audit beacon`.")  # fmt: skip
@@ -133,6 +137,7 @@ def command(
     *, data: Path | None, port: int, no_http: bool, socket_path: Path | None,
     socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
     resolver: Literal["off", "dry-run", "enforce"], may_resolve: tuple[str, ...],
+    owner_weighting: Literal["owners", "tokens"],
     beacon: tuple[str, int, int] | None, webhooks: Path | None, no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
@@ -146,6 +151,7 @@ def command(
             socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
             socket_mode=socket_mode, discover=not (demo or no_discover),
             resolver=resolver, may_resolve=frozenset(may_resolve), beacon=beacon,
+            owner_weighting=owner_weighting,
             webhooks=webhooks.resolve() if webhooks else None,
         )  # fmt: skip
         with compose.control_server(config) as server:
@@ -166,10 +172,6 @@ def _lab(server: "ControlServer") -> "Lab":
 
 
 @contextmanager
-@click.option("--owner-weighting", type=click.Choice(["owners", "tokens"]), default="owners",
-              show_default=True,
-              help="Between whom the lottery is fair: every owner is as likely as the next, or "
-              "every run. Each commitment says which.")  # fmt: skip
 def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
     """Where everything is kept; a demonstration's own goes away with it."""
     from fairlead.ledger.place import state_directory
@@ -185,7 +187,6 @@ def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
 def _structured_logs() -> None:
     """Lines for people on a terminal, JSON in a pipe."""
     import structlog
-    owner_weighting: Literal["owners", "tokens"],
 
     terminal = sys.stderr.isatty()
     structlog.configure(
@@ -197,4 +198,3 @@ def _structured_logs() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-            owner_weighting=owner_weighting,
