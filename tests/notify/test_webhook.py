@@ -1,6 +1,8 @@
 """Webhooks: signed, to the address that was checked, without redirects."""
 
+import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.notify.receivers import receiver
 SECRET = b"sixteen bytes or more"
 NOW_MS = 1_767_225_600_000
 NOTICE = Notice("n-1", "ops", b'{"events":[]}')
+BYTES = 3_000  # a minute of them
 
 
 def to(url: str, **more: object) -> WebhookNotifier:
@@ -75,10 +78,63 @@ def test_nobody_at_home_is_a_temporary_fault() -> None:
         to(f"http://127.0.0.1:{port}/").deliver(NOTICE, NOW_MS)
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nX-Long: "])
+def test_a_receiver_that_answers_byte_by_byte_holds_nobody_up(answer: bytes) -> None:
+    """Each byte comes in time, the whole does not: it is cut off, and others have their turn."""
+    over, sent = threading.Event(), [0]
+
+    def drip(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.sendall(answer)
+            while sent[0] < BYTES and not over.wait(0.02):
+                sent[0] += peer.send(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        thread = threading.Thread(target=drip, args=(slow,))
+        thread.start()
+        try:
+            notifier = WebhookNotifier(
+                [Receiver("ops", f"http://127.0.0.1:{slow.getsockname()[1]}/", SECRET,
+                          allow_private=True)], timeout_s=0.3,
+            )  # fmt: skip
+            said_yes = answer.startswith(b"HTTP/1.1 200")
+            with contextlib.nullcontext() if said_yes else pytest.raises(TemporaryFault):
+                notifier.deliver(NOTICE, NOW_MS)
+        finally:
+            over.set()
+            thread.join()
+    assert sent[0] < BYTES, "it was cut off, and did not end by itself"
+
+
+def test_what_comes_behind_the_status_is_not_waited_for() -> None:
+    """A receiver that has said 200 has it, however long its answer is."""
+    over = threading.Event()
+
+    def endless(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(65_536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nx")
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=endless, args=(server,))
+        thread.start()
+        try:
+            to(f"http://127.0.0.1:{server.getsockname()[1]}/").deliver(NOTICE, NOW_MS)
+        finally:
+            over.set()
+            thread.join()
+
+
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "10.1.2.3", "169.254.169.254", "[::1]", "0.0.0.0", "[fe80::1]"],
-)
+    ["127.0.0.1", "localhost", "10.1.2.3", "169.254.169.254", "[::1]", "0.0.0.0", "[fe80::1]",
+     "2130706433", "224.0.0.1", "[fd00::1]", "[fec0::1]", "[ff0e::1]", "[::ffff:127.0.0.1]",
+     "[::ffff:100.64.0.1]", "[::127.0.0.1]", "[64:ff9b::169.254.169.254]", "[64:ff9b:1::1]",
+     "[2002:7f00:1::]"],
+)  # fmt: skip
 def test_private_addresses_are_refused_unless_allowed(host: str) -> None:
     """Before anything is sent; a name is judged by all the addresses it has."""
     notifier = to(f"https://{host}:9/", allow_private=False)
@@ -113,6 +169,11 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
         ("ftp://example.org/", {}, "no http"),
         ("https:///path", {}, "no http"),
         ("https://example.org:99999/", {}, "no http"),
+        ("https://[::1/", {}, "no http"),
+        (f"https://{'a' * 64}.example.org/", {}, "no http"),
+        ("https://a..example.org/", {}, "no http"),
+        ("https://example.org/\u00fc", {}, "no http"),
+        ("https://example.org/a b", {}, "no http"),
         ("https://user:word@example.org/", {}, "password"),
         ("http://example.org/", {"allow_private": False}, "only https"),
         ("https://example.org/", {"secret": b"short"}, "at least 16"),
