@@ -23,11 +23,13 @@ class Box:
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
+        self.failed: list[Notice] = []
         self.failures = 0
 
     def deliver(self, notice: Notice, now_ms: int) -> None:
         if self.failures:
             self.failures -= 1
+            self.failed.append(notice)
             raise TemporaryFault("not now", retry_after_ms=1)
         self.notices.append(notice)
 
@@ -115,6 +117,7 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
     world.apply(budget("c"))
     teller.turn(now_ms + 2_000)
     assert [each["seq"] for each in box.events()] == [each["seq"] for each in fine.events()]
+    assert box.failed[-1].id in {each.id for each in box.notices}, "although there is news by now"
 
 
 def test_a_restart_goes_on_where_it_was() -> None:

@@ -46,6 +46,8 @@ class _Place:
     seq: int
     due_ms: int = 0
     failures: int = 0
+    tried: int = 0
+    """Events of the notice that failed last: it is tried again as it was, not with newer ones."""
 
 
 class Herald:
@@ -73,14 +75,15 @@ class Herald:
     def _tell(self, wanted: Subscription, now_ms: int) -> int:
         place, delivered = self._places[wanted.name], 0
         while now_ms >= place.due_ms:
-            found = self._events(place.seq, BATCH)
+            found = self._events(place.seq, place.tried or BATCH)
             if not found:
                 break
             chosen = [event for event in found if wanted.wants(event)]
             if chosen and not self._deliver(wanted.name, place, chosen, now_ms):
+                place.tried = len(found)
                 break
             delivered += bool(chosen)
-            place.seq = found[-1]["seq"]
+            place.seq, place.tried = found[-1]["seq"], 0
             self._ledger.snapshot_put(_snapshot(wanted.name), place.seq, b"{}")
         return delivered
 
