@@ -130,7 +130,8 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
                    f"`fairlead reserve {name} --at TIME` asks for a time")  # fmt: skip
     elif status["phase"] == "Shrunk":
         total = run["spec"]["totalGPUs"]
-        click.echo(f"{indent}now: it runs on with {status['width']} of {total} GPUs until it ends")
+        click.echo(f"{indent}now: it runs on with {status['width']} of {total} GPUs, and gets back "
+                   "what it gave up when there is room")  # fmt: skip
     if cut["label"] == "operator-trusted":
         owner = cell(run["spec"]["owner"])
         click.echo(f"{indent}next time: `fairlead audit nonce {owner}` puts your own chance into "

@@ -132,8 +132,8 @@ def shrink(*, name: str, width: int, dry_run: bool, output: str, server: str | N
     """Let an elastic run of yours go on with fewer GPUs.
 
     Its process is told (SIGWINCH, and the file that FAIRLEAD_WIDTH_FILE names) and has its
-    `checkpointGrace`; then the groups with the highest numbers are given back. It does not grow
-    again. Not below `malleable.minTotalGPUs`, and by whole steps and groups.
+    `checkpointGrace`; then the groups with the highest numbers are given back, for good: it does
+    not grow again. Not below `malleable.minTotalGPUs`, and by whole steps and groups.
 
     \b
       fairlead runs shrink train-7 --to 16

@@ -82,7 +82,9 @@ class Executor(Protocol):
         ...
 
     def resize(self, run: str, devices: tuple[str, ...]) -> None:
-        """Tell a run's job which of its devices it keeps: in a file, and by a signal; idempotent.
+        """Tell a run's job which devices it keeps, or has by now: by a file and a signal.
+
+        Idempotent, and the job runs on.
 
         The file is named by FAIRLEAD_WIDTH_FILE in the job's environment and holds
         `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because who

@@ -43,9 +43,14 @@ class Verdict:
         return self.placement is not None and self.placement.placed
 
 
-def consider(projection: Projection, spec: RunSpec, now_ms: int) -> Verdict:
-    """Cover a run and place it; a malleable one at the widest width that is both."""
-    request, book, nodes = to_request(spec), projection.book(now_ms), projection.nodes()
+def consider(
+    projection: Projection, spec: RunSpec, now_ms: int, request: Request | None = None
+) -> Verdict:
+    """Cover a run and place it; a malleable one at the widest width that is both.
+
+    `request`: a part of it only, which has its groups and place.
+    """
+    request, book, nodes = request or to_request(spec), projection.book(now_ms), projection.nodes()
     output = fund(book, request, now_ms)
     first: Verdict | None = None
     while True:
@@ -112,10 +117,10 @@ def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     if not verdict.starts:
         return _waiting(name, state, verdict, now_ms)
     drafts = [
-        _cover_draft(projection, name, verdict, now_ms, plan_id=job),
-        _place_draft(projection, name, verdict, now_ms, plan_id=job),
+        cover_draft(projection, name, verdict, now_ms, plan_id=job),
+        place_draft(projection, name, verdict, now_ms, plan_id=job),
     ]
-    leases = list(_leases(name, spec, verdict, job, now_ms))
+    leases = list(lease_facts(name, spec, verdict, job, now_ms))
     for lease in leases:
         drafts += lease_drafts(projection, lease, job, now_ms)
     width = sum(lease.gpus for lease in leases if lease.is_active)
@@ -142,7 +147,7 @@ def _refused(projection: Projection, name: str, verdict: Verdict, now_ms: int) -
         "run": name, "phase": Phase.PENDING.value, "reason": refusal["code"],
         "message": refusal["message"],
     }  # fmt: skip
-    return [_cover_draft(projection, name, verdict, now_ms), _draft("run.phase", now_ms, body)]
+    return [cover_draft(projection, name, verdict, now_ms), _draft("run.phase", now_ms, body)]
 
 
 def _gist(refusal: dict[str, Any]) -> object:
@@ -173,10 +178,11 @@ def _draft(
     )
 
 
-def _cover_draft(
+def cover_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, plan_id: str | None = None
 ) -> Draft:
     refusal = verdict.output["refusal"]
+    """The recorded cover."""
     return decided(
         "gpu.fund", FUND_VERSION, input=fund_input(projection, verdict.request, now_ms),
         output=verdict.output, now_ms=now_ms, about={"run": name}, plan_id=plan_id,
@@ -185,10 +191,11 @@ def _cover_draft(
     )  # fmt: skip
 
 
-def _place_draft(
+def place_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, *, plan_id: str
 ) -> Draft:
     gang, placement = verdict.gang, verdict.placement
+    """The recorded placement."""
     require(gang is not None and placement is not None, "what starts was placed")
     return decided(
         "gpu.place", PLACE_VERSION,
@@ -215,7 +222,7 @@ def place_input(nodes: list[Node], gang: Gang) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _leases(
+def lease_facts(
     name: str, spec: RunSpec, verdict: Verdict, job: str, now_ms: int
 ) -> Iterator[LeaseFact]:
     """One lease per payer, group and role: the plan's lines laid along the placed devices."""

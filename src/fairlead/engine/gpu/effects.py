@@ -31,6 +31,8 @@ class Effects(Core):
         self.faults: dict[str, str] = {}
         """What the executor last failed at, by run or `*call`; for status pages and logs."""
 
+        self._wide: dict[str, tuple[str, ...]] = {}
+        """The devices that this process last told a job to have."""
     def _has_process(self, name: str) -> bool:
         return self._executor is not None and bool(self._projection.run_spec(name).command)
 
@@ -90,12 +92,19 @@ class Effects(Core):
             self._stopped_in_place.discard(job)
 
     def _tell(self, executor: Executor, name: str, state: RunState) -> None:
-        """A run that is to shrink is told which devices it keeps, before they are taken."""
-        cut = state.cut
-        if cut is None or self._was_told(name, cut):
+        """A run that is to shrink is told which devices it keeps, before they are taken; one that
+        has grown, which it has."""
+        cut, job = state.cut, state.job or ""
+        told = not state.grown if cut is None else self._was_told(name, cut)
+        if told:
             return
-        if self._try(name, lambda: executor.resize(name, kept_devices(state))):
-            self._told[name] = cut.since_ms
+        devices = kept_devices(state)
+        if cut is None and self._wide.get(job) == devices:
+            return
+        if self._try(name, lambda: executor.resize(name, devices)):
+            self._wide[job] = devices
+            if cut is not None:
+                self._told[name] = cut.since_ms
 
     def _was_told(self, run: str, cut: Cut) -> bool:
         return self._told.get(run) == cut.since_ms

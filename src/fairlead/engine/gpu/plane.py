@@ -6,6 +6,7 @@ from typing import Any
 from fairlead.engine.gpu.admit import admission
 from fairlead.engine.gpu.applying import may_touch
 from fairlead.engine.gpu.conditions import conditions
+from fairlead.engine.gpu.grow import growth, may_grow
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.resolver.cuts import preempted, shrink_draft
 from fairlead.engine.gpu.resolver.telling import OutcomeReports
@@ -170,6 +171,7 @@ class ControlPlane(OutcomeReports, Reports):
             self._tighten()  # caps come before places: who waits for one sees what they left
             self._reserve(now_ms)
             self._admit_all(now_ms)
+            self._grow_all(now_ms)
             self._touch_world()
             self._commit(lambda: self._condition_drafts(now_ms))
 
@@ -199,6 +201,19 @@ class ControlPlane(OutcomeReports, Reports):
 
     def _end_runs(self, now_ms: int) -> None:
         """Exits of commands, and runs without one whose time is over, in order of time."""
+    def _grow_all(self, now_ms: int) -> None:
+        """What outcomes took comes back where nobody who waits could use it."""
+        lacking = [name for name, state in self._projection.live.items() if may_grow(state)]
+        for name in sorted(lacking):
+
+            def decide(name: str = name) -> list[Draft]:
+                state = self._projection.runs.get(name)  # another replica may have been quicker
+                if state is None or not may_grow(state) or self._held(name, now_ms):
+                    return []
+                return growth(self._projection, name, now_ms)
+
+            self._commit(decide)
+
         exits = self._poll()
         endings = [(each.time_ms, each.run, each) for each in exits]
         for name, state in self._projection.live.items():

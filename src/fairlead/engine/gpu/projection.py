@@ -235,13 +235,19 @@ class Projection:
             state.job, state.started_ms = body["job"], entry.time_ms
             state.attempt += 1
             state.refusal, state.shrunk = None, False
+            state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
         if phase is not Phase.RUNNING:
-            state.job, state.shrunk = None, False
+            state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False
         if phase.ended:
             self.live.pop(body["run"], None)
             state.ended_ms = body["ended_ms"]
             state.exit_code, state.exit_signal = body.get("code"), body.get("signal")
             state.exit_reason = body.get("exit_reason")
+
+    def _run_grown(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        state = self.runs[body["run"]]
+        if body["width"] >= state.grows_to:
+            state.shrunk, state.grows_to = False, 0
 
     def _gpu_cover(self, entry: Entry, body: Mapping[str, Any]) -> None:
         state, output = self.runs[body["run"]], body["output"]
@@ -264,7 +270,10 @@ class Projection:
             body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
             payer=self.budgets[body["budget"]].owner,
         )  # fmt: skip
-        self.runs[fact.run].leases[fact.id] = fact
+        state = self.runs[fact.run]
+        state.leases[fact.id] = fact
+        if fact.reason == "Grow":
+            state.numbered, state.grown = state.numbered + 1, True
         self.resolver.world_seq = entry.seq
         self.adopt(fact)
         self.accounts.hold(fact.to_lease())
@@ -272,7 +281,15 @@ class Projection:
     def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:
         fact = self.leases.pop(body["lease"])
         self._nodes = None
-        del self.runs[fact.run].leases[fact.id]
+        state = self.runs[fact.run]
+        if body["reason"] == "Shrink":
+            state.shrunk = True
+            # What its owner gave up is given up; what an outcome took may come back.
+            if body.get("outcome") is None or not state.numbered:
+                state.grows_to = 0
+            elif not state.grows_to:
+                state.grows_to = state.width
+        del state.leases[fact.id]
         for slot in fact.slots:
             node, ordinal = parse_slot(slot)
             del self.taken[node][ordinal]
@@ -284,7 +301,6 @@ class Projection:
                 used_ms=charge.used_ms, overdraft_ms=charge.overdraft_ms,
             )
         )  # fmt: skip
-        self.runs[fact.run].shrunk |= body["reason"] == "Shrink"
         resolving.lease_closed(self, entry, body)
         payer = (fact.budget, fact.envelope)
         self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
@@ -324,6 +340,7 @@ _FOLDS: dict[str, Callable[[Projection, Entry, Mapping[str, Any]], None]] = {
     "object.applied": Projection._object_applied,
     "object.deleted": Projection._object_deleted,
     "run.phase": Projection._run_phase,
+    "run.grown": Projection._run_grown,
     "gpu.fund": Projection._gpu_cover,
     "gpu.place": Projection._gpu_place,
     "lease.open": Projection._lease_open,

@@ -141,7 +141,13 @@ class RunState:
     last_outcome: int | None = None
     """The last resolve that cut it."""
     shrunk: bool = False
-    """Whether it has given up groups since it started."""
+    """Whether it has given up groups since it started, and not got them back."""
+    grows_to: int = 0
+    """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
+    grown: bool = False
+    """Whether it has grown since it started: then its process has to be told its width."""
+    numbered: int = 0
+    """The number of the next lease of its job; 0: not known."""
 
     @property
     def width(self) -> int:
