@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.dataplane.ebpf.layout import SLOTS_MAX
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_agent import (
+    EBPF_SLOTS_MAX,
     group_config,
     health_rules,
     read_traffic_document,
@@ -80,6 +82,9 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
     [
         ("plane", "nginx", "plane.kind: must be one of memory, haproxy, envoy, ebpf"),
         ("plane", ..., "plane: is required"),
+        ("plane", {"kind": "haproxy", "pins": "/p"}, "plane.pins: has no meaning on the haproxy"),
+        ("plane", {"kind": "ebpf", "folder": "/f"}, "plane.folder: has no meaning on the ebpf"),
+        ("plane", {"kind": "memory", "binary": "x"}, "plane.binary: has no meaning on the memory"),
         ("colour", "red", "colour: is not a known field"),
         ("groups", [], "groups: "),
         ("groups[0].name", "a/b", "groups[0].name: must be letters"),
@@ -122,7 +127,14 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
         ("nodes", [{"name": "n", "url": "ftp://x/"}], "nodes[0].url: must be http://host"),
         ("nodes", [{"name": "n", "url": "http://[x/"}], "nodes[0].url: must be http://host"),
         ("nodes", [{"name": "n", "url": "http://x/"}] * 2, "nodes[1].name: repeats 'n'"),
-        ("tick_ms", 1, "tick_ms: must be an integer between 10 and 3600000, got 1"),
+        ("nodes", [{"name": "n", "url": "http://x/?a b"}], "nodes[0].url: must begin with a slash"),
+        ("nodes", [{"name": "n", "url": "http://u:p@x/"}], "nodes[0].url: must be http://host"),
+        ("nodes", [{"name": "n", "url": "http://x y/"}], "nodes[0].url: must be http://host"),
+        ("node", {"disks": ["/a", "b"]}, "node.disks[1]: must be an absolute path, got 'b'"),
+        ("node", {"disks": ["/a\0"]}, "node.disks[0]: must be an absolute path"),
+        ("node", {"disks": ["/a", "/b", "/a"]}, "node.disks[2]: repeats node.disks[0]"),
+        ("tick_ms", 1, "tick_ms: must be an integer between 10 and 1000, got 1"),
+        ("tick_ms", 3000, "tick_ms: must be an integer between 10 and 1000, got 3000"),
         ("window_ms", 10, "window_ms: must be an integer between 1000 and 60000, got 10"),
         ("metrics_port", -1, "metrics_port: must be an integer between 0 and 65535, got -1"),
     ],
@@ -132,6 +144,35 @@ def test_what_is_wrong_is_refused_with_its_path(path: str, value: Any, problem: 
     with pytest.raises(BadInput) as refused:
         read_traffic_document(changed(path, value), {})
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("plane", "path", "value", "problem"),
+    [
+        ("haproxy", "groups[0].proto", "udp", "groups[0].proto: must be tcp on the haproxy plane"),
+        ("envoy", "groups[1].proto", "udp", "groups[1].proto: must be tcp on the envoy plane"),
+        ("ebpf", "groups[0].port", 80, "groups[0].backends[1].host: must be IPv4 like the vip"),
+        ("ebpf", "groups[0].vip", "::ffff:10.0.0.1", "groups[0].vip: must be a plain address"),
+        ("ebpf", "groups[1].vip", "fe80::1%eth0", "groups[1].vip: must be a plain address"),
+        ("ebpf", "config", {"s_total": 1025}, "config.s_total: must be at most 1024"),
+        ("ebpf", "groups[1].config", {"s_total": 2000}, "groups[1].config.s_total: must be at"),
+    ],
+)
+def test_what_a_plane_cannot_carry_is_refused_before_it_is_opened(
+    plane: str, path: str, value: Any, problem: str
+) -> None:
+    """By `traffic check` too, and with the path of the field."""
+    data = json.loads(changed(path, value))
+    if plane == "ebpf" and path != "groups[0].port":
+        data["groups"][0]["backends"].pop()
+    with pytest.raises(BadInput) as refused:
+        read_traffic_document(json.dumps(data).encode(), {"plane": plane})
+    assert str(refused.value).startswith(problem)
+
+
+def test_the_slots_of_a_table_in_the_kernel_are_as_many_as_it_says() -> None:
+    """The same number in both places."""
+    assert EBPF_SLOTS_MAX == SLOTS_MAX
 
 
 def test_a_list_is_no_configuration() -> None:

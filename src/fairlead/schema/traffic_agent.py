@@ -63,6 +63,13 @@ class PlaneKind(StrEnum):
     EBPF = "ebpf"
 
 
+_PLACES = {
+    PlaneKind.HAPROXY: ("folder", "binary"),
+    PlaneKind.ENVOY: ("folder", "binary"),
+    PlaneKind.EBPF: ("cgroup", "pins"),
+}
+
+
 class Proto(StrEnum):
     """What a group carries."""
 
@@ -144,8 +151,9 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
     _check_config(document.config, "config")
     _check_groups(document)
     _check_nodes(document)
+    _check_plane(document.plane)
     for index, group in enumerate(document.groups):
-        _check_plane(document, group, f"groups[{index}]")
+        _check_carried(document, group, f"groups[{index}]")
     return document
 
 
@@ -189,7 +197,15 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _check_plane(document: TrafficDocument, group: GroupDocument, path: str) -> None:
+def _check_plane(plane: PlaneDocument) -> None:
+    """A place of another plane would be ignored, and somebody would look for it in vain."""
+    ours = _PLACES.get(plane.kind, ())
+    for name in ("folder", "binary", "cgroup", "pins"):
+        if name not in ours and getattr(plane, name) is not None:
+            raise BadInput(f"plane.{name}", f"has no meaning on the {plane.kind.value} plane")
+
+
+def _check_carried(document: TrafficDocument, group: GroupDocument, path: str) -> None:
     """What this plane cannot carry; said here, because `check` opens no plane."""
     kind = document.plane.kind
     if kind in (PlaneKind.HAPROXY, PlaneKind.ENVOY) and group.proto is Proto.UDP:

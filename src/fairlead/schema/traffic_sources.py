@@ -113,12 +113,12 @@ def check_path(text: str, path: str) -> None:
 
 
 def check_url(text: str, path: str) -> None:
-    """Plain HTTP to somewhere; nothing else is spoken here."""
+    """Plain HTTP to somewhere; nothing else is spoken here, and no password."""
     try:
         parts = urlsplit(text)
         known = parts.scheme == "http" and parts.hostname and parts.port != 0
     except ValueError:
         known = False
-    if not known:
+    if not known or " " in parts.netloc or "@" in parts.netloc:
         raise BadInput(path, f"must be http://host[:port]/path, got {text!r}")
-    check_path(parts.path or "/", path)
+    check_path(parts._replace(scheme="", netloc="", path=parts.path or "/").geturl(), path)
