@@ -226,7 +226,7 @@ def test_a_width_that_no_devices_are_free_for_is_not_tried(
         tried.append(gang.gpus)
         return place(nodes, gang)
 
-    monkeypatch.setattr("fairlead.engine.gpu.admit.place", counted)
+    monkeypatch.setattr("fairlead.engine.gpu.projection.place", counted)
     world.apply(budget("a", "a", envelope(concurrency=100_000)), node("n1", 3), node("n2", 2))
     world.apply(run("r", gpus=100_000, malleable={"minTotalGPUs": 1}))
     world.turn()
@@ -244,6 +244,29 @@ def test_a_variable_that_the_lease_decides_is_refused(world: World) -> None:
 def test_spares_are_paid_like_the_rest(world: World) -> None:
     """Two groups of two with a spare each: six GPUs paid, four wide."""
     world.apply(budget("a"), node("n1", 4), node("n2", 4))
+def test_runs_of_one_shape_are_tried_once_until_a_device_changes_hands(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may wait after a large resolve: a turn must not place each of them anew."""
+    tried = []
+
+    def counted(nodes: list[Node], gang: Gang) -> Placement:
+        tried.append([node.name for node in nodes])
+        return place(nodes, gang)
+
+    monkeypatch.setattr("fairlead.engine.gpu.projection.place", counted)
+    world.apply(budget("a", "a", envelope(concurrency=400)), node("n1", 3), node("n2", 0))
+    world.apply(*(run(f"r{i:02}", gpus=4) for i in range(50)))
+    world.turn()
+    world.turn(0.1)
+    assert tried == [["n1"]], "and nodes without a free device are not looked at"
+    world.apply(node("n2", 1))
+    world.turn()
+    assert world.status("Run", "r00")["phase"] == "Running"
+    assert tried == [["n1"], ["n1", "n2"], []], "what the first one took, the second must not"
+    assert world.status("Run", "r01")["phase"] == "Pending"
+
+
     world.apply(run("r", gpus=4, groupGPUs=2, sparesPerGroup=1))
     world.turn()
     status = world.status("Run", "r")

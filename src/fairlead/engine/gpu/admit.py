@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.core.gpu import Request, Tier, cover
 from fairlead.core.gpu.charges import split_hold
-from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import require
 from fairlead.engine.gpu.decided import decided
 from fairlead.engine.gpu.projection import Projection
@@ -56,7 +56,7 @@ def consider(
     while True:
         if not output["funded"]:
             return first or Verdict(request, output)
-        verdict = _placed(spec, request, output, nodes)
+        verdict = _placed(projection, spec, request, output)
         first = first or verdict
         if verdict.starts:
             return verdict
@@ -75,9 +75,11 @@ def _free(nodes: list[Node], spec: RunSpec) -> int:
     return sum(len(each.free) for each in nodes if each.flavor == spec.flavor and not each.cordoned)
 
 
-def _placed(spec: RunSpec, request: Request, output: dict[str, Any], nodes: list[Node]) -> Verdict:
+def _placed(
+    projection: Projection, spec: RunSpec, request: Request, output: dict[str, Any]
+) -> Verdict:
     gang = to_gang(spec, without_spares(spec, output["gpus"]), elsewhere=elsewhere_of(output))
-    return Verdict(request, output, gang, place(nodes, gang))
+    return Verdict(request, output, gang, projection.place(gang))
 
 
 def elsewhere_of(output: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead.core.gpu import Book, Budget
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.place import Node
+from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import require
 from fairlead.engine.gpu.resolver import fold as resolving
 from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
@@ -65,6 +65,7 @@ class Projection:
         """Of the objects of each kind."""
         self._book: Book | None = None
         self._nodes: list[Node] | None = None
+        self._placements: dict[tuple[object, ...], Placement] = {}
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -106,6 +107,25 @@ class Projection:
             found.append(to_node(stored.name, spec, free))
         self._nodes = found
         return found
+
+    def place(self, gang: Gang) -> Placement:
+        """Where a gang would go now; worked out once for all of its shape that wait.
+
+        After a large resolve thousands wait, most of them alike, for a few devices of many nodes.
+        """
+        where = tuple(sorted(gang.location.items()))
+        key = (gang.flavor, gang.gpus, gang.group_gpus, gang.spares_per_group, where,
+               gang.elsewhere)  # fmt: skip
+        known = self._placements.get(key)
+        if known is None:
+            nodes = [node for node in self.nodes() if node.free]
+            known = self._placements[key] = place(nodes, gang)
+        return known
+
+    def _moved(self) -> None:
+        """A device was leased or given back, or there are other nodes."""
+        self._nodes = None
+        self._placements.clear()
 
     def pending(self) -> list[str]:
         """Runs that wait, in order of submission and then name."""
@@ -173,7 +193,7 @@ class Projection:
 
     def adopt(self, fact: LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
-        self._nodes = None
+        self._moved()
         self.leases[fact.id] = fact
         for slot in fact.slots:
             node, ordinal = parse_slot(slot)
@@ -194,7 +214,7 @@ class Projection:
                 body["spec"], entry.author if before is None else before.user,
             )
         )  # fmt: skip
-        self._nodes = None
+        self._moved()
         if isinstance(spec, BudgetSpec):
             self.budgets[name] = to_budget(name, spec)
             self.accounts.define(self.budgets[name], entry.time_ms)
@@ -210,7 +230,7 @@ class Projection:
     def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
         kind, name = body["kind"], body["name"]
         self._drop(kind, name)
-        self._nodes = None
+        self._moved()
         if kind == "Budget":
             del self.budgets[name]
             self._book = None
@@ -280,7 +300,7 @@ class Projection:
 
     def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:
         fact = self.leases.pop(body["lease"])
-        self._nodes = None
+        self._moved()
         state = self.runs[fact.run]
         if body["reason"] == "Shrink":
             state.shrunk = True
