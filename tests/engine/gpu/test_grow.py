@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.ledger.replay import replay
 from fairlead.ports.faults import TemporaryFault
+from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, run, state_of
 
@@ -43,13 +45,14 @@ def widths(world: World) -> list[int]:
 def test_what_an_outcome_took_comes_back_when_there_is_room() -> None:
     """The same groups under their numbers, once; nothing is said while there is none."""
     world = shrunk(duration="9h")
-    size = len(world.log)
+    size, started = len(world.log), world.status("Run", "elastic")["coverSeq"]
     for _ in range(3):
         world.turn(0.01)
     assert (len(world.log), groups(world)) == (size, {0: 2, 1: 2}), "no room, no word"
     world.turn(1)
     status = world.status("Run", "elastic")
     assert (status["phase"], status["width"]) == ("Running", 8)
+    assert status["coverSeq"] == started, "how it started stays to be explained"
     assert groups(world) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert [(body["group"], body["reason"]) for body in born(world)] == [(2, "Grow"), (3, "Grow")]
     ends = {row["expected_end"] for row in world.plane.leases() if row["run"] == "elastic"}
@@ -63,6 +66,9 @@ def test_what_an_outcome_took_comes_back_when_there_is_room() -> None:
     world.plane = world.open()
     assert state_of(world) == before
     assert world.headroom("b")["concurrencyUsed"] == 8
+    decided = [entry for entry in world.log if entry.kind in ("gpu.fund", "gpu.place")]
+    assert len(decided) == 6, "two starts, and one growth"
+    assert {replay(world.ledger, entry).verdict for entry in decided} == {Verdict.SAME}
 
 
 def test_it_is_told_and_runs_on() -> None:

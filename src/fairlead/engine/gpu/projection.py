@@ -274,14 +274,18 @@ class Projection:
         refusal = output["refusal"]
         result = "funded" if refusal is None else refusal["code"]
         self.plans[result] = self.plans.get(result, 0) + 1
-        state.cover_seq, state.refusal = entry.seq, refusal
+        state.refusal = refusal
+        if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
+            state.cover_seq = entry.seq
         for binding in () if refusal is None else refusal["binding"]:
             if binding["kind"] in ("acl", "lending"):
                 key = (binding["budget"], binding["name"])
                 self.denied[key] = self.denied.get(key, 0) + 1
 
     def _gpu_place(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.runs[body["run"]].place_seq = entry.seq
+        state = self.runs[body["run"]]
+        if state.phase is not Phase.RUNNING:
+            state.place_seq = entry.seq
 
     def _lease_open(self, entry: Entry, body: Mapping[str, Any]) -> None:
         fact = LeaseFact(
