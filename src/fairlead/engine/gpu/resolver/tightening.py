@@ -116,10 +116,13 @@ class Tightening(ResolverCommands):
         while self._next_step(entry.seq, begun):
             pass
         self._touch_world()
-        left = self._projection.resolver.asked.get(entry.seq)
-        state: dict[Step, tuple[str, int | None]] = dict.fromkeys(cases, ("passed", None))
-        state |= {step: ("begun", seq) for step, seq in begun.items()}
-        return state | dict.fromkeys(() if left is None else left.steps, ("waits", None))
+        asked = self._projection.resolver.asked.get(entry.seq)
+        left = [] if asked is None else asked.steps
+        return {
+            step: ("begun" if step in begun else "waits" if step in left else "passed",
+                   begun.get(step))
+            for step in cases
+        }  # fmt: skip
 
     def _tighten(self) -> None:
         """Every request that is not over yet, as far as it goes now."""
