@@ -22,7 +22,7 @@ const ANSWERS = {
   consistency: (each) => continues(
     each.old_size, hex(each.old_root), each.new_size, hex(each.new_root), each.proof.map(hex),
   ),
-  resolve: ({ conflict, seed }) => resolve(conflict, hex(seed)).result,
+  resolve: ({ conflict, seed, owner_weighting: weighting }) => resolve(conflict, hex(seed), weighting).result,
   verify: ({ data, heads, keys }) => verdict(verify(Buffer.from(data, "base64"), heads, keys)),
   flips: ({ data, mask, places }) => {
     const whole = Buffer.from(data, "base64");

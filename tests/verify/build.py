@@ -145,7 +145,7 @@ def seed_of(
     )  # fmt: skip
 
 
-def notice_of(conflict: Document, left_out: Sequence[Document]) -> Document:
+def notice_of(conflict: Document, left_out: Sequence[Document], weighting: str) -> Document:
     """Candidates, exclusions, odds of the first draw."""
     scope, rows = conflict["scope"], list(left_out)
     for lease in conflict["leases"]:
@@ -159,11 +159,11 @@ def notice_of(conflict: Document, left_out: Sequence[Document]) -> Document:
     return {
         "candidates": [each["id"] for each in conflict["leases"] if oracle.in_scope(each, scope)],
         "exclusions": sorted(rows, key=lambda row: str(row["lease"])),
-        "tokens": first_tokens(conflict),
+        "tokens": first_tokens(conflict, weighting),
     }
 
 
-def first_tokens(conflict: Document) -> list[Document]:
+def first_tokens(conflict: Document, weighting: str) -> list[Document]:
     """The tokens of the first draw with their odds; empty where no draw is needed."""
     world = oracle.World({**conflict, "seed": "00" * 32})
     if sum(lease["gpus"] for lease in world.candidates()) < world.deficit:
@@ -180,7 +180,9 @@ def first_tokens(conflict: Document) -> list[Document]:
         owners = [world.runs[run]["owner"] for run in tokens]
         if tokens:
             return sorted(
-                ({"token": run, "owner": owner, "one_in": len(set(owners)) * owners.count(owner)}
+                ({"token": run, "owner": owner,
+                  "one_in": len(owners) if weighting == "tokens"
+                  else len(set(owners)) * owners.count(owner)}
                  for run, owner in zip(tokens, owners, strict=True)),
                 key=lambda row: str(row["token"]),
             )  # fmt: skip
@@ -215,6 +217,10 @@ class Case:
     """Another than was promised, and everything that follows from it."""
     sequence: str = ""
     """A second sequence for the same scope."""
+    weighting: str = ""
+    """Between whom it is said that chance is fair; empty: nothing is said, and it is owners."""
+    played: str = ""
+    """And between whom it was, where that is another answer."""
     lies: Lies = field(default_factory=dict)
 
 
@@ -230,6 +236,7 @@ class Teller:
             self.chain = bytes_of(case.sequence)
         self.names = Names(self.chain, case.k, case.payers)
         self.plan = f"resolve.{self.chain.hex()[:16]}"
+        self.version = 2 if case.weighting == "tokens" else 1
 
     def lie(self, about: str, truth: Any) -> Any:
         return self.case.lies.get(about, lambda same: same)(copy.deepcopy(truth))
@@ -284,7 +291,7 @@ class Teller:
             {"lease": self.names.hide(owner, "lease", lease), "reason": reason}
             for lease, (owner, reason) in case.left_out.items()
         ]
-        notice = self.lie("notice", notice_of(conflict, left_out))
+        notice = self.lie("notice", notice_of(conflict, left_out, case.weighting))
         nonces = sorted(
             ({"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
              for owner, nonce in case.nonces.items()), key=lambda each: each["owner"],
@@ -295,10 +302,12 @@ class Teller:
             "conflict_digest": digest(conflict), "notice_digest": digest(notice),
             "nonces": nonces, "beacon": case.beacon,
         }  # fmt: skip
+        if case.weighting:
+            body["owner_weighting"] = case.weighting
         self.early = self.ledger.head()
         commit = self.append(
             "gpu.resolve.commit", self.lie("commit", body), plan_id=f"{self.plan}.{case.k}",
-            effect="commit", input_digest=digest(conflict),
+            effect="commit", input_digest=digest(conflict), version=self.version,
         )  # fmt: skip
         fixed = fixed or self.fix_owners()
         self.fill()
@@ -321,7 +330,8 @@ class Teller:
         if case.beacon is None or value is not None:
             beacon = bytes.fromhex(value or "")
             seed = seed_of(digest(conflict), case.k, entropy, beacon, nonces).hex()
-            result = oracle.decide({**self.names.conflict(case.clear), "seed": seed})
+            frozen = {**self.names.conflict(case.clear), "seed": seed}
+            result = oracle.decide(frozen, case.played or case.weighting or "owners")
             result["conflict_digest"] = digest(conflict)
             result = self.lie("result", result)
         head = self.early if "commit" in case.late else self.ledger.head()
@@ -339,7 +349,7 @@ class Teller:
             body["reason"] = "the winner's devices failed"
         entry = self.append(
             f"gpu.resolve.{case.ending}", self.lie("draw", body), plan_id=f"{self.plan}.{case.k}",
-            effect="outcome",
+            effect="outcome", version=self.version,
         )  # fmt: skip
         return result, entry
 

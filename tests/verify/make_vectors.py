@@ -168,14 +168,34 @@ def decisions() -> list[Document]:
         if what <= seen and case > 12:
             continue
         seen |= what
-        conflict = {
-            "scope": {"cap": None, **document["scope"]}, "deficit_gpus": document["deficit_gpus"],
-            "runs": sorted(({"malleable": None, "nominated": False, **each}
-                            for each in document["runs"]), key=lambda each: each["id"]),
-            "leases": sorted(document["leases"], key=lambda each: each["id"]),
-        }  # fmt: skip
-        rows.append({"conflict": conflict, "seed": document["seed"], "result": result})
+        rows.append({"conflict": _frozen(document), "seed": document["seed"], "result": result})
+    return rows + by_tokens()
+
+
+def by_tokens() -> list[Document]:
+    """Documents in which it makes a difference whether owners or tokens are equal."""
+    rows: list[Document] = []
+    for case in range(400):
+        document = resolve_cases.random_doc(random.Random(f"tokens/{case}"))
+        result = resolve_oracle.decide(document, "tokens")
+        if result["draws"] != resolve_oracle.decide(document)["draws"]:
+            rows.append({
+                "conflict": _frozen(document), "seed": document["seed"], "result": result,
+                "owner_weighting": "tokens",
+            })  # fmt: skip
+        if len(rows) == 6:
+            break
     return rows
+
+
+def _frozen(document: Document) -> Document:
+    """The conflict of a document, defaults filled in."""
+    return {
+        "scope": {"cap": None, **document["scope"]}, "deficit_gpus": document["deficit_gpus"],
+        "runs": sorted(({"malleable": None, "nominated": False, **each}
+                        for each in document["runs"]), key=lambda each: each["id"]),
+        "leases": sorted(document["leases"], key=lambda each: each["id"]),
+    }  # fmt: skip
 
 
 def make() -> Document:

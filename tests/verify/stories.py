@@ -61,6 +61,12 @@ CAPPED = {
     "scope": {**SCOPE, "location": {},
               "cap": {"budget": "shared", "name": "all", "envelopes": ["west", "east"]}},
 }  # fmt: skip
+TEAMS = {
+    "scope": SCOPE,
+    "deficit_gpus": 8,
+    "runs": [run("speech/0", "speech"), *(run(f"vision/{i}", "vision") for i in range(9))],
+    "leases": [lease("s0", "speech/0"), *(lease(f"v{i}", f"vision/{i}") for i in range(9))],
+}  # one team has nine times the runs of the other
 BEACON = {"source": "drand/quicknet", "round": 12_345}
 VALUE = bytes_of("beacon").hex()
 NONCES = {"vision": bytes_of("nonce")[:16].hex(), "robots": "00", "speech": "ff" * 40}
@@ -92,6 +98,11 @@ TRUE: dict[str, Case] = {
     "with kept heads": replace(BASE, kept_sizes=(1, 2, 5, 8)),
     "nothing to do": replace(BASE, clear={**SMALL, "deficit_gpus": 0}),
     "not enough to cut": replace(BASE, clear={**SMALL, "deficit_gpus": 999}),
+    "owners are said to be equal": replace(BASE, weighting="owners"),
+    "tokens are equal": Case(TEAMS, PAYERS, tenants=("vision",), weighting="tokens"),
+    "tokens are equal, voided": Case(
+        TEAMS, PAYERS, tenants=("speech",), weighting="tokens", ending="void"
+    ),
 }
 
 
@@ -196,6 +207,17 @@ LIES: dict[str, tuple[Case, str]] = {
         replace(BASE, lies={"notice": put("tokens", 0, "one_in", value=7)}), "decision"),
     "a candidate not announced": (
         replace(BASE, lies={"notice": put("candidates", value=lambda all_: all_[1:])}), "decision"),
+    "drawn by owners, and said to be by tokens": (
+        Case(TEAMS, PAYERS, k=1, weighting="tokens", played="owners"), "decision"),
+    "drawn by tokens, and said to be by owners": (
+        Case(TEAMS, PAYERS, k=1, weighting="owners", played="tokens"), "decision"),
+    "another weighting under the same rules": (
+        replace(BASE, lies={"commit": put("owner_weighting", value="tokens")}), "order"),
+    "the other rules with the same weighting": (
+        Case(TEAMS, PAYERS, weighting="tokens",
+             lies={"commit": put("owner_weighting", value="owners")}), "order"),
+    "a weighting of its own": (
+        replace(BASE, lies={"commit": put("owner_weighting", value="friends")}), "form"),
     "another scope announced": (
         replace(BASE, lies={"commit": put("scope", "location", value={})}), "digests"),
     "another deficit announced": (

@@ -8,9 +8,11 @@ import pytest
 
 from fairlead.core.audit import check_consistency, check_inclusion
 from fairlead.core.canonical import canonical
-from fairlead.core.lottery import Stage, derive_seed, uniform_below
+from fairlead.core.lottery import OwnerWeighting, Stage, derive_seed, uniform_below
+from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
 from fairlead.ledger.keys import signature_holds
-from fairlead.schema.kinds import KINDS
+from fairlead.schema.replay import SHIPPED
+from fairlead.schema.resolve import VERSIONS
 from tests.verify.build import Document
 from tests.verify.test_verify import VECTORS, expected, unhex
 
@@ -26,6 +28,11 @@ def seed(row: Document) -> str:
 def number(row: Document) -> int:
     stage = Stage(row["stage"])
     return uniform_below(row["n"], seed=unhex(row["seed"]), stage=stage, index=row["k"])
+
+
+def hidden(row: Document) -> str:
+    key = outcome_key(unhex(row["secret"]), row["chain"], row["k"])
+    return pseudonym(key, row["kind"], row["parts"])
 
 
 def included(row: Document) -> bool:
@@ -44,13 +51,15 @@ def consistent(row: Document) -> bool:
 
 def resolved(row: Document) -> Document:
     document = {**row["conflict"], "seed": row["seed"]}
-    return KINDS["gpu.resolve"].run(json.dumps(document).encode()).result
+    version = VERSIONS[OwnerWeighting(row.get("owner_weighting", "owners"))]
+    return SHIPPED["gpu.resolve", version].run(json.dumps(document).encode()).result
 
 
 ANSWERS: dict[str, Callable[[Document], Any]] = {
     "canonical": lambda row: canonical(row["value"]).decode(),
     "fair_number": number,
     "seed": seed,
+    "pseudonym": hidden,
     "ed25519": lambda row: signature_holds(
         unhex(row["public_key"]), unhex(row["message"]), row["signature"]
     ),
@@ -62,6 +71,6 @@ ANSWERS: dict[str, Callable[[Document], Any]] = {
 
 @pytest.mark.parametrize("section", ANSWERS)
 def test_core_gives_the_published_vectors(section: str) -> None:
-    """Bytes, numbers, seeds, signatures, proofs and decisions."""
+    """Bytes, numbers, seeds, pseudonyms, signatures, proofs and decisions."""
     rows = VECTORS[section]
     assert [ANSWERS[section](row) for row in rows] == [expected(section, row) for row in rows]

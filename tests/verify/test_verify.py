@@ -79,7 +79,7 @@ def seed(row: Document) -> str:
 def resolved(row: Document) -> Any:
     v = verifier()
     conflict = json.loads(json.dumps(row["conflict"]), object_hook=v.Doc)
-    return v.Resolve(conflict, unhex(row["seed"])).result()
+    return v.Resolve(conflict, unhex(row["seed"]), row.get("owner_weighting", "owners")).result()
 
 
 def included(row: Document) -> bool:
@@ -197,6 +197,14 @@ def test_a_known_key_decides() -> None:
     ((key_id, key),) = json.loads(small())["keys"].items()
     assert verdict(small(), [], [key_id, key]) == (0, "")
     assert verdict(small(), [], ["ab" * 32]) == (1, "kept")
+
+
+def test_the_account_says_when_tokens_are_equal() -> None:
+    """Who loses by it should read it; where owners are equal there is nothing to say."""
+    said = "Every run was as likely as the next"
+    fair = encode(VECTORS["outcomes"][list(stories.TRUE).index("tokens are equal")]["export"])
+    assert any(line.startswith(said) for line in verifier().verify(fair).account)
+    assert not any(line.startswith(said) for line in verifier().verify(small()).account)
 
 
 def test_the_account_is_for_the_loser() -> None:

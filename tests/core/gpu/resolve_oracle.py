@@ -52,7 +52,8 @@ def in_scope(lease, scope):
 class World:
     """A document and the cuts made so far; every question is answered from these two."""
 
-    def __init__(self, doc):
+    def __init__(self, doc, weighting="owners"):
+        self.weighting = weighting
         self.deficit = doc["deficit_gpus"]
         self.seed = bytes.fromhex(doc["seed"])
         self.runs = {run["id"]: run for run in doc["runs"]}
@@ -182,7 +183,11 @@ def preempt(world, runs, tier):
             return
         index = len(world.draws)
         owners = sorted({world.runs[run]["owner"] for run in tokens})
-        owner = owners[below(len(owners), world.seed, "owner", index)]
+        # Where tokens are equal, an owner is in the urn as often as it has tokens.
+        urn = owners
+        if world.weighting == "tokens":
+            urn = sorted(world.runs[run]["owner"] for run in tokens)
+        owner = urn[below(len(urn), world.seed, "owner", index)]
         mine = sorted(run for run in tokens if world.runs[run]["owner"] == owner)
         token = mine[below(len(mine), world.seed, "token", index)]
         world.draws.append(
@@ -227,10 +232,13 @@ def give_back(world):
 # --- decide -----------------------------------------------------------------------------------
 
 
-def decide(doc):
-    """The output of `gpu.resolve`; raises `Bad` with the path of a bad field."""
+def decide(doc, weighting="owners"):
+    """The output of `gpu.resolve`; raises `Bad` with the path of a bad field.
+
+    Weighting by `tokens` is a setting of the control plane, and no part of the contract.
+    """
     check(doc)
-    world = World(doc)
+    world = World(doc, weighting)
     everything = sum(lease["gpus"] for lease in world.candidates())
     result = {
         "resolved": everything >= world.deficit, "deficit_gpus": world.deficit, "freed_gpus": 0,
