@@ -112,7 +112,7 @@ def test_names_that_envoy_could_not_write(world: EnvoyWorld) -> None:
     """Are written another way; what is read back has its own name."""
     group = world.group("shop/ä.1 b", ("b_1", "b:2"))
     world.plane.configure([group])
-    world.apply("shop/ä.1 b", {"b_1": 128, "b:2": 128}, epoch=1)
+    world.apply("shop/ä.1 b", {"b_1": 128, "b:2": 128}, epoch=1, inside_max=9)
     assert set(world.send(group, 10)) == {"b_1", "b:2"}
     assert set(world.plane.read()["shop/ä.1 b"].backends) == {"b_1", "b:2"}
 

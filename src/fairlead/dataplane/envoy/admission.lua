@@ -34,3 +34,12 @@ function envoy_on_request(handle)
     refuse(handle, "hard")
   end
 end
+
+-- Who found the group full (`inside.lua`) has not come in: the token goes back. A backend that
+-- refuses in the same words is a door as well, and nobody came in there either.
+function envoy_on_response(handle)
+  local refused = handle:headers():get("fairlead-refused")
+  if refused and not handle:streamInfo():dynamicMetadata():get("fairlead") then
+    tokens = tokens and tokens + 1
+  end
+end

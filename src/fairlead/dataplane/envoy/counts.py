@@ -10,9 +10,11 @@ from fairlead.dataplane.envoy import admin
 from fairlead.dataplane.envoy.documents import HASHED, SIDES
 
 _TOTALS = (
-    r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)|http\..*\.rbac\..*shadow_denied)$"
+    r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
+    r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
 )
 _REFUSED = re.compile(r"^http\.(.*)\.rbac\.(soft|hard)_\.?shadow_denied$")
+_FULL = re.compile(r"^http\.(.*)\.no_cluster$")  # `inside.lua` sent them nowhere
 # Requests that got a connection, and those whose connection failed.
 _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$")
 
@@ -42,9 +44,11 @@ def read(path: Path, groups: Iterable[str]) -> dict[str, Counted]:
     """Everything about these (tamed) groups."""
     counted = {name: Counted() for name in groups}
     for name, value in admin.stats(path, _TOTALS).items():
-        sent, refused = _SENT.match(name), _REFUSED.match(name)
+        sent, refused, full = _SENT.match(name), _REFUSED.match(name), _FULL.match(name)
         if sent and sent[1] in counted:
             counted[sent[1]].admitted += int(value)
+        elif full and full[1] in counted:
+            counted[full[1]].refused_soft += int(value)
         elif refused and refused[1] in counted:
             here = counted[refused[1]]
             if refused[2] == "soft":

@@ -2,16 +2,18 @@
 
 Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
 the next table as endpoint weights, `_f` hashes flows when the agent is gone. Which of them serves
-is in the route (`routes`), the one document that a flip replaces.
+is in the route (`routes`), the one document that a flip replaces. The runtime document names the
+clusters that *lean*: they hold the table of a bounded group, and look at what is inside a backend.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.dataplane.envoy import refusals
 from fairlead.dataplane.envoy.files import Document, Files
 from fairlead.dataplane.names import tame
-from fairlead.dataplane.tables import fallback_members
+from fairlead.dataplane.tables import Current, fallback_members
 from fairlead.ports.dataplane import RouteGroup
 
 SIDES, HASHED = ("a", "b"), "f"
@@ -19,6 +21,10 @@ LUA, FLOW = "envoy.filters.http.lua", "fairlead.flow"
 LOG_FORMAT = "%UPSTREAM_CLUSTER% %UPSTREAM_HOST% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%\n"
 _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
+_BIAS = "fairlead.bias."
+_FINE = 1000
+"""Parts of a slot: what tells equal weights apart must not be felt in a split."""
+_FULL_RETRY_S = 1
 # What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
 # and listener, and walks through all of them for every question: 10 ms for 30 groups.
 _STATS = [
@@ -26,6 +32,7 @@ _STATS = [
     *({"suffix": f".{each}"} for each in (
         "version_text", "update_rejected", "upstream_rq_total", "upstream_rq_pending_failure_eject",
         "downstream_rq_total", "downstream_rq_active", "downstream_cx_active", "shadow_denied",
+        "no_cluster",
     )),
 ]  # fmt: skip
 _SCRIPT = Path(__file__).with_name("admission.lua")
@@ -65,13 +72,28 @@ def bootstrap(files: Files, limits: Limits) -> Document:
             "cds_config": from_file(files.clusters),
             "lds_config": from_file(files.listeners),
         },
+        "layered_runtime": {"layers": [{
+            "name": "fairlead",
+            "rtds_layer": {"name": "fairlead", "rtds_config": from_file(files.runtime)},
+        }]},
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _STATS}}},
-    }
+    }  # fmt: skip
 
 
 def from_file(path: Path) -> Document:
     """A source that Envoy reads again whenever the file is replaced."""
     return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
+
+
+def leaning(clusters: Collection[str]) -> list[Document]:
+    """The clusters that look at what is inside their backends; all others do not."""
+    layer = {_BIAS + name: 1.0 for name in sorted(clusters)}
+    return [{"@type": typed("service.runtime.v3.Runtime"), "name": "fairlead", "layer": layer}]
+
+
+def who_leans(runtime: Sequence[Document]) -> set[str]:
+    """The clusters that a runtime document names."""
+    return {key.removeprefix(_BIAS) for each in runtime for key in each["layer"]}
 
 
 def clusters(groups: Sequence[RouteGroup], files: Files, limits: Limits) -> list[Document]:
@@ -105,22 +127,25 @@ def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Docu
         "circuit_breakers": {"thresholds": [most]},
         # Without it Envoy would send to isolated endpoints when too few are left.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-        "lb_policy": "ROUND_ROBIN",
     }
     if side == HASHED:
         # Not the ring: it has as many points for three as for four, so when one leaves, the new
         # points of the others move one flow in six that need not move.
-        made["lb_policy"] = "MAGLEV"
-    return made
+        return made | {"lb_policy": "MAGLEV"}
+    # With a bias of 0 it goes by turns. Envoy asks for the bias whenever weights change.
+    bias = {"default_value": 0.0, "runtime_key": _BIAS + name}
+    chosen = {"active_request_bias": bias}
+    return made | {"lb_policy": "LEAST_REQUEST", "least_request_lb_config": chosen}
 
 
-def endpoints(group: RouteGroup, side: str, slots: Mapping[str, int], version: str) -> Document:
+def endpoints(group: RouteGroup, side: str, table: Current, version: str) -> Document:
     """The backends with their slots as weights. Who has none stays listed, and draining: a host
     that leaves the list would lose its counters."""
     name = cluster_name(group.name, side)
-    weights = slots
     if side == HASHED:
-        weights = dict.fromkeys(fallback_members(slots), 1)
+        weights = dict.fromkeys(fallback_members(table.slots), 1)
+    else:
+        weights = _weights(table.slots, leans=table.inside_max is not None)
     listed = []
     for backend in sorted(group.backends, key=lambda backend: backend.id):
         weight = weights.get(backend.id, 0)
@@ -135,6 +160,16 @@ def endpoints(group: RouteGroup, side: str, slots: Mapping[str, int], version: s
         "endpoints": [{"lb_endpoints": listed}],
     }
     return response(version, [assignment])
+
+
+def _weights(slots: Mapping[str, int], *, leans: bool) -> dict[str, int]:
+    """Never all the same, for then Envoy would draw lots; and never those of a cluster that leans
+    for one that does not, for Envoy asks for the bias only when weights change."""
+    fine = _FINE if leans else _FINE - 1
+    weights = {id: share * fine for id, share in sorted(slots.items()) if share}
+    if len(set(weights.values())) == 1:
+        weights[min(weights)] += 1
+    return weights
 
 
 def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
@@ -153,6 +188,7 @@ def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
         "rds": {"route_config_name": name, "config_source": from_file(files.route(group.name))},
         "http_filters": [_lua(), _counter("soft"), _counter("hard"), _router()],
         "access_log": [{"name": "log", "typed_config": log}],
+        "local_reply_config": {"mappers": [_full()]},
         "generate_request_id": False,
         "server_header_transformation": "PASS_THROUGH",
         "stream_idle_timeout": f"{limits.idle_timeout_ms / 1000}s",
@@ -163,6 +199,16 @@ def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
         "name": name,
         "address": _address(group.vip, group.port),
         "filter_chains": [chain],
+    }
+
+
+def _full() -> Document:
+    """Whoever finds the group full hears what the soft door says. Envoy says: no such cluster."""
+    return {
+        "filter": {"response_flag_filter": {"flags": ["NC"]}},
+        "status_code": refusals.STATUS["soft"],
+        "body": refusals.body("soft"),
+        "headers_to_add": refusals.headers("soft", _FULL_RETRY_S),
     }
 
 

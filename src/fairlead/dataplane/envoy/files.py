@@ -13,9 +13,9 @@ from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
 
-# Envoy takes an inotify instance for every file: listeners and clusters, and for each group three
-# files of endpoints and a route.
-_WATCHES, _GROUP_WATCHES = 2, 4
+# Envoy takes an inotify instance for every file: listeners, clusters and runtime, and for each
+# group three files of endpoints and a route.
+_WATCHES, _GROUP_WATCHES = 3, 4
 _WATCHES_OF_OTHERS = 16  # processes of the same user
 _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
@@ -47,6 +47,11 @@ class Files:
         return self.folder / "clusters.json"
 
     @property
+    def runtime(self) -> Path:
+        """Which clusters look at what is inside their backends."""
+        return self.folder / "runtime.json"
+
+    @property
     def admin(self) -> Path:
         """The socket of Envoy's admin interface."""
         return self.folder / "admin.sock"
@@ -69,8 +74,8 @@ class Files:
     def ours(self) -> list[Path]:
         """All that may be there, folders last; the folder may be somebody else's too."""
         names = (deadman.BEAT, deadman.ALONE, deadman.LOCK, deadman.LIFE)
-        single = [self.bootstrap, self.listeners, self.clusters, self.admin, self.log, self.said,
-                  self.schema, *(self.folder / name for name in names)]  # fmt: skip
+        single = [self.bootstrap, self.listeners, self.clusters, self.runtime, self.admin, self.log,
+                  self.said, self.schema, *(self.folder / name for name in names)]  # fmt: skip
         drafts = [path.with_name(path.name + ".draft") for path in single]
         return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
 
@@ -101,12 +106,27 @@ def version() -> str:
 
 def write(path: Path, document: Document) -> None:
     """Replace a document: Envoy takes it up whole."""
+    replace(path, json.dumps(document, sort_keys=True))
+
+
+def replace(path: Path, text: str) -> None:
+    """Put a new version in place, whole: a full disk leaves the old one."""
     draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps(document, sort_keys=True))
+    draft.write_text(text)
     os.replace(draft, path)
+
+
+def read(path: Path) -> Document | None:
+    """A document; None when it is not there. Nobody waits for the disk when they are written, so
+    the machine's sudden end may leave an empty one: that is not there either."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("resources") is not None else None
 
 
 def resources(path: Path) -> list[Document]:
     """What a document holds; nothing when it is not there."""
-    found: list[Document] = json.loads(path.read_text())["resources"] if path.exists() else []
-    return found
+    found = read(path)
+    return list(found["resources"]) if found else []

@@ -1,4 +1,7 @@
-"""The Envoy plane: tables as endpoint weights of the side that rests, then one route file flips."""
+"""The Envoy plane: tables as endpoint weights of the side that rests, then one route file flips.
+
+A table with the weights of the one before stays on its side: what is inside goes on being seen.
+"""
 
 import contextlib
 import json
@@ -6,10 +9,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairlead.dataplane.addresses import Door, check_free
-from fairlead.dataplane.envoy import admin, counts, deadman, documents, files, routes
-from fairlead.dataplane.envoy.documents import HASHED, SIDES, Limits
-from fairlead.dataplane.envoy.files import Document, Files
+from fairlead.dataplane.addresses import check_free
+from fairlead.dataplane.envoy import admin, counts, deadman, documents, files
+from fairlead.dataplane.envoy.documents import SIDES, Limits
+from fairlead.dataplane.envoy.files import Files
+from fairlead.dataplane.envoy.layout import Layout
 from fairlead.dataplane.envoy.process import Process, guard, unguard
 from fairlead.dataplane.envoy.times import Times
 from fairlead.dataplane.names import tame
@@ -52,6 +56,7 @@ class EnvoyPlane:
     ) -> None:
         self._files = Files(folder.absolute())
         self._limits = limits or Limits()
+        self._layout = Layout(self._files, self._limits)
         self._process = Process(self._files, binary)
         self._times = Times(self._files.log)
         self._groups: dict[str, RouteGroup] = {}
@@ -65,34 +70,36 @@ class EnvoyPlane:
         for folder in (deadman.ROUTES, "endpoints"):
             (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         running = self._running()
-        check_free(groups, self._doors() if running else ())
+        check_free(groups, self._layout.doors() if running else ())
         self._beat()
-        before = {group.name: self._current(group.name) for group in groups}
         if not running:
-            self._start(groups, before)
+            self._start(groups)
         else:
-            self._change(groups, before)
+            self._change(groups)
         self._groups = {group.name: group for group in groups}
-        self._sweep()
+        self._layout.sweep(self._groups)
         self._beat()
         guard(self._files.folder)
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
         path = self._files.schema
-        return int(path.read_text()) if path.exists() else SCHEMA_VERSION
+        told = path.read_text() if path.exists() else ""
+        return int(told) if told.isdigit() else SCHEMA_VERSION
 
     @as_fault
     def apply(self, table: Table) -> None:
         """Lay the table out on the side that rests, then flip the group's route to it."""
         group = self._group(table.group)
         check_table(table, group)
-        now, _ = self._current(group.name) or (None, "")
+        now, _ = self._layout.current(group.name) or (None, "")
         if self._liveness() != Liveness.NORMAL:
             raise Stale(f"the heartbeat is old: {self._liveness()}")
         if now is not None and table.epoch <= now.epoch:
             raise Stale(f"epoch {table.epoch} is not after {now.epoch}")
-        self._flip(group, Current(table.epoch, dict(table.slots), table.admission))
+        self._flip(
+            group, Current(table.epoch, dict(table.slots), table.admission, table.inside_max)
+        )
 
     @as_fault
     def heartbeat(self) -> None:
@@ -146,43 +153,24 @@ class EnvoyPlane:
         running = self._process.running()
         if running and not same:
             self._process.stop()
-        path.write_text(text)
-        self._files.schema.write_text(str(SCHEMA_VERSION))
+        files.replace(path, text)
+        files.replace(self._files.schema, str(SCHEMA_VERSION))
         return running and same
 
-    def _start(
-        self, groups: Sequence[RouteGroup], before: Mapping[str, tuple[Current, str] | None]
-    ) -> None:
+    def _start(self, groups: Sequence[RouteGroup]) -> None:
+        tables = []
         for group in groups:
-            was = before[group.name]
-            self._lay(group, current(group, was[0] if was else None), SIDES[0])
-        self._write_shape(
-            self._files.clusters, documents.clusters(groups, self._files, self._limits)
-        )
-        self._write_shape(
-            self._files.listeners, documents.listeners(groups, self._files, self._limits)
-        )
+            was = self._layout.current(group.name)
+            tables.append(current(group, was[0] if was else None))
+        self._layout.lay_all(groups, tables)
         self._process.start(self._limits)
 
-    def _change(
-        self, groups: Sequence[RouteGroup], before: Mapping[str, tuple[Current, str] | None]
-    ) -> None:
-        """New clusters before the listeners that need them, old ones away after."""
+    def _change(self, groups: Sequence[RouteGroup]) -> None:
+        before = {group.name: self._layout.current(group.name) for group in groups}
         for group in groups:
-            was = before[group.name]
-            if was is None:
-                self._lay(group, current(group, None), SIDES[0])
-        wanted = documents.clusters(groups, self._files, self._limits)
-        kept = files.resources(self._files.clusters)
-        names = {each["name"] for each in wanted}
-        union = wanted + [each for each in kept if each["name"] not in names]
-        self._shape("cluster_manager.cds", self._files.clusters, union)
-        self._shape(
-            "listener_manager.lds",
-            self._files.listeners,
-            documents.listeners(groups, self._files, self._limits),
-        )
-        self._shape("cluster_manager.cds", self._files.clusters, wanted)
+            if before[group.name] is None:
+                self._layout.lay(group, current(group, None))
+        self._layout.change(groups)
         for group in groups:
             was = before[group.name]
             if was is not None and self._moved(group, *was):
@@ -190,47 +178,21 @@ class EnvoyPlane:
 
     def _moved(self, group: RouteGroup, now: Current, side: str) -> bool:
         """Whether backends came, went or changed their address."""
-        if set(now.slots) != {each.id for each in group.backends}:
-            return True
-        path = self._files.endpoints(documents.cluster_name(group.name, side))
-        wanted: list[Document] = documents.endpoints(group, side, now.slots, "")["resources"]
-        return files.resources(path) != wanted
+        same = set(now.slots) == {each.id for each in group.backends}
+        return not (same and self._layout.laid(group, now, side))
 
     def _flip(self, group: RouteGroup, table: Current) -> None:
-        _, active = self._current(group.name) or (None, SIDES[1])
-        side = SIDES[active == SIDES[0]]
-        version = self._lay_endpoints(group, table, (side, HASHED))
-        scopes = [f"cluster.{documents.cluster_name(group.name, each)}" for each in (side, HASHED)]
-        admin.take_up(self._files.admin, dict.fromkeys(scopes, version))
+        _, side = self._layout.current(group.name) or (None, SIDES[1])
+        version = files.version()
+        if not self._layout.laid(group, table, side):  # else only the door or the bound changes
+            side = SIDES[side == SIDES[0]]
+            self._layout.lay_weights(group, table, side, version)
         with deadman.locked(str(self._files.folder)):
             if self._liveness() != Liveness.NORMAL:
                 raise Stale(f"the heartbeat is old: {self._liveness()}")
-            self._lay_routes(group, table, side, version)
+            self._layout.lay_routes(group, table, side, version)
         name = tame(group.name)
         admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
-
-    def _lay(self, group: RouteGroup, table: Current, side: str) -> None:
-        """Everything of a group that Envoy does not know yet."""
-        version = self._lay_endpoints(group, table, (*SIDES, HASHED))
-        self._lay_routes(group, table, side, version)
-
-    def _lay_endpoints(self, group: RouteGroup, table: Current, sides: Sequence[str]) -> str:
-        version = files.version()
-        for side in sides:
-            path = self._files.endpoints(documents.cluster_name(group.name, side))
-            files.write(path, documents.endpoints(group, side, table.slots, version))
-        return version
-
-    def _lay_routes(self, group: RouteGroup, table: Current, side: str, version: str) -> None:
-        """What is needed when we die comes first, what flips comes last."""
-        workers = self._limits.workers
-        without = routes.alone(group, table, side=side, version=version, workers=workers)
-        files.write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
-        active = self._files.route(group.name, deadman.ROUTE_ACTIVE)
-        files.write(
-            active, routes.active(group, table, side=side, version=version, workers=workers)
-        )
-        deadman.place(str(active), self._files.route(group.name).name)
 
     def _beat(self) -> None:
         deadman.beat(str(self._files.folder), deadman.now_ms())
@@ -244,37 +206,6 @@ class EnvoyPlane:
         judged = liveness(deadman.age_ms(folder))
         return Liveness.HOLD if judged == Liveness.FALLBACK else judged
 
-    def _current(self, group: str) -> tuple[Current, str] | None:
-        """What a group goes by, and on which side."""
-        path = self._files.route(group, deadman.ROUTE_ACTIVE)
-        return routes.read(json.loads(path.read_text())) if path.exists() else None
-
-    def _doors(self) -> set[Door]:
-        places = [
-            each["address"]["socket_address"] for each in files.resources(self._files.listeners)
-        ]
-        return {(place["address"], place["port_value"]) for place in places}
-
-    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
-        """Replace clusters or listeners, if they differ, and wait until Envoy has them."""
-        if files.resources(path) != resources:
-            admin.take_up(self._files.admin, {scope: self._write_shape(path, resources)})
-
-    def _write_shape(self, path: Path, resources: list[Document]) -> str:
-        version = files.version()
-        files.write(path, documents.response(version, resources))
-        return version
-
-    def _sweep(self) -> None:
-        """Take away the files of groups that are gone."""
-        known = {tame(name) for name in self._groups}
-        for path in (self._files.folder / deadman.ROUTES).iterdir():
-            if path.stem not in known:
-                path.unlink()
-        for path in (self._files.folder / "endpoints").iterdir():
-            if path.stem.rpartition("_")[0] not in known:
-                path.unlink()
-
     def _group(self, name: str) -> RouteGroup:
         if name not in self._groups:
             raise PermanentFault(f"group {name!r} is not configured")
@@ -283,7 +214,7 @@ class EnvoyPlane:
     def _seen(
         self, group: RouteGroup, counted: counts.Counted, alive: Liveness, now_ms: int
     ) -> GroupSeen:
-        now, _ = self._current(group.name) or (current(group, None), "")
+        now, _ = self._layout.current(group.name) or (current(group, None), "")
         alone = alive == Liveness.FALLBACK
         admission = fallback_admission(now.admission) if alone else now.admission
         backends = {}

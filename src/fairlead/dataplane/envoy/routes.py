@@ -1,17 +1,22 @@
 """The route of a group: all that a flip changes, in one file that is replaced whole.
 
-It says which cluster serves and how far the door is open; the script (`admission.lua`) reads the
-door's numbers from the route's metadata. The table it stands for is written into it, so that the
-next agent can read what the group goes by.
+It says which cluster serves, how much may be inside and how far the door is open. The script of the
+door (`admission.lua`) reads its numbers from the route's metadata; that of the bound (`inside.lua`)
+has them in front. The table it stands for is written into it, so that the next agent can read what
+the group goes by.
 """
 
+import json
 from math import ceil
+from pathlib import Path
 from typing import Any
 
+from fairlead.dataplane.envoy import refusals
 from fairlead.dataplane.envoy.documents import (
     FLOW,
     HASHED,
     LUA,
+    SIDES,
     cluster_name,
     response,
     typed,
@@ -23,19 +28,20 @@ from fairlead.ports.dataplane import Admission, Mode, RouteGroup
 
 _OURS = "fairlead"
 _RETRY_S_MAX = 60
-_REFUSALS = {"soft": 429, "hard": 503}
+_SCRIPT = Path(__file__).with_name("inside.lua")
 
 
 def active(group: RouteGroup, table: Current, *, side: str, version: str, workers: int) -> Document:
     """The route of a living agent's table."""
     door = _door(table.admission, workers) | {"nobody": not any(table.slots.values())}
-    return _routes(group, door, side, _kept(table, side), version)
+    return _routes(group, door, _to(group, side, table.inside_max), _kept(table, side), version)
 
 
 def alone(group: RouteGroup, table: Current, *, side: str, version: str, workers: int) -> Document:
-    """The route for the time without an agent."""
+    """The route for the time without an agent: nothing is bounded."""
     door = _door(fallback_admission(table.admission), workers) | {"nobody": not table.slots}
-    return _routes(group, door, HASHED, _kept(table, side), version)
+    to = _to(group, HASHED, None) | {"hash_policy": [{"filter_state": {"key": FLOW}}]}
+    return _routes(group, door, to, _kept(table, side), version)
 
 
 def read(document: Document) -> tuple[Current, str]:
@@ -43,7 +49,24 @@ def read(document: Document) -> tuple[Current, str]:
     routes = document["resources"][0]["virtual_hosts"][0]["routes"]
     kept: dict[str, Any] = routes[-1]["metadata"]["filter_metadata"][_OURS]
     admission = Admission(Mode(kept["mode"]), *kept["budget"])
-    return Current(int(kept["epoch"]), dict(kept["slots"]), admission), kept["side"]
+    table = Current(int(kept["epoch"]), dict(kept["slots"]), admission, kept.get("inside_max"))
+    return table, kept["side"]
+
+
+def _to(group: RouteGroup, served: str, inside_max: int | None) -> Document:
+    """Where requests go: to a cluster, or through the script that counts what is inside."""
+    name = cluster_name(group.name, served)
+    if inside_max is None:
+        return {"cluster": name}
+    listed = ", ".join(json.dumps(cluster_name(group.name, each)) for each in (*SIDES, HASHED))
+    words = f"local most, served, clusters = {inside_max}, {json.dumps(name)}, {{{listed}}}\n"
+    script = {
+        "@type": typed("extensions.router.cluster_specifiers.lua.v3.LuaConfig"),
+        "source_code": {"inline_string": words + _SCRIPT.read_text()},
+        "default_cluster": name,
+    }
+    named = {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": script}
+    return {"inline_cluster_specifier_plugin": {"extension": named}}
 
 
 def _door(admission: Admission, workers: int) -> Document:
@@ -58,13 +81,12 @@ def _door(admission: Admission, workers: int) -> Document:
 
 
 def _routes(
-    group: RouteGroup, door: Document, served: str, kept: Document, version: str
+    group: RouteGroup, door: Document, to: Document, kept: Document, version: str
 ) -> Document:
-    refusals = [_refusal(mode, door) for mode in _REFUSALS]
     host = {
         "name": tame(group.name),
         "domains": ["*"],
-        "routes": [*refusals, _main(group, door, served, kept)],
+        "routes": [*(_refusal(mode, door) for mode in refusals.STATUS), _main(door, to, kept)],
     }
     made = {
         "@type": typed("config.route.v3.RouteConfiguration"),
@@ -74,15 +96,12 @@ def _routes(
     return response(version, [made])
 
 
-def _main(group: RouteGroup, door: Document, served: str, kept: Document) -> Document:
-    action: Document = {"cluster": cluster_name(group.name, served), "timeout": "0s"}
+def _main(door: Document, to: Document, kept: Document) -> Document:
     made: Document = {
         "match": {"prefix": "/"},
-        "route": action,
+        "route": to | {"timeout": "0s"},
         "metadata": {"filter_metadata": {LUA: door, _OURS: kept}},
     }
-    if served == HASHED:
-        action["hash_policy"] = [{"filter_state": {"key": FLOW}}]
     if door["mode"] == Mode.NORMAL and not door["nobody"]:
         skip = {"@type": typed("extensions.filters.http.lua.v3.LuaPerRoute"), "disabled": True}
         made["typed_per_filter_config"] = {LUA: skip}
@@ -90,20 +109,12 @@ def _main(group: RouteGroup, door: Document, served: str, kept: Document) -> Doc
 
 
 def _refusal(mode: str, door: Document) -> Document:
-    headers = {"Fairlead-Refused": mode}
-    if mode == Mode.SOFT:
-        headers["Retry-After"] = str(door.get("retry_s", 1))
     said = {"filter": _OURS, "path": [{"key": "refused"}],
             "value": {"string_match": {"exact": mode}}}  # fmt: skip
     return {
         "match": {"prefix": "/", "dynamic_metadata": [said]},
-        "direct_response": {
-            "status": _REFUSALS[mode],
-            "body": {"inline_string": f"refused by fairlead: {mode}"},
-        },
-        "response_headers_to_add": [
-            {"header": {"key": key, "value": value}} for key, value in headers.items()
-        ],
+        "direct_response": {"status": refusals.STATUS[mode], "body": refusals.body(mode)},
+        "response_headers_to_add": refusals.headers(mode, door.get("retry_s", 1)),
     }
 
 
@@ -122,4 +133,5 @@ def _kept(table: Current, side: str) -> Document:
         "slots": dict(table.slots),
         "mode": admission.mode.value,
         "budget": budget + stored,
+        "inside_max": table.inside_max,
     }
