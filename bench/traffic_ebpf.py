@@ -3,8 +3,9 @@
 The kernel times its programs itself (bpf stats: nanoseconds and runs of each), so the figures are
 not ours to flatter; its clock reads cost about 20 ns of every run and are left in. The client runs
 with SCHED_FIFO: to be put to sleep inside a program is not the program's cost. Each case is one
-path through the programs: a table, a bucket, fallback, a destination that is none of our business,
-UDP, IPv6, many groups. Beside it, from outside: connect() with and without the plane, taking turns.
+path through the programs: a table, a bucket, a bound, fallback, a destination that is none of our
+business, UDP, IPv6, many groups. Beside it, from outside: connect() with and without the plane,
+taking turns.
 
 Prints a table, writes bench/results/traffic_ebpf.json (with --quick: into out/bench).
 """
@@ -123,6 +124,11 @@ def _bucket(plane: EbpfPlane, place: Place) -> None:
     plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)))
 
 
+def _bound(plane: EbpfPlane, place: Place) -> None:
+    plane.configure([four(place)])
+    plane.apply(table("web", 1, EVEN, inside_max=1_000))
+
+
 def _closed(plane: EbpfPlane, place: Place) -> None:
     plane.configure([four(place)])
     plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)))
@@ -155,6 +161,7 @@ def cases(place: Place, count: int) -> list[Case]:
         Case("a table", "connect4", _table, tcp),
         Case("256 groups, 3574 backends", "connect4", _many, tcp),
         Case("a bucket", "connect4", _bucket, tcp),
+        Case("a bound", "connect4", _bound, tcp),
         Case("refused", "connect4", _closed, tcp),
         Case("fallback", "connect4", _fallback, tcp),
         Case("not ours", "connect4", _table, {**tcp, "host": "127.0.0.1", "port": place.ports[4]}),

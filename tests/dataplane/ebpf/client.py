@@ -80,6 +80,38 @@ def keep(host: str, port: int) -> dict[str, Any]:
     return {"heard": connection.recv(64).decode().strip(), "peer": connection.getpeername()[:2]}
 
 
+def hold(host: str, port: int, count: int, only: list[str] | None = None) -> list[str]:
+    """Connect one after the other, and keep those who hear one of these words, or any."""
+    heard = []
+    for _ in range(count):
+        connection = socket.socket(family(host), socket.SOCK_STREAM)
+        connection.settimeout(TIMEOUT_S)
+        try:
+            connection.connect((host, port))
+            heard.append(connection.recv(64).decode().strip())
+        except OSError as error:
+            heard.append(errno.errorcode.get(error.errno or 0, str(error)))
+            connection.close()
+            continue
+        if only is None or heard[-1] in only:
+            kept.append(connection)
+        else:
+            connection.close()
+    return heard
+
+
+def again(host: str, port: int, count: int) -> list[str]:
+    """One socket that connects so often, and is kept: each errno."""
+    connection = socket.socket(family(host), socket.SOCK_STREAM)
+    kept.append(connection)
+    return [errno.errorcode.get(connection.connect_ex((host, port)), "") for _ in range(count)]
+
+
+def last_goes_to(host: str, port: int) -> str:
+    """The socket that was kept last connects elsewhere."""
+    return errno.errorcode.get(kept[-1].connect_ex((host, port)), "")
+
+
 def let_go() -> int:
     count = len(kept)
     while kept:
@@ -158,7 +190,8 @@ def udp_mapped(host: str, port: int) -> list[Any]:
 DO = {
     each.__name__: each
     for each in (
-        tcp, load, time_connects, keep, let_go, begin, mapped,
+        tcp, load, time_connects, keep, hold, again, last_goes_to,
+        let_go, begin, mapped,
         udp, udp_one_socket, udp_connected, udp_mapped,
     )
 }  # fmt: skip

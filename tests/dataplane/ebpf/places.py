@@ -110,8 +110,14 @@ def group(
     )
 
 
-def table(name: str, epoch: int, slots: dict[str, int], admission: Admission = NORMAL) -> Table:
-    return Table(name, epoch, slots, admission)
+def table(
+    name: str,
+    epoch: int,
+    slots: dict[str, int],
+    admission: Admission = NORMAL,
+    inside_max: int | None = None,
+) -> Table:
+    return Table(name, epoch, slots, admission, inside_max)
 
 
 def limited(mode: Mode, rate: float, burst: float, stored: float | None = None) -> Admission:

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.dataplane.ebpf import EbpfPlane
 from fairlead.ports.dataplane import RouteGroup
+from tests.dataplane.ebpf.counting import counts_of, wait
 from tests.dataplane.ebpf.places import Place, Talker, group, table
 
 pytestmark = pytest.mark.component("ebpf")
@@ -51,6 +52,7 @@ def test_nobody_is_sent_elsewhere_or_turned_away_while_places_change_hands(
     assert heard.keys() == {"0", "1", "2"}, heard
     seen = plane.read()["web"]
     assert (seen.admitted, seen.refused_soft, seen.refused_hard) == (heard.total(), 0, 0)
+    wait(counts_of(place, plane), 0)  # each was counted out once, by its end or with its backend
     maps, registry = plane._open()
     places = maps.backends.first(maps.backends.entries)
     used = [at for at, backend in enumerate(places) if backend.group]

@@ -13,11 +13,14 @@ from typing import Any
 
 from fairlead.dataplane.ebpf.layout import (
     BUCKETS,
+    INDEX_BITS,
     MODES,
     NOBODY,
     TOKEN,
+    UINT32_MAX,
     Budget,
     Table,
+    index_of,
     stamp_of,
 )
 from fairlead.dataplane.tables import fallback_members
@@ -73,6 +76,16 @@ def encode_admission(table: Table, admission: Admission) -> None:
     )
 
 
+def encode_bound(table: Table, inside_max: int | None) -> None:
+    """Write how much may be inside the group."""
+    table.inside_max = min(inside_max or 0, UINT32_MAX)  # so many connections nobody has
+
+
+def decode_bound(table: Table) -> int | None:
+    """How much may be inside by a table."""
+    return int(table.inside_max) or None
+
+
 def encode_slots(table: Table, word: int, slots: Mapping[str, int], at: Mapping[str, int]) -> None:
     """Write slots and fallback into a new table, which the selector will name by `word`.
 
@@ -80,7 +93,7 @@ def encode_slots(table: Table, word: int, slots: Mapping[str, int], at: Mapping[
     """
     order = spread(slots)
     stamp = stamp_of(word) << 32
-    stamped = {id: stamp | index for id, index in at.items()}
+    stamped = {id: stamp | slots[id] << INDEX_BITS | index for id, index in at.items()}
     table.word, table.total = word, len(order)
     _write(table.slots, array("Q", [stamped[id] for id in order]))
     members = tuple(fallback_members(slots))
@@ -103,5 +116,5 @@ def _write(target: "ctypes.Array[Any]", numbers: "array[int]") -> None:
 
 def decode_slots(table: Table, at: Mapping[str, int]) -> dict[str, int]:
     """How many slots each backend has in a table."""
-    found = [slot & 0xFFFF_FFFF for slot in table.slots[: table.total]]
+    found = [index_of(slot) for slot in table.slots[: table.total]]
     return {id: found.count(index) for id, index in at.items()}

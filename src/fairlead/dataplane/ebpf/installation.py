@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.dataplane.ebpf.layout import Capacity, Order, OrderSheet, Settings
+from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, Capacity, Order, OrderSheet, Settings
 from fairlead.dataplane.ebpf.libbpf import (
     CGROUP_SOCK_ADDR,
     SET_RETVAL,
@@ -26,18 +26,21 @@ from fairlead.dataplane.ebpf.libbpf import (
     pin,
     pinned,
 )
+from fairlead.dataplane.ebpf.maps import Maps
+from fairlead.dataplane.tables import HELD_LEAST, PART_HALVES
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
-# Program to the kernel's number of the hook it hangs on (enum bpf_attach_type).
+# Program to the kernel's number of the hook it hangs on (enum bpf_attach_type). Those that see the
+# end of a connection come first, so that none begins whose end is not seen.
 HOOKS = {
-    "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15, "recvmsg4": 19,
-    "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30, "telemetry": 3, "release": 34,
+    "telemetry": 3, "release": 34, "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15,
+    "recvmsg4": 19, "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30,
 }  # fmt: skip
 AGENT = "agent"
 MAPS = (
     "schema", "heartbeat", "vips", "groups", "tables", "buckets", "group_counts", "backends",
-    "healths", "backend_counts", "replies", "origins", "barrier",
+    "healths", "backend_counts", "loads", "insides", "replies", "origins", "barrier",
 )  # fmt: skip
 _MS = 1_000_000
 _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
@@ -134,11 +137,13 @@ class Installation:
         """Tie every program to the cgroup, unless it is: a cgroup that was removed and made again
         is another one, and its links are dead."""
         wanted = os.fstat(directory).st_ino  # which is the cgroup's id
-        for name, hook in HOOKS.items():
-            place = folder / f"link_{name}"
-            if _cgroup_of(place) == wanted:
-                continue
-            _cut(place)
+        loose = [name for name in HOOKS if _cgroup_of(folder / f"link_{name}") != wanted]
+        for name in loose:
+            _cut(folder / f"link_{name}")
+        if loose and folder == self.live:
+            self._forget()
+        for name in loose:
+            place, hook = folder / f"link_{name}", HOOKS[name]
             program = pinned(folder / f"prog_{name}")
             try:
                 link = libbpf().call("bpf_link_create", program, directory, hook, None, what=name)
@@ -148,6 +153,17 @@ class Installation:
                 pin(link, place)
             finally:
                 os.close(link)
+
+    def _forget(self) -> None:
+        """Connections that live where no program hangs now will end unseen: they are not inside."""
+        maps = Maps(self.live)
+        try:
+            maps.barrier()
+            for place, backend in enumerate(maps.backends.first(maps.backends.entries)):
+                if backend.group:
+                    maps.forget(place)
+        finally:
+            maps.close()
 
     def _abandon(self) -> None:
         """Leave nothing of an installation that failed half way."""
@@ -182,14 +198,18 @@ def _map(handle: int, name: str) -> int:
 
 def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     """What has to be known before the verifier looks."""
+    if capacity.backends > BACKENDS_MAX:
+        raise PermanentFault(
+            f"capacity.backends: must be at most {BACKENDS_MAX}, got {capacity.backends}"
+        )
     library = libbpf()
     connections = 1 << (capacity.connections - 1).bit_length()
     sizes = {
         "vips": capacity.groups, "groups": capacity.groups, "tables": 2 * capacity.groups,
         "buckets": capacity.groups, "group_counts": capacity.groups,
         "backends": capacity.backends, "healths": capacity.backends,
-        "backend_counts": capacity.backends, "origins": connections,
-        "replies": capacity.replies,
+        "backend_counts": capacity.backends, "loads": capacity.backends,
+        "insides": capacity.groups, "origins": connections, "replies": capacity.replies,
     }  # fmt: skip
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
@@ -197,7 +217,7 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
         hold_after_ns=HOLD_AFTER_MS * _MS, fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno, errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
-        origins_mask=connections - 1,
+        origins_mask=connections - 1, part_halves=PART_HALVES, held_least=HELD_LEAST,
     )  # fmt: skip
     library.call("bpf_map__set_initial_value", _map(handle, ".rodata"), ctypes.byref(settings),
                  ctypes.sizeof(settings))  # fmt: skip

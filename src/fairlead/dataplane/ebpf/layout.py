@@ -20,6 +20,9 @@ NOBODY = 0xFFFF_FFFF
 TOKEN = 10**12
 EPOCH_MAX = 2**48 - 1
 EPOCH_SHIFT, TURN_MASK = 16, 0x7FFF
+INDEX_BITS = 20
+BACKENDS_MAX = 1 << INDEX_BITS
+UINT32_MAX = 0xFFFF_FFFF
 
 MODES = (Mode.NORMAL, Mode.SOFT, Mode.HARD)
 """By their number in the kernel."""
@@ -29,7 +32,7 @@ PROTOCOLS = {Proto.TCP: socket.IPPROTO_TCP, Proto.UDP: socket.IPPROTO_UDP}
 class Order(IntEnum):
     """What the agent asks of the kernel."""
 
-    BEAT, FLIP, RESHAPE, LOOK = range(4)
+    BEAT, FLIP, RESHAPE, LOOK, FORGET = range(5)
 
 
 class Answer(IntEnum):
@@ -41,10 +44,11 @@ class Answer(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """How much the maps hold. Kernel memory, taken at once: 25 KB for a group with its two tables,
-    200 bytes for a backend and 40 more on each CPU, 64 for a connection, 120 for a reply."""
+    200 bytes for a backend and 32 more on each CPU, 64 for a connection, 120 for a reply."""
 
     groups: int = 256
     backends: int = 4096
+    """At most `BACKENDS_MAX`."""
     connections: int = 65_536
     """That are seen to live and end, rounded up to a power of two; those that find no place are
     routed all the same. From half of it on some will find none."""
@@ -79,6 +83,7 @@ class Table(ctypes.Structure):
 
     _fields_ = [
         ("word", c_uint64), ("total", c_uint32), ("mode", c_uint32),
+        ("inside_max", c_uint32), ("zero", c_uint32),
         ("budget", Budget), ("decayed", Budget),
         ("slots", c_uint64 * SLOTS_MAX), ("rendezvous", c_uint32 * BUCKETS),
     ]  # fmt: skip
@@ -94,8 +99,7 @@ class Group(ctypes.Structure):
 class Backend(ctypes.Structure):
     """Where a slot leads."""
 
-    _fields_ = [("to", Tuple), ("group", c_uint32), ("generation", c_uint32),
-                ("name", c_char * NAME_BYTES)]  # fmt: skip
+    _fields_ = [("to", Tuple), ("group", c_uint32), ("name", c_char * NAME_BYTES)]
 
 
 class Bucket(ctypes.Structure):
@@ -115,7 +119,7 @@ class BackendCount(ctypes.Structure):
     """Of one CPU."""
 
     _fields_ = [("admitted", c_uint64), ("established", c_uint64), ("failed", c_uint64),
-                ("closed", c_uint64), ("retransmitted", c_uint64)]  # fmt: skip
+                ("retransmitted", c_uint64)]  # fmt: skip
 
 
 class Health(ctypes.Structure):
@@ -124,12 +128,19 @@ class Health(ctypes.Structure):
     _fields_ = [("failures_in_a_row", c_uint32), ("srtt_eighths_us", c_uint32)]
 
 
+class Load(ctypes.Structure):
+    """A backend's generation and the connections in it, in one word that only the kernel writes."""
+
+    _fields_ = [("word", c_uint64)]
+
+
 class Settings(ctypes.Structure):
     """What the programs are told before they are loaded."""
 
     _fields_ = [("hold_after_ns", c_uint64), ("fallback_after_ns", c_uint64),
                 ("errno_soft", c_uint32), ("errno_hard", c_uint32),
-                ("has_retval", c_uint32), ("origins_mask", c_uint32)]  # fmt: skip
+                ("has_retval", c_uint32), ("origins_mask", c_uint32),
+                ("part_halves", c_uint32), ("held_least", c_uint32)]  # fmt: skip
 
 
 class OrderSheet(ctypes.Structure):
@@ -156,4 +167,14 @@ def epoch_of(word: int) -> int:
 
 def stamp_of(word: int) -> int:
     """What every slot of a table carries to show that it is of this table."""
-    return word >> 1 & 0xFFFF_FFFF
+    return word >> 1 & UINT32_MAX
+
+
+def index_of(slot: int) -> int:
+    """The backend that a slot leads to."""
+    return slot & BACKENDS_MAX - 1
+
+
+def open_of(load: Load) -> int:
+    """How many connections are in a backend."""
+    return int(load.word) & UINT32_MAX

@@ -120,6 +120,7 @@ class Maps:
             self.backend_counts = PerCpuMap(
                 "backend_counts", opened("map_backend_counts"), layout.BackendCount
             )
+            self.loads = BpfMap("loads", opened("map_loads"), layout.Load)
             self._barrier = BpfMap("barrier", opened("map_barrier"), c_uint32)
         except BaseException:
             self.close()
@@ -132,6 +133,13 @@ class Maps:
         sheet = layout.OrderSheet(kind=kind, group=group, expected=expected, word=word)
         answer = libbpf().run(self._agent, sheet)
         return layout.Answer(answer), sheet.word
+
+    def forget(self, backend: int) -> None:
+        """From now on the connections of whoever has this place count no more.
+
+        The kernel does it, because it counts meanwhile. Nobody may be on the way to the place.
+        """
+        self.order(layout.Order.FORGET, word=backend)
 
     def barrier(self) -> None:
         """Wait until every program that is running now has ended.

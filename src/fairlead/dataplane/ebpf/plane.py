@@ -23,7 +23,9 @@ from fairlead.dataplane.ebpf.layout import (
     Answer,
     Capacity,
     Health,
+    Load,
     Order,
+    open_of,
 )
 from fairlead.dataplane.ebpf.maps import Maps
 from fairlead.dataplane.ebpf.registry import Placed, Registry
@@ -141,10 +143,11 @@ class EbpfPlane:
             counts = list(maps.group_counts.sums(groups))
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
+            loads = maps.loads.first(backends)
         return {
             name: _group_seen(
                 each, alive, counts[each.index],
-                {id: _seen(each, sent[at], healths[at]) for id, at in each.at.items()},
+                {id: _seen(each, sent[at], healths[at], loads[at]) for id, at in each.at.items()},
             )
             for name, each in registry.placed.items()
         }  # fmt: skip
@@ -234,8 +237,8 @@ def _group_seen(
     )
 
 
-def _seen(placed: Placed, counts: list[int], health: Health) -> BackendSeen:
-    admitted, established, failed, closed, retransmitted = counts
+def _seen(placed: Placed, counts: list[int], health: Health, load: Load) -> BackendSeen:
+    admitted, established, failed, retransmitted = counts
     if placed.vip.proto == PROTOCOLS[Proto.UDP]:
         return BackendSeen(admitted)  # a datagram's fate is known to the application alone
     return BackendSeen(
@@ -244,7 +247,7 @@ def _seen(placed: Placed, counts: list[int], health: Health) -> BackendSeen:
         consecutive_failures=health.failures_in_a_row,
         successes=established,
         errors=failed,
-        open=max(0, established - closed),
+        open=open_of(load),
         rtt_ms=health.srtt_eighths_us / 8_000 or None,
         retransmits=retransmitted,
     )

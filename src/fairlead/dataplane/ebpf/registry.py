@@ -12,8 +12,22 @@ from ctypes import c_uint32
 from dataclasses import dataclass
 
 from fairlead.dataplane.ebpf import layout
-from fairlead.dataplane.ebpf.encode import decode_slots, encode_admission, encode_slots
-from fairlead.dataplane.ebpf.layout import MODES, Answer, Order, epoch_of, next_word, word_of
+from fairlead.dataplane.ebpf.encode import (
+    decode_bound,
+    decode_slots,
+    encode_admission,
+    encode_bound,
+    encode_slots,
+)
+from fairlead.dataplane.ebpf.layout import (
+    MODES,
+    Answer,
+    Order,
+    epoch_of,
+    index_of,
+    next_word,
+    word_of,
+)
 from fairlead.dataplane.ebpf.maps import Maps
 from fairlead.dataplane.tables import Current, current
 from fairlead.ports.dataplane import Admission, Backend, RouteGroup, Table
@@ -79,10 +93,13 @@ class Registry:
         word = next_word(placed.word, table.epoch)
         encoded = layout.Table()
         encode_admission(encoded, table.admission)
+        encode_bound(encoded, table.inside_max)
         encode_slots(encoded, word, table.slots, placed.at)
         answer = self._write(placed, Order.FLIP, word, encoded)
         if answer == Answer.DONE:
-            placed.current = Current(table.epoch, dict(table.slots), table.admission)
+            placed.current = Current(
+                table.epoch, dict(table.slots), table.admission, table.inside_max
+            )
         return answer
 
     # What one group goes through.
@@ -117,7 +134,8 @@ class Registry:
         active = self._maps.tables[2 * placed.index + (placed.word & 1)]
         now = current(group, placed.current)
         word = next_word(placed.word, epoch_of(placed.word))
-        table = layout.Table(mode=active.mode, budget=active.budget, decayed=active.decayed)
+        table = layout.Table(mode=active.mode, budget=active.budget, decayed=active.decayed,
+                             inside_max=active.inside_max)  # fmt: skip
         encode_slots(table, word, now.slots, at)
         answer = self._write(placed, Order.RESHAPE, word, table)
         if answer != Answer.DONE:
@@ -144,11 +162,9 @@ class Registry:
 
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
-        # A new generation first: sockets of whoever was here before then count no more.
         self._maps.backends[place] = layout.Backend(
             to=layout.Tuple.of(backend.host, backend.port, group.proto),
             group=index + 1,
-            generation=self._maps.backends[place].generation + 1 & 0xFFFF_FFFF,
             name=backend.id.encode(),
         )
         self._maps.backend_counts.clear(place)
@@ -157,8 +173,8 @@ class Registry:
 
     def _clear_backends(self, places: Iterable[int]) -> None:
         for place in places:
-            generation = self._maps.backends[place].generation
-            self._maps.backends[place] = layout.Backend(generation=generation)
+            self._maps.forget(place)  # first, while the place still says whose it was
+            self._maps.backends[place] = layout.Backend()
             heapq.heappush(self._free_backends, place)
 
     def _staying(self, placed: Placed, group: RouteGroup) -> dict[str, int]:
@@ -222,7 +238,7 @@ class Registry:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
         table = self._maps.tables[2 * index + (group.selector & 1)]
-        led = {slot & 0xFFFF_FFFF for slot in table.slots[: table.total]} | set(table.rendezvous)
+        led = {index_of(slot) for slot in table.slots[: table.total]} | set(table.rendezvous)
         at: dict[str, int] = {}
         strays = []
         for place, id in sorted(members.items(), key=lambda member: member[0] in led):
@@ -231,9 +247,9 @@ class Registry:
             at[id] = place
         slots = decode_slots(table, at)
         door = Admission(MODES[table.mode])
-        placed = Placed(index, layout.Tuple.from_buffer_copy(group.vip), group.selector,
-                        Current(epoch_of(group.selector), slots, door), at)  # fmt: skip
-        return placed, strays
+        was = Current(epoch_of(group.selector), slots, door, decode_bound(table))
+        vip = layout.Tuple.from_buffer_copy(group.vip)
+        return Placed(index, vip, group.selector, was, at), strays
 
 
 def _vip(group: RouteGroup) -> layout.Tuple:

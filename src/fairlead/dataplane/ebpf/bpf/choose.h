@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which backend a flow gets: look-ups only, no loop over backends.
+ *
+ * What is inside a group is what was sent to its backends and has not ended, TCP only: `send` puts
+ * a connection in before it is judged, so that two at once cannot both be the last that fits.
  */
 #ifndef FAIRLEAD_CHOOSE_H
 #define FAIRLEAD_CHOOSE_H
@@ -14,12 +17,16 @@
 
 /* Each retry needs a flip between two of our reads. */
 #define TRIES 4
+/* Those who have no room have less than two thirds of the slots, which are evenly apart: mostly the
+ * next one or the one after has room. */
+#define SLOTS_TRIED 8
 
 enum verdict { UNTOUCHED, SENT, REFUSED_SOFT, REFUSED_HARD };
 
 struct choice {
 	struct backend *backend;
 	__u32 index;
+	__u32 group;
 };
 
 static __always_inline __u64 heartbeat_age(__u64 now)
@@ -97,13 +104,44 @@ static __always_inline struct group *find_group(const struct tuple *wanted, __u3
 	return group;
 }
 
+/* Whether a slot's backend does not hold too much already: half more than its part of what is
+ * inside, which is `inside` with the newcomer. */
+static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside)
+{
+	__u32 index = slot & ((1 << INDEX_BITS) - 1);
+	__u64 share = slot >> INDEX_BITS & ((1 << SHARE_BITS) - 1), open;
+	struct load *load = bpf_map_lookup_elem(&loads, &index);
+
+	if (!load)
+		return 1;
+	open = (__u32)READ_ONCE(load->word);
+	return open < settings.held_least || open * 2 * total < settings.part_halves * inside * share;
+}
+
+/* The next slot; of a bounded group the next with room, as far as we look. Who is passed over loses
+ * its turn: what it does not take goes to the others by their slots. */
+static __always_inline __u64 next_slot(struct group *group, struct table *table, __u32 stamp,
+				       __u64 total, __u32 inside_max, __u64 inside)
+{
+	__u64 slot = 0;
+
+	for (int i = 0; i < SLOTS_TRIED; i++) {
+		__u64 turn = __sync_fetch_and_add(&group->cursor, 1);
+
+		slot = READ_ONCE(table->slots[(turn % total) & (SLOTS_MAX - 1)]);
+		if (!inside_max || slot >> 32 != stamp || has_room(slot, total, inside))
+			break;
+	}
+	return slot;
+}
+
 /*
  * The active table is read whole or not at all: its head between two equal readings of the
  * selector, its slot by the stamp. The old table of a flip that happens meanwhile stays valid,
- * until the flip after that begins to write it.
+ * until the flip after that begins to write it. `others` are inside the group already.
  */
 static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group, __u32 at,
-				  struct choice *choice)
+				  __u64 others, struct choice *choice)
 {
 	__u64 now = bpf_ktime_get_ns();
 	int dead = heartbeat_age(now) >= settings.fallback_after_ns;
@@ -114,12 +152,13 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 		__u32 side = at * 2 + (word & 1);
 		struct table *table = bpf_map_lookup_elem(&tables, &side);
 		struct budget budget;
-		__u32 mode, total;
+		__u32 mode, total, inside_max;
 
 		if (!table)
 			return REFUSED_HARD;
 		mode = table->mode;
 		total = table->total;
+		inside_max = table->inside_max;
 		budget = mode == HARD && dead ? table->decayed : table->budget;
 		/* An atomic operation orders the reads before it on every architecture. */
 		if (__sync_fetch_and_add(&group->selector, 0) != word)
@@ -131,6 +170,8 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 			choice->index = READ_ONCE(table->rendezvous[flow_bucket(ctx)]);
 		if (dead ? choice->index == NOBODY : !total)
 			return REFUSED_HARD;
+		if (!dead && inside_max && others >= inside_max)
+			return REFUSED_SOFT;
 		if (mode != NORMAL && !paid) {
 			if (!take_token(at, &budget, now))
 				return mode == HARD ? REFUSED_HARD : REFUSED_SOFT;
@@ -139,12 +180,12 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 		if (!dead) {
 			/* Only the admitted move the cursor: otherwise a regular drip could meet
 			 * the same few slots for ever. */
-			__u64 turn = __sync_fetch_and_add(&group->cursor, 1);
-			__u64 slot = READ_ONCE(table->slots[(turn % total) & (SLOTS_MAX - 1)]);
+			__u32 stamp = (__u32)(word >> 1);
+			__u64 slot = next_slot(group, table, stamp, total, inside_max, others + 1);
 
-			if (slot >> 32 != (__u32)(word >> 1))
+			if (slot >> 32 != stamp)
 				continue;
-			choice->index = (__u32)slot;
+			choice->index = slot & ((1 << INDEX_BITS) - 1);
 		}
 		choice->backend = bpf_map_lookup_elem(&backends, &choice->index);
 		if (choice->backend && choice->backend->group == at + 1)

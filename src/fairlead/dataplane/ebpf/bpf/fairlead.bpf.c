@@ -23,13 +23,16 @@ const volatile struct settings settings = {
 	.fallback_after_ns = 15000000000ULL,
 	.errno_soft = 11,  /* EAGAIN */
 	.errno_hard = 111, /* ECONNREFUSED */
+	.part_halves = 3,
+	.held_least = 4,
 };
+
+#define TCP 6
+#define UDP 17
 
 #include "choose.h"
 #include "origins.h"
 
-#define TCP 6
-#define UDP 17
 #define MAPPED bpf_htonl(0xffff)
 #define REFUSE 0
 #define PROCEED 1
@@ -78,7 +81,8 @@ static __always_inline int ours(struct bpf_sock_addr *ctx)
 	return ctx->protocol == TCP || ctx->protocol == UDP;
 }
 
-/* Choose, count, and set the errno of a refusal. */
+/* Choose, count, and set the errno of a refusal. What is sent by TCP is counted inside its group,
+ * and stays there for whoever remembers the socket. */
 static __always_inline int send(struct bpf_sock_addr *ctx, const struct tuple *wanted,
 				struct choice *choice)
 {
@@ -86,14 +90,22 @@ static __always_inline int send(struct bpf_sock_addr *ctx, const struct tuple *w
 	struct backend_count *backend;
 	__u32 at = 0;
 	struct group *group = find_group(wanted, &at);
+	struct inside *inside;
+	__s64 others = 0;
 	int verdict;
 
 	if (!group)
 		return UNTOUCHED;
-	verdict = choose(ctx, group, at, choice);
 	count = bpf_map_lookup_elem(&group_counts, &at);
-	if (!count)
-		return UNTOUCHED; /* an array of the same size: it cannot miss */
+	inside = bpf_map_lookup_elem(&insides, &at);
+	if (!count || !inside)
+		return UNTOUCHED; /* arrays of the same size: they cannot miss */
+	if (wanted->proto == TCP)
+		others = __sync_fetch_and_add(&inside->open, 1);
+	choice->group = at;
+	verdict = choose(ctx, group, at, others > 0 ? others : 0, choice);
+	if (verdict != SENT && wanted->proto == TCP)
+		COUNT(inside->open, -1);
 	if (verdict == SENT) {
 		COUNT(count->admitted, 1);
 		backend = bpf_map_lookup_elem(&backend_counts, &choice->index);
@@ -117,21 +129,27 @@ static __always_inline int send(struct bpf_sock_addr *ctx, const struct tuple *w
 static __always_inline int connect_to(struct bpf_sock_addr *ctx, const struct tuple *wanted,
 				      struct choice *choice)
 {
-	int verdict = send(ctx, wanted, choice);
 	__u64 cookie = bpf_get_socket_cookie(ctx);
-	struct origin *origin;
+	struct origin *origin = find_origin(cookie);
+	int verdict;
 
+	/* Only a TCP socket without a connection comes here: an earlier attempt is over. */
+	if (origin)
+		leave(origin);
+	verdict = send(ctx, wanted, choice);
 	if (verdict == SENT) {
-		origin = take_origin(cookie);
-		/* Where there is no room the connection stands, and its telemetry is lost. */
+		if (!origin)
+			origin = free_origin(cookie);
 		if (origin) {
 			WRITE_ONCE(origin->phase, FILLING);
 			fill_origin(origin, wanted, choice);
+		} else if (wanted->proto == TCP) {
+			/* No room: the connection stands, its telemetry is lost, and as nobody
+			 * will see its end it does not count as inside. */
+			count_inside(choice->group, -1);
 		}
-	} else if (verdict == UNTOUCHED) {
-		origin = find_origin(cookie);
-		if (origin)
-			drop_origin(origin);
+	} else if (verdict == UNTOUCHED && origin) {
+		drop_origin(origin);
 	}
 	return verdict;
 }
@@ -240,9 +258,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ctx, struct origin *or
 		if (health->failures_in_a_row)
 			WRITE_ONCE(health->failures_in_a_row, 0);
 		on_rtt(ctx, health); /* the handshake's, which came too early for the callback */
-	} else if (new == BPF_TCP_CLOSE && origin->phase == ESTABLISHED) {
-		COUNT(count->closed, 1);
-	} else if (new == BPF_TCP_CLOSE) {
+	} else if (new == BPF_TCP_CLOSE && origin->phase != ESTABLISHED) {
 		COUNT(count->failed, 1);
 		COUNT(health->failures_in_a_row, 1);
 	}
@@ -252,9 +268,9 @@ SEC("sockops")
 int telemetry(struct bpf_sock_ops *ctx)
 {
 	struct backend_count *count;
-	struct backend *backend;
 	struct health *health;
 	struct origin *origin;
+	struct load *load;
 	__u32 op = ctx->op, index;
 
 	if (op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_STATE_CB &&
@@ -264,17 +280,19 @@ int telemetry(struct bpf_sock_ops *ctx)
 	if (!origin)
 		return 1;
 	index = origin->backend;
-	backend = bpf_map_lookup_elem(&backends, &index);
+	load = bpf_map_lookup_elem(&loads, &index);
 	count = bpf_map_lookup_elem(&backend_counts, &index);
 	health = bpf_map_lookup_elem(&healths, &index);
-	if (!backend || !count || !health)
+	if (!load || !count || !health)
 		return 1;
 	if (op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		origin->phase = BEGUN;
-		bpf_sock_ops_cb_flags_set(ctx, BPF_SOCK_OPS_STATE_CB_FLAG |
+		/* Beside what programs of others on this cgroup or above it have asked for. */
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
+						       BPF_SOCK_OPS_STATE_CB_FLAG |
 						       BPF_SOCK_OPS_RTT_CB_FLAG |
 						       BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	} else if (backend->generation != origin->generation) {
+	} else if (READ_ONCE(load->word) >> 32 != origin->generation) {
 		; /* its backend left the group while it lived: it counts for nobody */
 	} else if (op == BPF_SOCK_OPS_STATE_CB) {
 		on_state(ctx, origin, count, health);
@@ -288,55 +306,22 @@ int telemetry(struct bpf_sock_ops *ctx)
 	return 1;
 }
 
-/* What never began to connect, and UDP, ends here; TCP ends with its last state. */
+/* What never began to connect, and UDP, ends here. Other TCP is seen until its last state, but it is
+ * not inside any more: nobody waits for it. */
 SEC("cgroup/sock_release")
 int release(struct bpf_sock *sk)
 {
 	struct origin *origin = find_origin(bpf_get_socket_cookie(sk));
 
-	if (origin && origin->phase == CHOSEN)
-		drop_origin(origin);
+	if (origin) {
+		leave(origin);
+		if (origin->phase == CHOSEN)
+			drop_origin(origin);
+	}
 	return 1;
 }
 
-/*
- * A flip is one compare-and-swap of one word, and only a living agent may do it: whether it lives
- * is judged here and now, not when it began to think. A change of the backends (RESHAPE) is no
- * decision about traffic and is let through at any age; it cannot change the epoch.
- */
-SEC("syscall")
-int agent(struct order *order)
-{
-	__u64 now = bpf_ktime_get_ns(), age = heartbeat_age(now), current;
-	__u32 at = order->group, only = 0;
-	struct group *group;
-	__u64 *beat;
-
-	if (order->kind == BEAT) {
-		beat = bpf_map_lookup_elem(&heartbeat, &only);
-		if (beat)
-			WRITE_ONCE(*beat, now);
-		return DONE;
-	}
-	if (order->kind == LOOK) {
-		order->word = age;
-		return DONE;
-	}
-	group = bpf_map_lookup_elem(&groups, &at);
-	if (!group)
-		return LOST;
-	current = READ_ONCE(group->selector);
-	if (order->kind == FLIP && age >= settings.hold_after_ns)
-		return HELD;
-	if (order->kind == FLIP && order->word >> 16 <= current >> 16)
-		return OUTDATED;
-	if (order->kind == RESHAPE && order->word >> 16 != current >> 16)
-		return OUTDATED;
-	if (__sync_val_compare_and_swap(&group->selector, order->expected, order->word) !=
-	    order->expected)
-		return LOST;
-	return DONE;
-}
+#include "agent.h"
 
 /* No helper above is reserved for GPL programs, so this says what the file says. */
 char _license[] SEC("license") = "Apache-2.0";

@@ -12,6 +12,10 @@
 #define NOBODY 0xffffffff /* as an index: no backend */
 #define TOKEN 1000000000000ULL /* one admission, in the bucket's unit of 1e-12 */
 
+/* A slot: stamp << 32 | share << INDEX_BITS | backend. */
+#define INDEX_BITS 20
+#define SHARE_BITS 12
+
 /* How many there may be; the agent sets its own figures before it loads the object. */
 #define GROUPS_MAX 256
 #define BACKENDS_MAX 4096
@@ -41,10 +45,13 @@ struct table {
 	__u64 word;  /* the selector's word under which it is read */
 	__u32 total; /* slots in use; 0: nobody may be sent anything */
 	__u32 mode;
+	__u32 inside_max; /* connections in the group at once; 0: no bound */
+	__u32 zero;
 	struct budget budget;
 	struct budget decayed; /* what `hard` becomes when the agent is dead */
-	/* Stamp (bits 1 to 32 of the word) above, backend below. A reader that was put to sleep
-	 * while the table was written anew sees the wrong stamp and starts again. */
+	/* Stamp (bits 1 to 32 of the word) above, below it how many slots its backend has in all,
+	 * and the backend. A reader that was put to sleep while the table was written anew sees the
+	 * wrong stamp and starts again. */
 	__u64 slots[SLOTS_MAX];
 	/* Flow hash to backend, by highest random weight: when a backend leaves, only its own
 	 * buckets change. Written by the agent, because a loop over backends has no place here. */
@@ -64,7 +71,6 @@ struct group {
 struct backend {
 	struct tuple to;
 	__u32 group; /* one more than the index of the only group that may send here; 0: none */
-	__u32 generation; /* of this entry: sockets remember the one they were sent by */
 	char name[NAME_BYTES];
 };
 
@@ -87,7 +93,6 @@ struct backend_count {
 	__u64 admitted;
 	__u64 established;
 	__u64 failed;
-	__u64 closed;
 	__u64 retransmitted; /* segments */
 };
 
@@ -95,6 +100,18 @@ struct backend_count {
 struct health {
 	__u32 failures_in_a_row;
 	__u32 srtt_eighths_us; /* as the kernel keeps it; moving average, gain 1/8; 0: none yet */
+};
+
+/* TCP connections in a backend, from the choice to the end, and which backend that is: sockets
+ * remember the generation they were sent in, and those of an older one count no more. One word, so
+ * that both are compared and changed at once. Only programs write it. */
+struct load {
+	__u64 word; /* generation << 32 | open */
+};
+
+/* The sum of a group's loads, and for an instant more or less. Only programs write it. */
+struct inside {
+	__s64 open;
 };
 
 enum phase { EMPTY, FILLING, CHOSEN, BEGUN, ESTABLISHED };
@@ -110,6 +127,7 @@ struct origin {
 	__u32 backend;
 	__u32 generation;
 	__u32 phase;
+	__u32 inside; /* one more than the group it counts in; 0: in none (UDP, or over) */
 };
 
 /* An unconnected UDP socket may be sent to several backends, and only the first is in `origins`:
@@ -128,17 +146,23 @@ struct settings {
 	__u32 errno_hard;
 	__u32 has_retval; /* bpf_set_retval in these hooks: Linux 6.1 */
 	__u32 origins_mask; /* one less than the places in `origins`, a power of two */
+	/* A bounded group's backend may hold so many halves of its part of what is inside, or so
+	 * many, before it is passed over. */
+	__u32 part_halves;
+	__u32 held_least;
 };
 
 /* What the agent asks of the kernel, and the answers. */
-enum order_kind { BEAT, FLIP, RESHAPE, LOOK };
+enum order_kind { BEAT, FLIP, RESHAPE, LOOK, FORGET };
 enum order_answer { DONE, HELD, OUTDATED, LOST };
 
 struct order {
 	__u32 kind;
 	__u32 group;
 	__u64 expected; /* the selector as the agent knows it */
-	__u64 word;     /* FLIP, RESHAPE: its new word. LOOK: the heartbeat's age in ns comes back */
+	/* FLIP, RESHAPE: its new word. LOOK: the heartbeat's age in ns comes back. FORGET: the
+	 * backend whose connections count no more. */
+	__u64 word;
 };
 
 #endif
