@@ -45,7 +45,7 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 def _trade_off(figures: Figures, ran: set[str]) -> plt.Figure:
     """Left: throttling against slack at 60 %. Right: the service's p99 against its allocation."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4), gridspec_kw={"wspace": 0.3})
     if "mixed-60" in ran:
         for arm in figures.arms("mixed-60"):
             if arm != "no-limits":
@@ -55,6 +55,7 @@ def _trade_off(figures: Figures, ran: set[str]) -> plt.Figure:
         left.set(xlabel="slack, % of what is allocated", ylabel="throttled periods, %")
         left.set_title("60 % need: less of both is better")
         left.axhline(1, color=HELD, lw=0.8, ls=":")
+        left.margins(x=0.14)
     if "mixed-130" in ran:
         for arm in figures.arms("mixed-130"):
             x = min(figures.of("mixed-130", arm, "mean_limit_millicores", "web"), 500)
@@ -62,14 +63,20 @@ def _trade_off(figures: Figures, ran: set[str]) -> plt.Figure:
         right.set(xlabel="the service's mean limit, m (unlimited drawn at 500)", yscale="log")
         right.set_ylabel("the service's p99, ms")
         right.set_title("130 % need: lower and further left is better")
+        right.margins(x=0.14)
+        right.yaxis.set_major_formatter("{x:.0f}")
+        right.yaxis.set_minor_formatter("")
+        right.set_yticks([10, 20, 50, 100, 200])
     return figure
 
 
 def _mark(axes: Axes, arm: str, x: float, y: float) -> None:
     ours = arm not in NAMES
     axes.plot(x, y, "o", color=OURS_COLOUR if ours else PEER, ms=8 if ours else 6)
+    # Two that are nearly alike everywhere: their names go below and above.
+    below = arm in ("vpa-10min", "demand-capped", "static-2x", "market")
     axes.annotate(
-        NAMES.get(arm, arm), (x, y), xytext=(6, 4), textcoords="offset points",
+        NAMES.get(arm, arm), (x, y), xytext=(6, -11 if below else 5), textcoords="offset points",
         color=OURS_COLOUR if ours else "#444", fontsize=8,
     )  # fmt: skip
 

@@ -1,0 +1,43 @@
+"""What is published in `bench/results` is what was measured, and keeps what the docs say of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cpu.promises import judge as judge_cpu
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+def stored(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return found
+
+
+def test_the_cpu_verdicts_follow_from_the_runs() -> None:
+    """Judged again, they are the same, and all are kept under the agent's default policy."""
+    document = stored("cpu.json")
+    arms = tuple(dict.fromkeys(each["policy"] for each in document["promises"]))
+    verdicts = judge_cpu(document["runs"], arms)
+    assert [(v["promise"], v["policy"], v["passed"]) for v in verdicts] == [
+        (v["promise"], v["policy"], v["passed"]) for v in document["promises"]
+    ]
+    ours = [v for v in verdicts if v["policy"] == "nash"]
+    assert len(ours) >= 8
+    assert all(v["passed"] for v in ours), [v for v in ours if not v["passed"]]
+
+
+def test_a_sum_above_the_capacity_would_not_be_kept() -> None:
+    """The judge says no where a run says no."""
+    document = stored("cpu.json")
+    runs = [{**run, "over_capacity_s": 1.0} for run in document["runs"]]
+    broken = [v for v in judge_cpu(runs, ("nash",)) if not v["passed"]]
+    assert any("capacity" in v["promise"] for v in broken)
+
+
+@pytest.mark.parametrize("name", ["cpu.md", "cpu-tradeoff.png"])
+def test_the_tables_and_pictures_are_there(name: str) -> None:
+    """The README links them."""
+    assert (RESULTS / name).stat().st_size > 1_000
