@@ -55,7 +55,7 @@ class Process:
 
     def reload(self, description: str) -> None:
         """Let the master start a new worker; the old one finishes what it has."""
-        ask(self._files.master, "reload")
+        ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
         self._await(description)
 
     def stop(self) -> None:

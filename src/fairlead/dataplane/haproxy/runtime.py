@@ -1,4 +1,8 @@
-"""The runtime socket: a line of commands in, their answers out."""
+"""The runtime socket: a line of commands in, their answers out.
+
+HAProxy ends the answer to every command with an empty line. One that does not end so was cut off by
+its death, and must not be taken for a list without entries, or for "done".
+"""
 
 import socket
 from collections.abc import Sequence
@@ -12,8 +16,8 @@ _RETRY_MS = 1_000
 _LINE_BYTES_MAX = 8 * 1024
 
 
-def ask(path: Path, command: str) -> str:
-    """Send one line, return all that is answered."""
+def ask(path: Path, command: str, *, ends: bool = True) -> str:
+    """Send one line, return all that is answered; not `ends`: whoever answers may go meanwhile."""
     try:
         with connect(path) as connection:
             connection.sendall(command.encode() + b"\n")
@@ -25,7 +29,12 @@ def ask(path: Path, command: str) -> str:
         raise TemporaryFault(
             f"HAProxy does not answer at {path}: {error}", retry_after_ms=_RETRY_MS
         ) from error
-    return b"".join(parts).decode(errors="replace")
+    answer = b"".join(parts).decode(errors="replace")
+    if ends and answer != "\n" and not answer.endswith("\n\n"):
+        raise TemporaryFault(
+            f"HAProxy ended at {path} before its answer did", retry_after_ms=_RETRY_MS
+        )
+    return answer
 
 
 def tell(path: Path, commands: Sequence[str]) -> None:
@@ -34,9 +43,14 @@ def tell(path: Path, commands: Sequence[str]) -> None:
     length = 0
     for command in (*commands, None):
         if line and (command is None or length + len(command) > _LINE_BYTES_MAX):
-            answer = ask(path, "; ".join(line)).strip()
-            if answer:
-                raise PermanentFault(f"HAProxy refused: {answer.splitlines()[0]}")
+            answer = ask(path, "; ".join(line))
+            if said := answer.strip():
+                raise PermanentFault(f"HAProxy refused: {said.splitlines()[0]}")
+            if len(answer) < len(line):  # an empty line for each
+                raise TemporaryFault(
+                    f"HAProxy ended at {path} after {len(answer)} of {len(line)} commands",
+                    retry_after_ms=_RETRY_MS,
+                )
             line, length = [], 0
         if command is not None:
             line.append(command)

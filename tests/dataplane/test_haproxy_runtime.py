@@ -1,0 +1,100 @@
+"""The runtime socket of a HAProxy that dies while it answers: never a list without entries."""
+
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.haproxy.config import Files
+from fairlead.dataplane.haproxy.runtime import ask, tell
+from fairlead.ports.dataplane import Admission, Backend, Proto, RouteGroup, Table
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from tests.dataplane.proxy_worlds import HaproxyWorld
+from tests.dataplane.tables import opened
+
+GROUP = RouteGroup("web", "127.0.0.1", 80, Proto.TCP, (Backend("b1", "127.0.0.1", 81),))
+
+
+@contextmanager
+def dying(answer: bytes) -> Iterator[Path]:
+    """A socket at which everybody gets this much of an answer, and then nothing."""
+    with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
+        path = Files(Path(folder)).socket
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.bind(str(path))
+            server.listen()
+
+            def serve() -> None:
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        asked = b""
+                        while b"\n" not in asked:
+                            asked += connection.recv(1 << 16)
+                        if asked == b"enough\n":
+                            return
+                        connection.sendall(answer)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            try:
+                yield path
+            finally:
+                ask(path, "enough", ends=False)
+                thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"", b"# pxname,svna", b"# pxname,svname\nweb_a,b1\n"])
+def test_an_answer_that_was_cut_off_is_a_fault_that_may_pass(answer: bytes) -> None:
+    """Half a table is no table."""
+    with dying(answer) as path:
+        with pytest.raises(TemporaryFault, match="before its answer did"):
+            ask(path, "show stat")
+        assert ask(path, "reload", ends=False) == answer.decode()
+
+
+@pytest.mark.parametrize("answer", [b"", b"\n", b"\n\n"])
+def test_commands_that_nobody_carried_out_are_not_done(answer: bytes) -> None:
+    """Three commands, and an empty line for two of them at most."""
+    with dying(answer) as path, pytest.raises(TemporaryFault, match="HAProxy ended"):
+        tell(path, ["set a", "set b", "set c"])
+
+
+def test_a_refusal_is_told_in_its_own_words() -> None:
+    """The whole first line."""
+    words = r"HAProxy refused: No such server\.$"
+    with dying(b"\nNo such server.\n\n") as path, pytest.raises(PermanentFault, match=words):
+        tell(path, ["set a", "set b"])
+
+
+@pytest.mark.parametrize("answer", [b"", b"# pxname,svname\n"])
+def test_a_plane_whose_proxy_dies_while_it_is_read_can_be_read_again(answer: bytes) -> None:
+    """The agent's loop survives faults, and nothing else."""
+    with dying(answer) as path:
+        plane = HaproxyPlane(path.parent)
+        plane._groups = {"web": GROUP}
+        with pytest.raises(TemporaryFault):
+            plane.read()
+        with pytest.raises(TemporaryFault):
+            plane.apply(Table("web", 1, {"b1": 256}, Admission()))
+
+
+@pytest.mark.component("haproxy")
+def test_a_real_haproxy_ends_every_answer() -> None:
+    """Dumps, single values, several commands in a line, and both sockets."""
+    world = HaproxyWorld()
+    try:
+        opened(world)
+        files = Files(world.folder)
+        words = f"show map {files.words}"
+        for command in ("show info", "show stat -1 6 -1", words, f"{words}; show info"):
+            assert ask(files.socket, command).endswith("\n\n")
+        assert ask(files.master, "show proc").endswith("\n\n")
+        tell(files.socket, [f"set server web_{side}/b1 state ready" for side in "abf"] * 200)
+    finally:
+        world.close()
