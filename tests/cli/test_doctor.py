@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fairlead.cli.doctor import ebpf_plane
 from fairlead.cli.main import main
+from fairlead.dataplane import ebpf
 from fairlead.node import checks_base
+from fairlead.node.checkup import Machine, Status
 from fairlead.node.host import read_cgroup_host
 from fairlead.ports.faults import PermanentFault
 
@@ -134,6 +137,20 @@ def test_a_missing_program_comes_with_its_cure() -> None:
     clang = next(each for each in document["checks"] if each["name"] == "clang")
     assert clang["status"] == "missing"
     assert "clang" in clang["cure"]
+
+
+def test_what_the_ebpf_plane_lacks_is_its_own_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, as the plane would say it when it is opened; and nothing when it can be."""
+    document = json.loads(doctor("-o", "json").stdout)
+    told = next(each for each in document["checks"] if each["name"] == "eBPF plane")
+    assert (told["status"] == "ok") == (not ebpf.missing())
+    assert all(each in told["found"] for each in ebpf.missing())
+    monkeypatch.setattr(ebpf, "missing", lambda: ["no clang (get it)", "no cgroup2 (mount it)"])
+    finding = ebpf_plane(Machine())
+    assert finding.status is Status.MISSING
+    assert finding.found == "no clang (get it); no cgroup2 (mount it)"
+    monkeypatch.setattr(ebpf, "missing", list)
+    assert ebpf_plane(Machine()).status is Status.OK
 
 
 def test_bad_usage_exits_with_2() -> None:

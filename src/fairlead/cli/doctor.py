@@ -14,7 +14,16 @@ from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.show import to_yaml
 from fairlead.core.canonical import canonical
 from fairlead.node.checks import ALL_CHECKS
-from fairlead.node.checkup import Machine, Result, Status, base_works, examine
+from fairlead.node.checkup import (
+    Check,
+    Finding,
+    Governor,
+    Machine,
+    Result,
+    Status,
+    base_works,
+    examine,
+)
 
 HELP = """Say what this machine can and cannot do, and how to put it right.
 
@@ -30,7 +39,27 @@ when any check is not ok.
   fairlead doctor -o json | jq -r '.checks[] | select(.status != "ok") | .cure'
 """
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
-_NAME_COLUMNS = max(len(check.name) for check in ALL_CHECKS)
+
+
+def ebpf_plane(_: Machine) -> Finding:
+    """The plane's own word on whether it can be opened here: a second list would go stale."""
+    from fairlead.dataplane.ebpf import missing, object_file
+
+    lacking = missing()
+    if lacking:
+        return Finding(
+            Status.MISSING, "; ".join(lacking),
+            "do what stands in brackets, then run `fairlead doctor` again",
+        )  # fmt: skip
+    return Finding(Status.OK, f"can be opened, compiled in {object_file()}")
+
+
+CHECKS = (
+    *ALL_CHECKS,
+    Check(Governor.TRAFFIC, "eBPF plane", "what `fairlead traffic run` with plane ebpf still needs",
+          ebpf_plane),
+)  # fmt: skip
+_NAME_COLUMNS = max(len(check.name) for check in CHECKS)
 
 
 @click.command("doctor", help=HELP)
@@ -42,7 +71,7 @@ _NAME_COLUMNS = max(len(check.name) for check in ALL_CHECKS)
 @click.pass_context
 def command(ctx: click.Context, *, output: str, strict: bool) -> None:
     """Examine, print, turn the result into an exit code."""
-    results = examine(Machine(), ALL_CHECKS)
+    results = examine(Machine(), CHECKS)
     if output != "table":
         _print_document(results, output)
     elif sys.stdout.isatty():

@@ -1,4 +1,8 @@
-"""Checks of what the traffic governor's data planes need: eBPF, HAProxy, Envoy."""
+"""Checks of what the traffic governor's data planes need: eBPF, HAProxy, Envoy.
+
+These say what is there, piece by piece. Whether the eBPF plane can be opened is its own word, which
+`fairlead doctor` adds.
+"""
 
 import ctypes
 import os
@@ -12,7 +16,7 @@ from fairlead.node.mounts import visible
 
 KERNEL_MIN = (5, 15)  # what our programs use of the cgroup hooks
 KERNEL_ERRNO = (6, 1)  # bpf_set_retval in the connect hooks
-_LIBRARIES = ("libbpf.so.1", "libbpf.so.0")
+_LIBRARY = "libbpf.so.1"  # the plane speaks to no other: 1.x says errors in one way
 _HEADER = "/usr/include/bpf/bpf_helpers.h"
 _BPF_MAP_TYPE_ARRAY = 2
 
@@ -33,14 +37,6 @@ def kernel(machine: Machine) -> Finding:
             "boot Linux 6.1 or later for the right error number",
         )
     return Finding(Status.OK, f"Linux {release}")
-
-
-def btf(machine: Machine) -> Finding:
-    """Type information, so that one compiled program fits several kernels."""
-    path = machine.path("/sys/kernel/btf/vmlinux")
-    if path.is_file():
-        return Finding(Status.OK, f"{path} ({path.stat().st_size / 2**20:.1f} MiB)")
-    return Finding(Status.MISSING, f"no {path}", "boot a kernel with CONFIG_DEBUG_INFO_BTF")
 
 
 def bpffs(machine: Machine) -> Finding:
@@ -69,7 +65,7 @@ def libbpf(machine: Machine) -> Finding:
     if library is None:
         return Finding(
             Status.MISSING,
-            " and ".join(_LIBRARIES) + " cannot be loaded",
+            f"{_LIBRARY} cannot be loaded",
             machine.install("libbpf1 libbpf-dev", elsewhere="libbpf libbpf-devel"),
         )
     if not machine.path(_HEADER).is_file():
@@ -82,12 +78,10 @@ def libbpf(machine: Machine) -> Finding:
 
 
 def _load_libbpf() -> ctypes.CDLL | None:
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name, use_errno=True)
-        except OSError:
-            continue
-    return None
+    try:
+        return ctypes.CDLL(_LIBRARY, use_errno=True)
+    except OSError:
+        return None
 
 
 def permission(machine: Machine) -> Finding:
@@ -114,7 +108,7 @@ def permission(machine: Machine) -> Finding:
 
 def _refused_map() -> str:
     """Why the kernel does not let us make a map; empty when it does, or cannot be asked."""
-    create = getattr(_load_libbpf(), "bpf_map_create", None)  # since libbpf 0.7
+    create = getattr(_load_libbpf(), "bpf_map_create", None)
     if create is None:
         return ""
     name = b"fairlead_probe"
@@ -128,7 +122,6 @@ def _refused_map() -> str:
 _TRAFFIC = Governor.TRAFFIC
 CHECKS = (
     Check(_TRAFFIC, "kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
-    Check(_TRAFFIC, "BTF", "the eBPF program is fitted to the kernel by it", btf),
     Check(_TRAFFIC, "bpffs", "pinned links keep steering when the agent dies", bpffs),
     Check(_TRAFFIC, "cgroup2", "the eBPF program attaches to it", attach_point),
     Check(_TRAFFIC, "bpf permission", "loading and attaching eBPF", permission),
