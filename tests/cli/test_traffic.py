@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_status_and_explain(place: Path) -> None:
     assert "web: normal, laminar. The door is open." in words
     assert "signals of the memory plane" in words
     assert "a: 128 of 256 slots" in traffic("explain", "web", "a", cwd=place).stdout
+
+
+def test_a_clock_that_was_set_makes_no_agent_late(place: Path, tmp_path: Path) -> None:
+    """An agent carries the time of its start on: what it wrote is as old as the file is."""
+    shutil.copytree(place / "state", tmp_path / "state")
+    file = tmp_path / "state" / "status.json"
+    for hours in (-5, 5):
+        document = json.loads(file.read_text())
+        document["time_ms"] += hours * 3_600_000
+        file.write_text(json.dumps(document))
+        status = json.loads(traffic("status", "-o", "json", cwd=tmp_path).stdout)
+        assert 0 <= status["age_ms"] < 3_600_000
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    status = json.loads(traffic("status", "-o", "json", cwd=tmp_path).stdout)
+    assert status["stale"] is True
 
 
 @pytest.mark.parametrize(
@@ -245,7 +261,7 @@ def test_every_reason_mode_and_cause_has_its_words() -> None:
                 "group": "web", "mode": mode.value, "regime": "crisis", "rate_per_s": 1.5,
                 "burst": 2.0, "reasons": [reason.value], "conductance": 0.1, "skew": 0.3,
                 "ttf_s": 12.0, "retry_index": 0.7, "stall": True, "scale_hint": True,
-                "fault": "not applied: busy", "sequence": 7, "backends": [],
+                "fault": "not applied: busy", "sequence": 7, "backends": [], "inside_max": 60,
             }  # fmt: skip
             lines = explain_group(group, {"plane": "ebpf", "sources": {"queue": "scraped"}})
             assert all(lines)

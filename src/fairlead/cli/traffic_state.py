@@ -47,7 +47,7 @@ def read_status(directory: "StateDirectory") -> dict[str, Any]:
     if status is None:
         raise click.UsageError(f"no agent has run on {directory.path} (see `fairlead traffic run`)")
     status["running"] = directory.running()
-    status["age_ms"] = int(time.time() * 1000) - int(status["time_ms"])
+    status["age_ms"] = directory.age_ms(STATUS)
     status["stale"] = status["age_ms"] > max(STALE_MS, 3 * status["tick_ms"])
     return status
 

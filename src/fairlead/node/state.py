@@ -8,6 +8,7 @@ microsecond, because `restore` promises to put back exactly what was found.
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ class StateDirectory:
         if not isinstance(value, dict):
             raise PermanentFault(f"{self.path / name}: is damaged (not an object)")
         return value
+
+    def age_ms(self, name: str) -> int:
+        """How long ago a file was put in place. By its own time: an agent carries the time of its
+        start on, and somebody may have set the machine's clock since."""
+        try:
+            return max(0, int((time.time() - (self.path / name).stat().st_mtime) * 1000))
+        except OSError as error:
+            raise PermanentFault(f"{self.path / name}: {error.strerror}") from error
 
     def replace(self, name: str, value: dict[str, Any], *, durable: bool = True) -> None:
         """Put a new version in place, whole. `durable` waits for the disk."""
