@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench.cpu.promises import judge as judge_cpu
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
