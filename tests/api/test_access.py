@@ -83,6 +83,26 @@ def test_a_revoked_or_wrong_token_opens_nothing(server: Running) -> None:
     assert server.send("GET", "/v1/budgets", tcp=True, headers=basic).status == 401
 
 
+def test_a_token_gives_no_rights_that_outlive_it(server: Running) -> None:
+    """Whoever got hold of one makes no other and binds nobody, admin or not, over the socket too;
+    so revoking it is enough."""
+    for token in (server.token("ada", "team-a"), server.token("chief", admin=True)):
+        tokens, users = server.ok("GET", "/v1/tokens"), server.ok("GET", "/v1/users")
+        for tcp in (True, False):
+            for method, path, body in (
+                ("POST", "/v1/tokens", {}), ("POST", "/v1/tokens", {"user": "ada"}),
+                ("POST", "/v1/tokens?dry_run=true", {}),
+                ("PUT", "/v1/users/mallory", {"owners": ["team-a"], "admin": True}),
+            ):  # fmt: skip
+                reply = server.send(method, path, body, tcp=tcp, token=token)
+                assert (reply.status, reply.code) == (403, "Forbidden"), (path, tcp)
+        assert server.ok("GET", "/v1/tokens") == tokens
+        assert server.ok("GET", "/v1/users") == users
+    chief = next(row for row in server.ok("GET", "/v1/tokens") if row["user"] == "chief")
+    assert server.ok("DELETE", f"/v1/tokens/{chief['id']}", tcp=True, token=token)["revoked"]
+    server.ok("DELETE", "/v1/users/chief")
+
+
 def test_a_user_that_is_unbound_acts_for_nobody(server: Running) -> None:
     """A binding is asked at every request, not when the token was made."""
     eve = server.token("eve", "team-b")

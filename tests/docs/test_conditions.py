@@ -98,4 +98,5 @@ def test_the_metrics_of_the_contract_are_there() -> None:
         "budget_gpu_hours_remaining", "budget_gpu_hours_total", "budget_lent_gpus",
         "budget_lending_denied_total", "cover_plans_total", "resolver_invocations_total",
         "resolver_spares_dropped_total", "resolver_shrinks_total", "resolver_lottery_draws_total",
+        "ledger_clock_behind_seconds",
     }  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.executor import LocalExecutor
 from fairlead.ports.executor import Exit, Job
+from fairlead.ports.faults import PermanentFault
 from tests.executor.worlds import USER, shell, until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -171,6 +172,40 @@ def test_pruned_jobs_are_forgotten(shared: Path) -> None:
     assert executor.log_parts("lab/a") != []
     assert executor.prune(ended.time_ms + 1) == 1
     assert executor.log_parts("lab/a") == []
+    assert [*(shared / "executor").glob("runs/*")] == [], "nothing points to what is gone"
+
+
+def test_what_runs_or_may_run_again_is_never_pruned(shared: Path) -> None:
+    """However old: a job that runs, one not acknowledged, and the last words of a waiting run."""
+    executor = LocalExecutor(shared / "executor")
+    executor.start(shell("p1", "echo before", run="lab/waits"))
+    executor.start(shell("p2", "exit 0", run="lab/unheard"))
+    executor.start(shell("p3", "while :; do sleep 0.05; done", run="lab/runs"))
+    until(lambda: len(executor.poll()) == 2, "two ended")
+    executor.acknowledge([each for each in executor.poll() if each.job == "p1"])
+    assert executor.prune(2**60, living={"lab/waits"}) == 0
+    assert [part.read_text() for part in executor.log_parts("lab/waits")] == ["before\n"]
+    assert executor.running() == {"p3"}
+    assert [each.job for each in executor.poll()] == ["p2"]
+    executor.stop("lab/runs", 0)
+    until(lambda: not executor.running(), "the last one ended")
+    executor.acknowledge(executor.poll())
+    assert executor.prune(2**60) == 3
+
+
+def test_a_damaged_or_half_removed_job_keeps_no_other(shared: Path) -> None:
+    """A removal that a crash cut short is finished; a damaged file is told, and the rest goes."""
+    executor = LocalExecutor(shared / "executor")
+    for name in ("p1", "p2", "p3"):
+        executor.start(shell(name, "exit 0"))
+    until(lambda: len(executor.poll()) == 3, "all ended")
+    executor.acknowledge(executor.poll())
+    damaged, half, _ = sorted((shared / "executor" / "done").iterdir())
+    (damaged / "exit.json").write_text("{")
+    (half / "job.json").unlink()
+    with pytest.raises(PermanentFault, match="damaged"):
+        executor.prune(2**60)
+    assert [*(shared / "executor" / "done").iterdir()] == [damaged]
 
 
 def test_a_job_is_told_its_width_by_file_and_signal(shared: Path) -> None:

@@ -11,12 +11,15 @@ from fairlead.engine.gpu import ControlPlane
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PAYER = ["budget", "envelope"]
 _GAUGES = {
-    "budget_concurrency_used": "GPUs in use that the envelope pays for",
-    "budget_concurrency_remaining": "GPUs that the envelope could still pay for",
-    "budget_gpu_hours_used": "GPU-hours used in the current period",
-    "budget_gpu_hours_remaining": "GPU-hours left in the current period, holds taken off",
-    "budget_lent_gpus": "GPUs in use by borrowers",
-}
+    "budget_concurrency_used": ("GPUs in use that the envelope pays for", _PAYER),
+    "budget_concurrency_remaining": ("GPUs that the envelope could still pay for", _PAYER),
+    "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
+    "budget_gpu_hours_remaining": (
+        "GPU-hours left in the current period, holds taken off", _PAYER,
+    ),
+    "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
+    "ledger_clock_behind_seconds": ("the clock behind the last entry: no time passes", []),
+}  # fmt: skip
 _COUNTERS = {
     "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
     "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
@@ -37,10 +40,10 @@ class ControlPlaneCollector:
     def collect(self) -> Iterator[Metric]:
         """All families, those without a sample too: a dashboard shows them from the start."""
         found = self._plane.metrics()
-        for name, text in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=_PAYER)
+        for name, (text, keys) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=keys)
             for labels, value in found.get(name, ()):
-                gauge.add_metric([labels[key] for key in _PAYER], value)
+                gauge.add_metric([labels[key] for key in keys], value)
             yield gauge
         for name, (text, keys) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=keys)

@@ -59,6 +59,10 @@ class Service:
     log_parts: Callable[[str, str], list[Path]]
     """Where a run's output is kept, oldest part first; of jobs whose ids begin like this."""
     now_ms: Callable[[], int]
+    prune: Callable[[], object] | None = None
+    """Forgets output that was kept long enough; None: all of it is kept."""
+    fault: str = ""
+    """What the last turn failed at; empty after one that did not."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set it, and the loop takes a turn at once."""
     bell: Bell = field(default_factory=Bell)

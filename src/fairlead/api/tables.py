@@ -9,7 +9,7 @@ from starlette.responses import Response
 from fairlead import __version__
 from fairlead.api.access import User
 from fairlead.api.chargeback import period_of, usage_rows
-from fairlead.api.endpoint import ANONYMOUS, Call, Endpoint
+from fairlead.api.endpoint import ANONYMOUS, Call, Endpoint, problem
 from fairlead.api.idle import idle_rows
 from fairlead.api.metrics import CONTENT_TYPE, render
 from fairlead.api.queries import (
@@ -110,9 +110,11 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def health(service: Service, call: Call) -> dict[str, Any]:
-    """Alive."""
-    plane = service.plane
+def health(service: Service, call: Call) -> Any:
+    """Alive, and whether what is asked of it can be recorded; 503 when not."""
+    plane, failure = service.plane, service.ledger.failure() or service.fault
+    if failure:
+        return problem(503, "Degraded", f"nothing can be recorded just now: {failure}")
     return {
         "ok": True, "version": __version__, "size": plane.seq, "resolver": plane.config.resolver,
         "faults": dict(plane.faults),
@@ -121,8 +123,15 @@ def health(service: Service, call: Call) -> dict[str, Any]:
 
 def bind_user(service: Service, call: Call) -> dict[str, Any]:
     """For which owners a user acts."""
+    _refuse_token(call)
     user = User(call.path["name"], call.body.owners, call.body.admin)
     return service.access.bind(user, author=call.author.user, dry_run=call.query.dry_run)
+
+
+def _refuse_token(call: Call) -> None:
+    """Revoking a token that leaked must end what leaked: it gives nobody rights that outlive it."""
+    if "authorization" in call.request.headers:
+        raise Forbidden("a token gives no rights: ask on this machine's socket, without one")
 
 
 def unbind_user(service: Service, call: Call) -> dict[str, Any]:
@@ -137,7 +146,8 @@ def list_tokens(service: Service, call: Call) -> list[dict[str, Any]]:
 
 
 def create_token(service: Service, call: Call) -> dict[str, Any]:
-    """A token for oneself; an admin makes them for anybody."""
+    """A token for oneself, asked for on this machine; an admin makes them for anybody."""
+    _refuse_token(call)
     user = call.body.user or call.author.user
     if user != call.author.user and not call.author.admin:
         raise Forbidden(f"{call.author.user} may not make tokens for {user!r}")
@@ -192,6 +202,6 @@ ENDPOINTS = (
              "user"),
     Endpoint("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke_token, TokenRow, DryRunQuery,
              needs="user", errors=(409,)),
-    Endpoint("GET", "/healthz", "Alive", health, Health),
+    Endpoint("GET", "/healthz", "Alive, and able to record", health, Health),
     Endpoint("GET", "/metrics", "Metrics for Prometheus", _metrics, str, media="text/plain"),
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The threads beside the server: turns of the control plane, and news of the ledger for watchers.
+"""The threads beside the server: turns of the control plane, news for watchers, old output pruned.
 
-Both end when asked. A temporary fault is waited out; a broken invariant stops the process, and the
+All end when asked. A temporary fault is waited out; a broken invariant stops the process, and the
 executor's shims keep the runs as they are.
 """
 
@@ -13,7 +13,7 @@ import structlog
 from fairlead.api.service import Service
 from fairlead.ports.faults import Fault
 
-TURN_S = 1.0
+TURN_S, PRUNE_S = 1.0, 3600.0
 _READ = 500
 _RESOLVER = ("gpu.resolve.commit", "gpu.resolve.draw", "gpu.resolve.void", "run.cut")
 _BREACHES = ("Exhausted", "Overcommitted")
@@ -27,10 +27,13 @@ class Turns:
         self._service, self._on_bug = service, on_bug
         self._stop = threading.Event()
         self._logged = service.plane.seq
-        self._fault = ""
+        self._clock_told = False
+        works = [("turns", self._turn, TURN_S), ("news", self._news, TURN_S)]
+        if service.prune is not None:
+            works.append(("prune", self._prune, PRUNE_S))
         self._threads = [
-            threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
-            for name, work in (("turns", self._turn), ("news", self._news))
+            threading.Thread(target=self._guard, args=(work, pause_s), name=name, daemon=True)
+            for name, work, pause_s in works
         ]
 
     def start(self) -> None:
@@ -45,24 +48,44 @@ class Turns:
         for each in self._threads:
             each.join(timeout=10)
 
-    def _guard(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[[], None], pause_s: float) -> None:
+        said = ""
         while not self._stop.is_set():
             try:
                 work()
-                self._fault = ""
+                said = ""
             except Fault as fault:
-                if str(fault) != self._fault:
+                if str(fault) != said:
                     _log.warning("fault", fault=str(fault))
-                self._fault = str(fault)
-                self._stop.wait(TURN_S)
+                said = str(fault)
+                self._stop.wait(pause_s)
             except BaseException as error:  # noqa: BLE001 - a bug: nothing goes on after it
                 self._on_bug(error)
                 return
 
     def _turn(self) -> None:
-        self._service.wake.clear()
-        self._service.plane.reconcile()
-        self._service.wake.wait(TURN_S)
+        service = self._service
+        service.wake.clear()
+        try:
+            service.plane.reconcile()
+        except Fault as fault:
+            service.fault = str(fault)
+            raise
+        service.fault = ""
+        self._tell_clock(service.plane.faults.get("*clock"))
+        service.wake.wait(TURN_S)
+
+    def _tell_clock(self, fault: str | None) -> None:
+        """Once for as long as it lasts."""
+        if fault is not None and not self._clock_told:
+            behind_s = self._service.plane.clock_behind_ms // 1000
+            _log.warning("clock behind", behind_s=behind_s, fault=fault)
+        self._clock_told = fault is not None
+
+    def _prune(self) -> None:
+        if self._service.prune is not None:
+            self._service.prune()
+        self._stop.wait(PRUNE_S)
 
     def _news(self) -> None:
         seq = self._service.plane.wait(self._service.bell.seq, TURN_S)

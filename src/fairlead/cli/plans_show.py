@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from fairlead.cli.show import rows_of
+from fairlead.schema.place import no_room
 
 _LINE = ("budget", "envelope", "owner", "gpus", "tier", "borrowed")
 # What each kind of remedy asks for, in words that point at the manifest.
@@ -35,8 +36,8 @@ def print_plan(found: dict[str, Any], indent: str = "") -> None:
         slots = [slot for group in found["placement"]["groups"] for slot in group["active"]]
         click.echo(f"{indent}starts now on {', '.join(slots)}")
     else:
-        missing = found["placement"]["shortfall_gpus"]
-        click.echo(f"{indent}funded, but {missing} GPUs find no place now: it would wait")
+        why = no_room(found["placement"]["shortfall_gpus"], found["gpus"])
+        click.echo(f"{indent}funded, but {why}: it would wait")
     for warning in found.get("warnings", ()):
         click.echo(f"{indent}mind: {warning}")
 

@@ -1,11 +1,12 @@
 """`fairlead reserve`: a run that is to start at its time, if need be by others giving way."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, server_option
+from fairlead.cli.client import Answer, Client, server_option
 from fairlead.cli.giving_way import forecast_of, print_outlook
 from fairlead.cli.manifests import dry_run_option, explained, read_manifests, what
 from fairlead.cli.names import complete_names, get_object
@@ -89,6 +90,10 @@ def reserve(
         print_outlook(found, "  ", reserved=True)
     elif why:
         click.echo(f"  {why}")
-    mode = client.get("/healthz")["resolver"]
-    if found is not None and found["deficitGPUs"] and mode != "enforce":
-        note(f"the resolver is {mode}: the reservation would be Blocked, and nobody would give way")
+    if found is None or not found["deficitGPUs"]:
+        return
+    with suppress(Answer):  # a server that cannot record just now; the reservation is recorded
+        mode = client.get("/healthz")["resolver"]
+        if mode != "enforce":
+            why = "the reservation would be Blocked, and nobody would give way"
+            note(f"the resolver is {mode}: {why}")

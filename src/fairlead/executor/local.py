@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGTERM
@@ -158,16 +158,35 @@ class LocalExecutor:
                 return folder
         return None
 
-    def prune(self, ended_before_ms: int) -> int:
-        """Forget acknowledged jobs that ended before this; how many. Their ids are free again."""
+    def prune(self, ended_before_ms: int, *, living: Collection[str] = ()) -> int:
+        """Forget acknowledged jobs that ended before this; how many. Their ids are free again.
+
+        `living`: runs that may start again. What they wrote stays, however long ago.
+        """
+        with _disk("forget old jobs"):
+            paths = sorted(self._done.iterdir())
         count = 0
-        with self._mutex, _disk("forget old jobs"):
-            for path in self._done.iterdir():
-                folder = JobFolder(path)
-                if folder.exit is not None and folder.exit.time_ms < ended_before_ms:
-                    folder.remove()
-                    count += 1
+        failed: PermanentFault | None = None
+        for path in paths:  # one at a time: nobody waits for all of them
+            try:
+                with self._mutex, _disk(f"forget {path.name}"):
+                    count += self._forget(JobFolder(path), ended_before_ms, living)
+            except PermanentFault as fault:  # a damaged one does not keep the others
+                failed = fault
+        if failed is not None:
+            raise failed
         return count
+
+    def _forget(self, folder: JobFolder, ended_before_ms: int, living: Collection[str]) -> bool:
+        # Only what has ended is put away: what lacks its end is the rest of a broken removal.
+        if folder.job is not None and folder.exit is not None:
+            if folder.exit.time_ms >= ended_before_ms or folder.run in living:
+                return False
+            newest = self._runs / key(folder.run)
+            if durable.read(str(newest)) == {"folder": folder.path.name}:
+                newest.unlink()
+        folder.remove()
+        return True
 
     def _of(self, run: str) -> list[JobFolder]:
         return [each for each in self._open.values() if each.run == run and each.exit is None]

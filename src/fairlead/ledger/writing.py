@@ -12,6 +12,7 @@ from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import Reading, entry_of
 from fairlead.ledger.statements import archived, restored, rotated
 from fairlead.ledger.store import Found, Store
+from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry, HeadMoved
 
 CHECKPOINT_EVERY = 10_000
@@ -28,6 +29,7 @@ class Writing(Reading, ABC):
     def __init__(self, store: Store, signers: Signers) -> None:
         super().__init__(store)
         self._signers = signers
+        self._failure: str | None = None
 
     @abstractmethod
     def _record(
@@ -39,9 +41,21 @@ class Writing(Reading, ABC):
         """Record all drafts or none; durable when it returns one entry for each."""
         require(len(drafts) > 0, "there is something to append")
         prepared = [prepare(draft) for draft in drafts]
-        recorded = self._record(prepared, time_ms=drafts[-1].time_ms, expected_size=expected_size)
+        time_ms = drafts[-1].time_ms
+        try:
+            recorded = self._record(prepared, time_ms=time_ms, expected_size=expected_size)
+        except HeadMoved:
+            raise  # others are recorded: it says nothing of whether this could be
+        except Fault as fault:
+            self._failure = str(fault)
+            raise
+        self._failure = None
         # Read back from the bytes: what a projection sees now is what it will see at a replay.
         return [entry_of(each) for each in recorded]
+
+    def failure(self) -> str | None:
+        """Why the last `append` could not be recorded; None after one that was."""
+        return self._failure
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         """Go on with a new key, introduced by an entry that the old key signed."""

@@ -169,6 +169,9 @@ class Ledger(LedgerReader, Protocol):
         With `expected_size`, only if that is the ledger's size: else `HeadMoved`.
         """
 
+    def failure(self) -> str | None:
+        """Why the last `append` could not be recorded; None after one that was."""
+
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once; returns its SHA-256 in hex."""
 

@@ -95,6 +95,13 @@ def from_placement(placement: Placement) -> dict[str, Any]:
     }
 
 
+def no_room(missing_gpus: int, gpus: int) -> str:
+    """What finds no place, of how much; spares included."""
+    if missing_gpus == gpus:
+        return f"there are no free devices for its {gpus} GPUs together"
+    return f"there are no free devices for the groups that hold {missing_gpus} of its {gpus} GPUs"
+
+
 def slot_text(slot: tuple[str, int]) -> str:
     """`node#ordinal`."""
     return f"{slot[0]}#{slot[1]}"

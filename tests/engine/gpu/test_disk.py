@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.engine.gpu import Config
 from fairlead.ledger import MemoryKeys, SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, node, run, state_of
@@ -28,6 +29,19 @@ def fill(world: World, first: int) -> list[str]:
         for i in range(10_000):
             world.plane.act("Run", "busy", ("pause", "resume")[i % 2], author=ADMIN)
     return done
+
+
+def fill_quietly(world: World) -> None:
+    """Until a turn that has nothing else to do cannot record the shortest of entries."""
+    for _ in range(10_000):
+        verb = "resume" if world.plane._projection.runs["busy"].paused else "pause"
+        with contextlib.suppress(TemporaryFault):
+            world.plane.act("Run", "busy", verb, author=ADMIN)
+        try:
+            world.turn()
+        except TemporaryFault:
+            return
+    raise AssertionError("a disk without an end")
 
 
 def test_a_full_disk_is_survived(tmp_path: Path) -> None:
@@ -65,4 +79,42 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     assert world.executor.calls[-1][:2] == ("stop", "busy")
     assert {each["metadata"]["name"] for each in world.plane.list("Run")} == set(acknowledged)
     assert ledger.verify().ok
+    ledger.close()
+
+
+def test_that_nothing_can_be_recorded_is_known_until_something_is(tmp_path: Path) -> None:
+    """Nobody writes, nothing happens: a turn finds out by itself, and says so once."""
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    world = World(ledger)
+    world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
+    world.turn()
+    world.turn()
+    assert ledger.failure() is None
+    room(ledger, 2)
+    fill_quietly(world)
+    assert "full" in (ledger.failure() or "")
+    size = ledger.head().head.size
+    for _ in range(2):
+        with pytest.raises(TemporaryFault, match="full"):
+            world.turn()
+    assert ledger.head().head.size == size
+    room(ledger, 100_000)
+    world.turn()
+    assert ledger.failure() is None
+    world.turn()
+    assert [entry.kind for entry in ledger.entries(size)] == ["control.recovered"]
+    ledger.close()
+
+
+def test_no_room_for_a_checkpoint_keeps_nobody_from_looking(tmp_path: Path) -> None:
+    """It only makes the next start quicker; reads go on without it."""
+    ledger = SqliteLedger.open(tmp_path / "ledger.db", MemoryKeys(), time_ms=START)
+    world = World(ledger, config=Config(checkpoint_every=5))
+    world.apply(budget("a"), node(), run("busy", gpus=2, command=["train"]))
+    world.turn()
+    room(ledger, 4)
+    names = fill(world, 0)
+    other = World(ledger, config=Config(checkpoint_every=1))
+    assert len(other.plane.list("Run")) == len(names) + 1
+    assert len(world.plane.list("Run")) == len(names) + 1
     ledger.close()

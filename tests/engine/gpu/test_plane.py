@@ -185,9 +185,19 @@ def test_a_funded_run_waits_for_devices_and_says_so_once(world: World) -> None:
     assert len(world.log) == size
     status = world.status("Run", "r")
     assert (status["reason"], status["refusal"]) == ("NoDevices", None)
+    assert status["message"] == "funded, but there are no free devices for its 4 GPUs together"
     world.apply(node("n2"))
     world.turn()
     assert world.status("Run", "r")["phase"] == "Running"
+
+
+def test_groups_without_a_place_are_told_apart_from_the_others(world: World) -> None:
+    """Of three groups of two, one fits: the other two are what waits for devices."""
+    world.apply(budget("a"), node(devices=3), run("r", gpus=6, groupGPUs=2))
+    world.turn()
+    assert world.status("Run", "r")["message"] == (
+        "funded, but there are no free devices for the groups that hold 4 of its 6 GPUs"
+    )
 
 
 def test_a_refusal_is_over_when_only_devices_are_missing(world: World) -> None:
@@ -234,16 +244,6 @@ def test_a_width_that_no_devices_are_free_for_is_not_tried(
     assert tried == [100_000, 5]
 
 
-def test_a_variable_that_the_lease_decides_is_refused(world: World) -> None:
-    """At once and by name, not when it starts."""
-    for name in ("CUDA_VISIBLE_DEVICES", "FAIRLEAD_JOB"):
-        with pytest.raises(BadInput, match=f"spec.env.{name}: is set by Fairlead"):
-            world.apply(run("r", env={name: "0"}))
-
-
-def test_spares_are_paid_like_the_rest(world: World) -> None:
-    """Two groups of two with a spare each: six GPUs paid, four wide."""
-    world.apply(budget("a"), node("n1", 4), node("n2", 4))
 def test_runs_of_one_shape_are_tried_once_until_a_device_changes_hands(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +267,16 @@ def test_runs_of_one_shape_are_tried_once_until_a_device_changes_hands(
     assert world.status("Run", "r01")["phase"] == "Pending"
 
 
+def test_a_variable_that_the_lease_decides_is_refused(world: World) -> None:
+    """At once and by name, not when it starts."""
+    for name in ("CUDA_VISIBLE_DEVICES", "FAIRLEAD_JOB"):
+        with pytest.raises(BadInput, match=f"spec.env.{name}: is set by Fairlead"):
+            world.apply(run("r", env={name: "0"}))
+
+
+def test_spares_are_paid_like_the_rest(world: World) -> None:
+    """Two groups of two with a spare each: six GPUs paid, four wide."""
+    world.apply(budget("a"), node("n1", 4), node("n2", 4))
     world.apply(run("r", gpus=4, groupGPUs=2, sparesPerGroup=1))
     world.turn()
     status = world.status("Run", "r")

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from fairlead.engine.gpu import Config, NotFound
+from fairlead.ports.executor import Exit
+from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run
 
 
@@ -121,18 +123,69 @@ def test_a_late_word_of_an_end_takes_nothing_off_the_counter() -> None:
     world = World()
     world.apply(budget("a"), node(), run("r", gpus=4, command=["train"]))
     world.turn()
-    world.now_ms += HOUR
-    (scraped,) = [value for _, value in world.plane.metrics()["budget_gpu_hours_total"]]
+    world.turn(1)
+    scraped = total_hours(world)
     world.executor.end("r", world.now_ms - HOUR // 2)
     world.turn(1)
-    (then,) = [value for _, value in world.plane.metrics()["budget_gpu_hours_total"]]
     assert world.plane._projection.closed[-1].used_ms == 2 * HOUR
-    assert then == scraped == 4
+    assert total_hours(world) == scraped == 4
     world.apply(run("s", gpus=4))
     world.turn()
     world.turn(2)
-    (later,) = [value for _, value in world.plane.metrics()["budget_gpu_hours_total"]]
-    assert later == 2 + 8, "the truth, once it is above what was shown"
+    assert total_hours(world) == 2 + 8, "the truth, once it is above what was shown"
+
+
+def test_the_hour_counter_does_not_go_down_over_a_restart() -> None:
+    """Scraped after an end and before the turn that hears of it: what is shown then was final."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", gpus=4, command=["train"]))
+    world.turn()
+    world.turn(1)
+    assert total_hours(world) == 4
+    world.executor.end("r", world.now_ms + HOUR // 2)
+    world.now_ms += HOUR
+    assert total_hours(world) == 4, "no turn has heard of what came since"
+    world.executor.poll, hears = _deaf, world.executor.poll  # type: ignore[method-assign]
+    world.turn()
+    assert total_hours(world) == 4, "nor this one"
+    world.plane = world.open()
+    assert world.plane.metrics()["budget_gpu_hours_total"] == [], "nothing is known yet"
+    world.executor.poll = hears  # type: ignore[method-assign]
+    world.turn()
+    assert total_hours(world) == 6
+
+
+def total_hours(world: World) -> float:
+    (found,) = [value for _, value in world.plane.metrics()["budget_gpu_hours_total"]]
+    return found
+
+
+def _deaf() -> list[Exit]:
+    raise TemporaryFault("the disk does not answer", retry_after_ms=1)
+
+
+def test_a_clock_that_was_ahead_is_told_until_it_is_caught_up() -> None:
+    """By how much, until when and what to do; small differences are nobody's business."""
+    world = World()
+    world.apply(budget("a"), node(), run("r", gpus=2))
+    world.turn()
+    world.turn(2)
+    world.plane.act("Run", "r", "pause", author=ADMIN)
+    world.now_ms -= HOUR  # the clock was an hour ahead, and is put right
+    world.turn()
+    assert world.plane.clock_behind_ms == HOUR
+    assert world.plane.metrics()["ledger_clock_behind_seconds"] == [({}, 3600.0)]
+    assert world.plane.faults["*clock"] == (
+        "the clock is 3600 s behind the last entry, of 2026-01-01T02:00:00Z, and no time passes "
+        "until then: set the clock right if it is slow, else wait"
+    )
+    assert total_hours(world) == 4
+    world.turn(1 - 4 / 3600)
+    assert "*clock" not in world.plane.faults
+    assert total_hours(world) == 4, "no time has passed"
+    world.turn(1)
+    assert world.plane.metrics()["ledger_clock_behind_seconds"] == [({}, 0.0)]
+    assert total_hours(world) > 5
 
 
 def test_a_lending_entry_that_matches_nobody_is_a_warning() -> None:

@@ -21,7 +21,7 @@ from fairlead.ports.ledger import Draft
 from fairlead.schema.fund import fund, fund_document
 from fairlead.schema.gpu import from_plan
 from fairlead.schema.objects import budget_document, to_gang, to_request, without_spares
-from fairlead.schema.place import from_placement, slot_text
+from fairlead.schema.place import from_placement, no_room, slot_text
 from fairlead.schema.specs import BudgetSpec, RunSpec
 
 FUND_VERSION = 1
@@ -159,13 +159,14 @@ def _gist(refusal: dict[str, Any]) -> object:
 
 
 def _waiting(name: str, state: RunState, verdict: Verdict, now_ms: int) -> list[Draft]:
-    """Funded, but there are no devices: said once."""
+    """Funded, but there are no devices: said once. Groups are placed whole, so what is missing is
+    the GPUs of all groups without a place, and not the few devices that each of them lacks."""
     missing = 0 if verdict.placement is None else verdict.placement.shortfall_gpus
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     body = {
         "run": name, "phase": Phase.PENDING.value, "reason": "NoDevices",
-        "message": f"funded, but {missing} GPUs find no place on the nodes",
+        "message": "funded, but " + no_room(missing, verdict.output["gpus"]),
         "shortfall_gpus": missing,
     }  # fmt: skip
     return [_draft("run.phase", now_ms, body)]
@@ -183,8 +184,8 @@ def _draft(
 def cover_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, plan_id: str | None = None
 ) -> Draft:
-    refusal = verdict.output["refusal"]
     """The recorded cover."""
+    refusal = verdict.output["refusal"]
     return decided(
         "gpu.fund", FUND_VERSION, input=fund_input(projection, verdict.request, now_ms),
         output=verdict.output, now_ms=now_ms, about={"run": name}, plan_id=plan_id,
@@ -196,8 +197,8 @@ def cover_draft(
 def place_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, *, plan_id: str
 ) -> Draft:
-    gang, placement = verdict.gang, verdict.placement
     """The recorded placement."""
+    gang, placement = verdict.gang, verdict.placement
     require(gang is not None and placement is not None, "what starts was placed")
     return decided(
         "gpu.place", PLACE_VERSION,
@@ -208,13 +209,17 @@ def place_draft(
 
 
 def place_input(nodes: list[Node], gang: Gang) -> dict[str, Any]:
-    """The recorded input of a placement: the nodes of the flavor."""
+    """The recorded input of a placement: the nodes that it had to choose from.
+
+    Nodes that are full, cordoned or out of reach change nothing, and on a busy fleet they are most.
+    """
     return {
         "nodes": [
             {"name": node.name, "flavor": node.flavor, "location": dict(node.location),
              "free": list(node.free), "cordoned": node.cordoned}
             for node in nodes
-            if node.flavor == gang.flavor
+            if node.flavor == gang.flavor and node.free and not node.cordoned
+            and (gang.elsewhere or node.is_in(gang.location))
         ],
         "gang": {
             "flavor": gang.flavor, "gpus": gang.gpus, "group_gpus": gang.group_gpus,

@@ -17,7 +17,7 @@ from fairlead.engine.gpu.state import Stored
 from fairlead.engine.gpu.values import NotFound
 from fairlead.ports.chance import Chance
 from fairlead.ports.executor import Executor
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Archived, Draft, Entry, HeadMoved, Ledger
 
 READ_AT_ONCE = 1_000
@@ -89,6 +89,11 @@ class Core:
         """Never before the last entry: a clock set back must not end leases before their start."""
         return max(self._clock(), self._projection.time_ms)
 
+    @property
+    def clock_behind_ms(self) -> int:
+        """By how much the clock is behind the last entry; until it is not, no time passes."""
+        return max(0, self._projection.time_ms - self._clock())
+
     def _catch_up(self) -> None:
         """Fold what other writers appended."""
         while True:
@@ -100,7 +105,10 @@ class Core:
             if len(entries) < READ_AT_ONCE:
                 break
         if self._projection.seq - self._checkpoint_seq >= self.config.checkpoint_every:
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except Fault:  # no room for it: a start folds more, and who only looks goes on looking
+                self._checkpoint_seq = self._projection.seq
 
     def checkpoint(self) -> None:
         """Keep the projection, so that the next start begins here."""

@@ -11,8 +11,13 @@ from fairlead.engine.gpu.control import Core
 from fairlead.engine.gpu.resolver.cuts import kept_devices
 from fairlead.engine.gpu.settle import end_run
 from fairlead.engine.gpu.state import Cut, Phase, RunState
+from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.schema.times import format_time
+
+CLOCK_BEHIND_MS = 5_000
+"""From here on people are told; time servers and replicas are apart by less."""
 
 
 class Effects(Core):
@@ -26,13 +31,13 @@ class Effects(Core):
         """Jobs that this process paused."""
         self._told: dict[str, int] = {}
         """Runs that this process told of a smaller width, and of which cut."""
+        self._wide: dict[str, tuple[str, ...]] = {}
+        """The devices that this process last told a job to have."""
         self._missing: set[str] = set()
         """Jobs that are to end and that the executor does not know."""
         self.faults: dict[str, str] = {}
-        """What the executor last failed at, by run or `*call`; for status pages and logs."""
+        """What the executor last failed at, by run or `*call`, and `*clock`; for status pages."""
 
-        self._wide: dict[str, tuple[str, ...]] = {}
-        """The devices that this process last told a job to have."""
     def _has_process(self, name: str) -> bool:
         return self._executor is not None and bool(self._projection.run_spec(name).command)
 
@@ -123,6 +128,25 @@ class Effects(Core):
             return False
         self.faults.pop(name, None)
         return True
+
+    def _recover(self) -> None:
+        """After an append that failed, and none that did not: is there room for an entry again?"""
+        failure = self._ledger.failure()
+        if failure is not None:
+            body = {"message": f"entries are recorded again, after: {failure}"}
+            self._commit(lambda: [self._draft("control.recovered", SYSTEM, body)])
+
+    def _watch_clock(self) -> None:
+        """A clock that was ahead once: no time passes until it is past the last entry again."""
+        behind_ms = self.clock_behind_ms
+        if behind_ms < CLOCK_BEHIND_MS:
+            self.faults.pop("*clock", None)
+            return
+        last = format_time(self._projection.time_ms)
+        self.faults["*clock"] = (
+            f"the clock is {behind_ms // 1000} s behind the last entry, of {last}, and no time "
+            "passes until then: set the clock right if it is slow, else wait"
+        )
 
     def _start_failed(self, name: str, message: str) -> None:
         now_ms = self._now()

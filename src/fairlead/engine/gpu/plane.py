@@ -174,6 +174,8 @@ class ControlPlane(OutcomeReports, Reports):
             self._grow_all(now_ms)
             self._touch_world()
             self._commit(lambda: self._condition_drafts(now_ms))
+            self._watch_clock()
+            self._recover()
 
     def _admit_all(self, now_ms: int) -> None:
         """Everybody who waits, in order; one append for all answers up to the next start."""
@@ -199,8 +201,6 @@ class ControlPlane(OutcomeReports, Reports):
             return []
         return admission(self._projection, name, now_ms)
 
-    def _end_runs(self, now_ms: int) -> None:
-        """Exits of commands, and runs without one whose time is over, in order of time."""
     def _grow_all(self, now_ms: int) -> None:
         """What outcomes took comes back where nobody who waits could use it."""
         lacking = [name for name, state in self._projection.live.items() if may_grow(state)]
@@ -214,6 +214,8 @@ class ControlPlane(OutcomeReports, Reports):
 
             self._commit(decide)
 
+    def _end_runs(self, now_ms: int) -> None:
+        """Exits of commands, and runs without one whose time is over, in order of time."""
         exits = self._poll()
         endings = [(each.time_ms, each.run, each) for each in exits]
         for name, state in self._projection.live.items():
@@ -225,6 +227,8 @@ class ControlPlane(OutcomeReports, Reports):
         for time_ms, name, found in sorted(endings, key=lambda each: each[:2]):
             self._end(name, min(time_ms, now_ms), now_ms, found)
         self._acknowledge(exits)
+        if "*poll" not in self.faults:
+            self._ends_known_ms = now_ms
 
     def _virtual_end(self, name: str, state: RunState) -> int | None:
         """When a run without a process is over: at the end of its duration."""

@@ -21,6 +21,8 @@ class Reports(Store):
         super().__init__(*arguments, **named)
         self._scraped: dict[tuple[str, str], int] = {}
         """The highest value that each hour counter was shown with."""
+        self._ends_known_ms: int | None = None
+        """Up to when every end is recorded: the last turn that heard of all; None before one."""
 
     def budgets(self) -> Rows:
         """One row per envelope: what it grants, what is used, held and left."""
@@ -173,6 +175,12 @@ class Reports(Store):
                 "cut": self.why_cut(name),
             }
 
+    def living(self) -> frozenset[str]:
+        """Runs that have not ended: they run, or may start again."""
+        with self._lock:
+            self._catch_up()
+            return frozenset(self._projection.live)
+
     def why_cut(self, run: str) -> dict[str, Any] | None:
         """What the last resolve did to a run; the resolver's part of the control plane knows."""
         return None
@@ -181,14 +189,14 @@ class Reports(Store):
         """Plain values by metric name, each with its labels; counters never go down."""
         with self._lock:
             self._catch_up()
-            projection, now_ms = self._projection, self._now()
-            totals = self._totals(now_ms)
+            projection, totals = self._projection, self._totals()
             found: dict[str, list[tuple[dict[str, str], float]]] = {
                 "cover_plans_total": [
                     ({"result": result}, count)
                     for result, count in sorted(projection.plans.items())
                 ],
                 "budget_lending_denied_total": _labelled(projection.denied),
+                "ledger_clock_behind_seconds": [({}, self.clock_behind_ms / 1000)],
                 **{
                     name: [({}, projection.resolver.counters.get(name, 0))]
                     for name in sorted(COUNTED.values())
@@ -205,13 +213,18 @@ class Reports(Store):
             ]
         return found
 
-    def _totals(self, now_ms: int) -> dict[tuple[str, str], int]:
-        """All GPU-milliseconds by payer. Heard of an end too late, a lease costs less than was
-        shown already: a counter must not go down, so it waits until the truth is above it."""
+    def _totals(self) -> dict[tuple[str, str], int]:
+        """All GPU-milliseconds by payer; none before the first turn. A counter must not go down,
+        over a restart neither: what is not posted counts up to the last turn only, because a lease
+        may have ended since. A word that came later still (a disk that was full under a shim) is
+        made up for by waiting until the truth is above what was shown."""
+        until_ms = self._ends_known_ms
+        if until_ms is None:
+            return {}
         totals = dict(self._projection.posted)
         for lease in self._projection.leases.values():
             key = (lease.budget, lease.envelope)
-            elapsed = lease.gpus * max(0, now_ms - lease.start_ms)
+            elapsed = lease.gpus * max(0, until_ms - lease.start_ms)
             totals[key] = totals.get(key, 0) + elapsed
         for key, total in totals.items():
             self._scraped[key] = max(total, self._scraped.get(key, 0))
