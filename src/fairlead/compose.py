@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fairlead.ports.ledger import Ledger
 
 SOCKET = "fairlead.sock"
+KEEP_OUTPUT_MS = 30 * 86_400_000
 
 
 def node_agent(
@@ -112,10 +113,14 @@ class UpConfig:
     """Whether anybody is made to give way for reservations."""
     may_resolve: frozenset[str] = frozenset()
     """Owners that may start runs by others giving way, without a reservation."""
-    beacon: tuple[str, int, int] | None = None
     owner_weighting: Literal["owners", "tokens"] = "owners"
     """Between whom the lottery is fair."""
+    beacon: tuple[str, int, int] | None = None
     """A public source of chance: its name, its first round's time and its period, in ms."""
+    keep_output_ms: int | None = KEEP_OUTPUT_MS
+    """How long the output of a run is kept after its end; None: for good."""
+    ledger: str | None = None
+    """The address of a PostgreSQL database; None: the ledger is a file in `data`."""
     webhooks: Path | None = None
     """Who is told what happens: see `fairlead.schema.webhooks`."""
 
@@ -131,13 +136,13 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     from fairlead.api.access import Access  # noqa: PLC0415 - the web stack costs other commands
     from fairlead.api.server import ControlServer, Listen  # noqa: PLC0415
     from fairlead.api.service import Service  # noqa: PLC0415
+    from fairlead.core.lottery import OwnerWeighting  # noqa: PLC0415
     from fairlead.engine.gpu import Config, ControlPlane  # noqa: PLC0415
     from fairlead.engine.gpu.control import Beacon  # noqa: PLC0415
     from fairlead.executor import LocalExecutor, discover  # noqa: PLC0415
     from fairlead.executor.machine import host_name, machine_nodes, visible  # noqa: PLC0415
     from fairlead.ledger.master import open_master  # noqa: PLC0415
-    from fairlead.core.lottery import OwnerWeighting  # noqa: PLC0415
-    from fairlead.ledger.place import FILE, KEYS, open_file  # noqa: PLC0415
+    from fairlead.ledger.place import KEYS, open_up  # noqa: PLC0415
 
     try:
         # Others have to reach the socket; the ledger, its keys and the runs have their own modes.
@@ -145,7 +150,7 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     except OSError as error:
         raise PermanentFault(f"cannot make {config.data}: {error.strerror}") from error
     found, host = discover(), host_name()
-    with open_file(config.data / FILE) as ledger:
+    with open_up(config.data, config.ledger) as ledger:
         executor = LocalExecutor(
             config.data / "runs", allow_root=config.allow_root, visible=visible(found, host)
         )
@@ -157,7 +162,14 @@ def control_server(config: UpConfig) -> Iterator["ControlServer"]:
         plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
-        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms)
+        keep_ms = config.keep_output_ms
+
+        def prune() -> None:
+            if keep_ms is not None:
+                executor.prune(_now_ms() - keep_ms, living=plane.living())
+
+        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms,
+                          prune)  # fmt: skip
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         with heralded(config.webhooks, ledger, plane):

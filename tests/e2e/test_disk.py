@@ -1,6 +1,7 @@
 """`fairlead up` on a full disk: it answers, loses nothing, and goes on when there is room."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -101,3 +102,31 @@ def test_a_full_disk_is_told_and_survived(plane: Plane) -> None:
     assert plane.down() == 0
     with SqliteReader(plane.folder / "data" / "ledger.db") as reader:
         assert reader.verify().ok
+
+
+def test_health_says_when_nothing_can_be_recorded(plane: Plane) -> None:
+    """503 with the reason while the disk is full, 200 when there is room, without a restart."""
+
+    def healthy() -> bool:
+        found = plane.ask("/healthz")
+        assert "error" not in found or found["error"]["code"] == "Degraded", found
+        return "ok" in found
+
+    plane.apply(node(devices=64), budget("team-a", 8))
+    assert healthy()
+    ballast = plane.folder / "data" / "ballast"
+    fill(ballast)
+
+    late = itertools.count()
+
+    def refused() -> bool:
+        put(plane, run(f"late-{next(late)}", gpus=9, env={"FILLER": "y" * 2_000}))
+        return not healthy()
+
+    plane.until("it is degraded", refused)
+    assert plane.ask("/healthz")["error"]["message"].startswith("nothing can be recorded")
+    assert plane.ask("/v1/budgets")[0]["limit_gpus"] == 8
+    ballast.unlink()
+    plane.until("it is well again", healthy)
+    assert put(plane, run("after", gpus=9))[0] == 200
+    assert plane.down() == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fairlead.ledger import postgres, postgres_db
+from fairlead.ledger import KeyDirectory, postgres, postgres_db
 from fairlead.ledger.place import open_for_reading
-from fairlead.ledger.postgres import PostgresReader
+from fairlead.ledger.postgres import PostgresLedger, PostgresReader
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
@@ -280,3 +280,66 @@ def test_answers_are_forgotten_after_a_while(postgres_world: PostgresWorld) -> N
         ledger.append([draft(2)])
         ((count,),) = execute(postgres_world, "SELECT count(*) FROM batches")
         assert count == 1
+
+
+def alone(world: PostgresWorld) -> PostgresLedger:
+    return PostgresLedger.open(
+        world.address, KeyDirectory(world.directory / "keys"), schema=world.schema, alone=True
+    )
+
+
+def test_of_those_who_want_to_be_alone_one_is(
+    postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is told; writers that do not mind, and readers, are not kept out."""
+    monkeypatch.setattr(postgres_db, "LOCK_TIMEOUT_MS", 50)
+    with alone(postgres_world) as ledger:
+        with pytest.raises(TemporaryFault, match="another control plane"):
+            alone(postgres_world)
+        with postgres_world.open() as other:
+            other.append([draft(1)])
+        assert ledger.append([draft(2)])[0].seq == 3
+    with alone(postgres_world) as ledger:
+        assert ledger.head().head.size == 3
+
+
+def test_who_lost_its_seat_neither_writes_nor_reads(
+    postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke and another was quicker: what it would start, the other starts."""
+    monkeypatch.setattr(postgres_db, "LOCK_TIMEOUT_MS", 200)
+    with alone(postgres_world) as ledger:
+        ledger.append([draft(1)])
+        _cut(postgres_world, ledger)
+        assert ledger.append([draft(2)])[0].seq == 3, "nobody else was there: it goes on"
+        _cut(postgres_world, ledger)
+        with alone(postgres_world) as other:
+            with pytest.raises(TemporaryFault, match="another control plane"):
+                ledger.append([draft(3)])
+            with pytest.raises(TemporaryFault, match="another control plane"):
+                ledger.entries(0)
+            assert other.append([draft(4)])[0].seq == 4
+        assert ledger.entries(3)[0].body["number"] == 4, "its turn again"
+
+
+def _cut(world: PostgresWorld, ledger: PostgresLedger) -> None:
+    connection = ledger._session._connection
+    assert connection is not None
+    execute(world, "SELECT pg_terminate_backend(%s, 5000)", connection.info.backend_pid)
+
+
+@pytest.mark.parametrize(
+    ("address", "good"),
+    [
+        ("postgresql://fairlead@db.example:5432/fairlead", True),
+        ("postgresql:///fairlead?host=/var/run/postgresql", True),
+        ("postgresql://one:5432,two:5433/fairlead", True),
+        ("postgresql://user:pass%2Fword@host/db", True),
+        ("postgresql://user:pass/word@host/db", False),
+        ("postgresql://host/db?nonsense=1", False),
+        ("postgresql://host/%zz", False),
+    ],
+)
+def test_what_is_no_address_is_known_before_anybody_connects(address: str, *, good: bool) -> None:
+    """The library's own errors would repeat pieces of a password."""
+    assert postgres_db.is_address(address) is good

@@ -11,7 +11,7 @@ from fairlead.cli.manifests import dry_run_option
 from fairlead.compose import archivable
 from fairlead.ledger import backup as backups
 from fairlead.ledger.keys import KeyDirectory
-from fairlead.ledger.place import KEYS, open_file, open_for_reading
+from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 
@@ -35,7 +35,7 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
             size = reader.head().head.size
         click.echo(f"{size} entries would be copied to {target} (dry run)")
     else:
-        print_head(backups.backup(Path(ledger), target), "table")
+        print_head(backups.backup(file_of(ledger), target), "table")
 
 
 @click.command("restore")
@@ -56,7 +56,8 @@ def restore(
     \b
       fairlead audit restore ledger-2026-01-31.db --reason "the disk died" --lost head.json
     """
-    path, keys = Path(ledger), KeyDirectory(Path(ledger).parent / KEYS)
+    path = file_of(ledger)
+    keys = KeyDirectory(path.parent / KEYS)
     held = held_head(lost) if lost else None
     if dry_run:
         if path.exists():
@@ -97,7 +98,7 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
             f"entries {first} to {last} would be moved to a segment in {directory} (dry run)"
         )
         return
-    with archivable(Path(ledger)) as opened, Counter("archiving"):
+    with archivable(file_of(ledger)) as opened, Counter("archiving"):
         size = opened.head().head.size
         if last > size:
             raise click.UsageError(f"the ledger has the entries 1 to {size}")
@@ -119,7 +120,7 @@ def rotate_key(*, dry_run: bool, ledger: str) -> None:
             key = reader.head().head.key_id
         click.echo(f"a new key would take over from {key} (dry run)")
         return
-    with open_file(Path(ledger)) as opened:
+    with open_file(file_of(ledger)) as opened:
         entry = opened.rotate_key(time_ms=_now_ms(), author=_author())
     click.echo(f"key {entry.body['new_key_id']} signs from entry {entry.seq} on")
 

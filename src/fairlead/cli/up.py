@@ -96,11 +96,58 @@ class BeaconSource(click.ParamType[tuple[str, int, int]]):
             self.fail(str(error), param, ctx)
 
 
+class Kept(click.ParamType[int | None]):
+    """How long something is kept: `30d`, or for ever."""
+
+    name = "DURATION"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Milliseconds; None for ever."""
+        from fairlead.schema.border import BadInput
+        from fairlead.schema.objects import parse_duration
+
+        if value == "forever":
+            return None
+        try:
+            return parse_duration(str(value), "DURATION")
+        except BadInput as error:
+            self.fail(f"{error.message}; or forever", param, ctx)
+
+
+class Postgres(click.ParamType[str]):
+    """The address of a PostgreSQL database. It may hold a password, so it is never repeated."""
+
+    name = "ADDRESS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """As it is."""
+        from fairlead.ledger.place import is_postgres
+
+        if not is_postgres(value):
+            self.fail("must be postgresql://[USER@]HOST[:PORT]/DATABASE; without --ledger it is a "
+                      "file in DIR", param, ctx)  # fmt: skip
+        from fairlead.ledger.postgres_db import is_address
+
+        if not is_address(value):
+            self.fail("cannot be read as the address of a database; in a password / is written "
+                      "%2F, @ %40 and % %25", param, ctx)  # fmt: skip
+        return str(value)
+
+
 @click.command("up", help=HELP)
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Where everything is kept [default: the state directory; FAIRLEAD_STATE].",
 )  # fmt: skip
+@click.option("--ledger", type=Postgres(), envvar="FAIRLEAD_UP_LEDGER",
+              metavar="postgresql://…",
+              help="Keep the ledger in PostgreSQL, for one control plane at a time [default: "
+              "ledger.db in DIR].")  # fmt: skip
+@click.option("--keep-output", "keep_output_ms", type=Kept(), default="30d", show_default=True,
+              metavar="DURATION|forever",
+              help="How long the output of a run is kept after its end.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8470, show_default=True,
               envvar="FAIRLEAD_PORT", help="HTTP on 127.0.0.1; 0 takes any free port.")  # fmt: skip
 @click.option("--no-http", is_flag=True, help="Only the Unix socket.")
@@ -134,7 +181,8 @@ class BeaconSource(click.ParamType[tuple[str, int, int]]):
               help="A lab with two virtual nodes and three teams whose runs keep coming. Without "
               "--data everything of it is gone at the end.")  # fmt: skip
 def command(
-    *, data: Path | None, port: int, no_http: bool, socket_path: Path | None,
+    *, data: Path | None, ledger: str | None, keep_output_ms: int | None, port: int,
+    no_http: bool, socket_path: Path | None,
     socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
     resolver: Literal["off", "dry-run", "enforce"], may_resolve: tuple[str, ...],
     owner_weighting: Literal["owners", "tokens"],
@@ -143,10 +191,13 @@ def command(
     """Compose the server and run it."""
     from fairlead import compose
 
+    if demo and ledger is not None:
+        raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
     _structured_logs()
     with _directory(data, demo=demo) as directory:
         config = compose.UpConfig(
-            data=directory, port=None if no_http else port, allow_root=allow_root,
+            data=directory, ledger=ledger, keep_output_ms=keep_output_ms,
+            port=None if no_http else port, allow_root=allow_root,
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
             socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
             socket_mode=socket_mode, discover=not (demo or no_discover),

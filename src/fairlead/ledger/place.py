@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlead.ports.faults import PermanentFault
+
 if TYPE_CHECKING:
+    from fairlead.ledger.postgres import PostgresLedger
     from fairlead.ledger.reading import Reading
     from fairlead.ledger.sqlite import SqliteLedger
 
-FILE, KEYS = "ledger.db", "keys"
+FILE, KEYS, ELSEWHERE = "ledger.db", "keys", "ledger.elsewhere"
 
 
 def state_directory() -> Path:
@@ -27,6 +30,42 @@ def default_ledger() -> Path:
     return state_directory() / FILE
 
 
+def is_postgres(place: str | Path) -> bool:
+    """Whether a ledger is kept in PostgreSQL, as its address says."""
+    return str(place).startswith(("postgresql://", "postgres://"))
+
+
+def file_of(place: str) -> Path:
+    """The file of a ledger that is kept in one, for what can be done to files alone."""
+    if is_postgres(place):
+        raise PermanentFault("this is done to a ledger's file, and not to one in PostgreSQL")
+    return Path(place)
+
+
+def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
+    """The ledger of the control plane of a directory; in PostgreSQL where there is an address.
+
+    A directory stays with its ledger: runs that another one knows nothing of would be ended.
+    """
+    file, mark = data / FILE, data / ELSEWHERE
+    if address is None:
+        if mark.exists():
+            raise PermanentFault(f"the ledger of {data} is in PostgreSQL: say where with --ledger")
+        return open_file(file)
+    if file.exists():
+        raise PermanentFault(f"{file} is the ledger of this directory; take another with --data")
+    from fairlead.ledger import KeyDirectory  # noqa: PLC0415 - see the package
+    from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
+
+    ledger = PostgresLedger.open(address, KeyDirectory(data / KEYS), alone=True)
+    try:
+        mark.touch()
+    except OSError as error:
+        ledger.close()
+        raise PermanentFault(f"cannot write {mark}: {error.strerror}") from error
+    return ledger
+
+
 def open_file(path: Path) -> "SqliteLedger":
     """A ledger for writing, with its keys in the directory `keys` beside it."""
     from fairlead.ledger import KeyDirectory, SqliteLedger  # noqa: PLC0415 - see the package
@@ -36,7 +75,7 @@ def open_file(path: Path) -> "SqliteLedger":
 
 def open_for_reading(place: str | Path) -> "Reading":
     """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
-    if str(place).startswith(("postgresql://", "postgres://")):
+    if is_postgres(place):
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
 
         return PostgresReader(str(place))

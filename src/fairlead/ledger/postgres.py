@@ -21,7 +21,14 @@ from fairlead.core.audit import Frontier
 from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.opening import check_opening
-from fairlead.ledger.postgres_db import LOCK_SPACE, Connection, Database, Session
+from fairlead.ledger.postgres_db import (
+    LOCK_SPACE,
+    RETRY_AFTER_MS,
+    Connection,
+    Database,
+    LockNotAvailable,
+    Session,
+)
 from fairlead.ledger.postgres_rows import lookup, pack, store_step, unpack
 from fairlead.ledger.postgres_store import PostgresStore, read_kept, read_nodes
 from fairlead.ledger.reading import Reading
@@ -29,7 +36,7 @@ from fairlead.ledger.sequence import Position, sequence, sort_out
 from fairlead.ledger.statements import OWN_KINDS, created
 from fairlead.ledger.store import Found
 from fairlead.ledger.writing import Writing
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
 SCHEMA = "fairlead"
@@ -38,6 +45,7 @@ BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
 _LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
+_SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 
 
 class PostgresReader(Reading):
@@ -69,11 +77,12 @@ class PostgresLedger(Writing):
     @classmethod
     def open(
         cls, dsn: str, signers: Signers, *, schema: str = SCHEMA, ledger_id: str | None = None,
-        time_ms: int | None = None,
+        time_ms: int | None = None, alone: bool = False,
     ) -> Self:  # fmt: skip
         """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
 
         Every replica needs the key in force: any of them may be the one that numbers and signs.
+        `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
         database = Database(dsn, schema)
         now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
@@ -84,7 +93,12 @@ class PostgresLedger(Writing):
             session = resources.enter_context(closing(Session(database)))
             session.run("open the ledger", database.migrate)
             session.run("begin a ledger", begin)
-            store = resources.enter_context(closing(PostgresStore(database)))
+            if alone:
+                session.run("open the ledger", _wait_for_seat)
+                session.renew(_take_seat)
+            # Who is alone reads on the same connection: without its seat it learns nothing, either.
+            shared = session if alone else None
+            store = resources.enter_context(closing(PostgresStore(database, shared)))
             position = check_opening(store, signers)
             return cls(session, store, position, signers, resources.pop_all())
 
@@ -196,6 +210,26 @@ class PostgresLedger(Writing):
     def close(self) -> None:
         """Let go; closing again does nothing."""
         self._resources.close()
+
+
+def _wait_for_seat(connection: Connection) -> None:
+    """Held as long as the connection; one that just died may hold it a moment longer."""
+    try:
+        connection.execute(f"SELECT pg_advisory_lock{_SEAT}", (LOCK_SPACE,))
+    except LockNotAvailable as error:
+        raise _taken() from error
+
+
+def _take_seat(connection: Connection) -> None:
+    """The same after a broken connection, without waiting: whoever asks is asked again."""
+    row = connection.execute(f"SELECT pg_try_advisory_lock{_SEAT}", (LOCK_SPACE,)).fetchone()
+    if row is None or not row[0]:
+        raise _taken()
+
+
+def _taken() -> TemporaryFault:
+    text = "another control plane runs on this ledger"
+    return TemporaryFault(text, retry_after_ms=RETRY_AFTER_MS)
 
 
 def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: int) -> None:

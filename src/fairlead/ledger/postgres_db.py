@@ -11,6 +11,7 @@ from fairlead.ports.ledger import Damaged
 
 try:
     import psycopg
+    import psycopg.conninfo
     from psycopg import errors, sql
 except ImportError as error:  # pragma: no cover - the extra is installed where this is tested
     raise PermanentFault(
@@ -29,6 +30,7 @@ LOCK_SPACE = 0x666C6561
 # Read back from the server: a commit that returned must survive the loss of power.
 DURABLE = ("synchronous_commit", "fsync", "full_page_writes")
 _DAMAGED = (errors.DataCorrupted, errors.IndexCorrupted)
+LockNotAvailable = errors.LockNotAvailable
 
 
 def fault(error: psycopg.Error, doing: str) -> Fault:
@@ -42,6 +44,16 @@ def fault(error: psycopg.Error, doing: str) -> Fault:
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
     return PermanentFault(message)
+
+
+def is_address(dsn: str) -> bool:
+    """Whether PostgreSQL's own library can read it; it may hold a password, so nobody is told."""
+    try:
+        ports = str(psycopg.conninfo.conninfo_to_dict(dsn).get("port") or "")
+    except psycopg.Error:
+        return False
+    # A / in a password ends the host, and what follows the colon before it is then the port.
+    return all(port.isdecimal() for port in ports.split(",") if port)
 
 
 @contextmanager
@@ -122,7 +134,12 @@ class Session:
         self._database = database
         self._connection: Connection | None = database.connect()
         self._lock = threading.Lock()
+        self._claim: Callable[[Connection], None] | None = None
         self._closed = False
+
+    def renew(self, claim: Callable[[Connection], None]) -> None:
+        """Do this first on every connection that takes the place of a broken one."""
+        self._claim = claim
 
     def run(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do some work; if the connection turns out to be broken, once more on a new one.
@@ -141,7 +158,14 @@ class Session:
         if self._closed:
             raise PermanentFault("the ledger is closed")
         if self._connection is None or self._connection.closed:
-            self._connection = self._database.connect()
+            connection = self._database.connect()
+            try:
+                if self._claim is not None:
+                    self._claim(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     def close(self) -> None:

@@ -33,8 +33,8 @@ def read_nodes(connection: Connection, nodes: Sequence[Node]) -> list[bytes]:
 class PostgresStore:
     """Lookups. May be used from several threads."""
 
-    def __init__(self, database: Database) -> None:
-        self._database, self._session = database, Session(database)
+    def __init__(self, database: Database, session: Session | None = None) -> None:
+        self._database, self._session = database, session or Session(database)
 
     def kept(self) -> Kept:
         """The head."""
