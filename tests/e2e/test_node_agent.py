@@ -1,6 +1,7 @@
 """The node agent on real cgroups: load spikes, contention, restarts, restores."""
 
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -217,7 +218,7 @@ def test_status_explain_and_replay(tree: RealTree, tmp_path: Path) -> None:
 
 
 def test_metrics_carry_the_specified_names(tree: RealTree, tmp_path: Path) -> None:
-    """The allocator's own names and ours, for Prometheus."""
+    """The allocator's own names and ours, for Prometheus: those of the runbook and no others."""
     tree.create("a")
     tree.run("a", LIGHT)
     agent = AgentProcess(tree.root, tmp_path, "--metrics-port", "0")
@@ -232,10 +233,12 @@ def test_metrics_carry_the_specified_names(tree: RealTree, tmp_path: Path) -> No
         'apex_allocation_mode{mode="uncongested",node=', 'apex_need_milli{namespace="",pod="a"}',
         'apex_allocation_milli{namespace="",pod="a"}',
         'apex_nash_reduction_ratio{namespace="",pod="a"}',
-        'apex_headroom_utilization{namespace="",pod="a"}', "fairlead_cpu_clears_total",
-        "fairlead_cpu_limits_cores", "fairlead_cpu_pressure_some_seconds_total",
+        'apex_headroom_utilization{namespace="",pod="a"}',
     ):  # fmt: skip
         assert line in text
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "node.md").read_text()
+    documented = set(re.findall(r"`((?:apex|fairlead_cpu)_\w+)`", page))
+    assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) == documented
 
 
 def test_logs_are_structured_and_carry_reasons(tree: RealTree, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.objects import (
     API_VERSION,
-    json_schema,
     parse_duration,
     read_manifest,
     read_spec,
@@ -229,15 +228,6 @@ def test_spares_added_are_spares_taken_away(groups: int, size: int, spares: int)
     for more in ({"groupGPUs": size}, {}):
         spec = read_manifest(run(totalGPUs=groups * size, sparesPerGroup=spares, **more)).spec
         assert without_spares(spec, with_spares(spec, spec.gpus)) == spec.gpus
-
-
-def test_the_schema_is_json_and_names_the_fields() -> None:
-    """For editors, the API's document and custom resources."""
-    schema = json_schema()
-    assert set(schema) == {"Budget", "Run", "Node", "Reservation"}
-    text = json.dumps(schema)
-    for field in ("totalGPUs", "maxGPUHours", "aggregateCaps", "secretEnv", "minTotalGPUs"):
-        assert f'"{field}"' in text
 
 
 def fund(**more: Any) -> dict[str, Any]:

@@ -103,10 +103,6 @@ class TrafficState:
         """How many groups there are."""
         return self.roster.nodes
 
-    def to_states(self) -> list[State]:
-        """All of them in core's values."""
-        return [self.group(index) for index in range(self.groups)]
-
     def group(self, index: int) -> State:
         """One group in core's values."""
         if index in self.odd:

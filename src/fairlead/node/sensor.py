@@ -7,7 +7,6 @@ one by one: a pod's own cpu.stat stays at zero while its containers are throttle
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -137,16 +136,3 @@ def _boot_id() -> str:
 def container_path(uid: str, container: str) -> str:
     """Where a container's cgroup lies below the root."""
     return f"{uid}/{container}" if container else uid
-
-
-def pod_limits(files: CgroupFiles, paths: Mapping[str, object]) -> dict[str, int | None]:
-    """Limits in force by path, for status and restore; a path that is gone is left out."""
-    limits: dict[str, int | None] = {}
-    for path in sorted(paths):
-        try:
-            quota = files.quota(path)
-        except OSError:
-            continue
-        if quota is not None:
-            limits[path] = quota.millicores
-    return limits

@@ -132,11 +132,6 @@ def spec_document(spec: Spec) -> dict[str, Any]:
     return dict(plain)
 
 
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of each kind of manifest."""
-    return {kind: msgspec.json.schema(shape) for kind, shape in SHAPES.items()}
-
-
 def budget_document(name: str, spec: BudgetSpec) -> documents.BudgetDocument:
     """The same budget as a document of the `gpu.cover` contract."""
     return documents.BudgetDocument(

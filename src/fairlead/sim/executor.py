@@ -93,12 +93,6 @@ class SimMachine:
                 self._later(process, process.does.checkpoint_ms, signal=int(SIGTERM))
         self._later(process, grace_ms, signal=int(SIGKILL))
 
-    def crash(self) -> None:
-        """The machine went down: what ran is lost, and the exits that were written are not."""
-        for process in self.processes.values():
-            if process.exit is None:
-                self._end(process, lost=True, reason="the machine was restarted")
-
     def _later(
         self, process: _Process, delay_ms: int, *, signal: int | None, code: int | None = None
     ) -> None:
@@ -112,11 +106,11 @@ class SimMachine:
 
     def _end(
         self, process: _Process, *, code: int | None = None, signal: int | None = None,
-        lost: bool = False, reason: str | None = None,
+        reason: str | None = None,
     ) -> None:  # fmt: skip
         job = process.job
         process.exit = Exit(
-            job.id, job.run, self.clock.now_ms, code=code, signal=signal, lost=lost, reason=reason
+            job.id, job.run, self.clock.now_ms, code=code, signal=signal, reason=reason
         )
 
 

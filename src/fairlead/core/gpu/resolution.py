@@ -87,11 +87,6 @@ class Forecast:
     shortfall_gpus: int = 0
 
     @property
-    def resolvable(self) -> bool:
-        """Whether a resolve would succeed."""
-        return not self.shortfall_gpus
-
-    @property
     def first_odds(self) -> tuple[Odds, ...]:
         """The odds of every token in draw 0; empty when nothing is drawn."""
         return self.risks[0].odds if self.risks else ()
