@@ -149,6 +149,19 @@ def test_another_window_of_samples_is_taken_over() -> None:
         fleet.both_ways([seen])
 
 
+@pytest.mark.parametrize(("cpu_some", "stall"), [(0.4, False), (0.41, True)])
+def test_the_smallest_share_of_samples_still_takes_one_stall(cpu_some: float, stall: bool) -> None:  # noqa: FBT001
+    """Rounding must not make a stall of nothing, in columns neither."""
+    config = Config(stall_m=1, stall_p=1e-9)
+    fleet = Fleet([], config)
+    seen = Snapshot(
+        now_ms=0, group="g", backends=(backend("a"), backend("b")),
+        nodes=(Node("n", Psi(cpu_some=cpu_some)),), config=config,
+    )  # fmt: skip
+    plan = fleet.both_ways([seen])
+    assert (plan.stall.tolist(), plan.fallbacks) == ([stall], 0)
+
+
 def test_long_trails_of_core_get_their_columns() -> None:
     """A group that core ticked for a while comes back with its whole history."""
     config = Config()

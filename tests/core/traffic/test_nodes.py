@@ -35,6 +35,15 @@ def test_seven_of_the_last_ten_samples_are_sustained() -> None:
     assert sustained(range(7), Config(stall_m=100, stall_p=0.07))
 
 
+@pytest.mark.parametrize("samples", [1, 1000])
+def test_the_smallest_share_of_samples_still_takes_one_stall(samples: int) -> None:
+    """Rounding must not make a stall of nothing."""
+    config = Config(stall_m=samples, stall_p=1e-9)
+    assert not sustained((), config)
+    assert sustained((1,), config)
+    assert not sustained(range(7), Config(stall_m=10, stall_p=0.7 + 1e-9))
+
+
 def test_samples_fall_out_of_the_window() -> None:
     """Only the last m, and only where a sample was taken."""
     memory, config = NodeMemory("n", (3, 4)), Config(stall_m=3)

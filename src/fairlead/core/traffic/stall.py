@@ -16,8 +16,9 @@ from fairlead.core.traffic.model import Psi
 from fairlead.core.traffic.state import NodeMemory
 
 WINDOW_US = 10_000_000
-# 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary.
-ROUNDING = 1e-9
+# 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
+# this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
+ROUNDING = 1e-12
 
 
 def stalls(psi: Psi | None, theta: Theta) -> bool:
