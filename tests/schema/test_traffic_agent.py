@@ -86,7 +86,7 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
         ("plane", {"kind": "ebpf", "folder": "/f"}, "plane.folder: has no meaning on the ebpf"),
         ("plane", {"kind": "memory", "binary": "x"}, "plane.binary: has no meaning on the memory"),
         ("colour", "red", "colour: is not a known field"),
-        ("groups", [], "groups: "),
+        ("groups", [], "groups: must have at least 1 item, got 0"),
         ("groups[0].name", "a/b", "groups[0].name: must be letters"),
         ("groups[0].name", "..", "groups[0].name: must be letters"),
         ("groups[1].name", "web", "groups[1].name: repeats groups[0].name"),

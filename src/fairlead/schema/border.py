@@ -153,7 +153,9 @@ def _explain(text: str, document: Any, shape: type) -> BadInput:
         at = f"{path}.{field['name']}" if path else field["name"]
         known = field["how"] == "missing required"
         return BadInput(at, "is required" if known else "is not a known field")
-    return BadInput(path or "$", f"{_expectation(kind, what)}, got {_shown(value)}")
+    counted = isinstance(value, list) and "of length" in what
+    shown = str(len(value)) if counted else _shown(value)
+    return BadInput(path or "$", f"{_expectation(kind, what)}, got {shown}")
 
 
 def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.Type | None]:
@@ -218,9 +220,8 @@ def _expectation(described: inspect.Type | None, what: str) -> str:
     kind = _without_null(described)
     if isinstance(kind, inspect.StrType) and "regex" in what:
         return f"must be {_description(described) or f'of the form {kind.pattern}'}"
-    if isinstance(kind, inspect.StrType | inspect.ListType) and "of length <=" in what:
-        things = "characters" if isinstance(kind, inspect.StrType) else "items"
-        return f"must have at most {kind.max_length} {things}"
+    if isinstance(kind, inspect.StrType | inspect.ListType) and "of length" in what:
+        return _length(kind, what)
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return f"must be {_range(kind)}"
     if isinstance(kind, inspect.EnumType):
@@ -229,6 +230,15 @@ def _expectation(described: inspect.Type | None, what: str) -> str:
         return "must be a non-empty string"
     noun = _NOUNS.get(type(kind))
     return f"must be {noun}" if noun else what[:1].lower() + what[1:]
+
+
+def _length(kind: inspect.StrType | inspect.ListType, what: str) -> str:
+    text = isinstance(kind, inspect.StrType)
+    if "<=" in what:
+        return f"must have at most {kind.max_length} {'characters' if text else 'items'}"
+    if text:
+        return "must be a non-empty string"
+    return f"must have at least {kind.min_length} item{'s' if kind.min_length != 1 else ''}"
 
 
 def _range(kind: inspect.IntType | inspect.FloatType) -> str:
