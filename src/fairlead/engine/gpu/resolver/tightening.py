@@ -23,7 +23,9 @@ from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.engine.gpu.store import Drafts
 from fairlead.engine.gpu.values import SYSTEM, Author, NotFound, Refused
 
-NOTHING = {"scope": None, "deficitGPUs": 0, "shortfallGPUs": 0, "cuts": [], "atRisk": []}
+NOTHING: dict[str, Any] = {
+    "scope": None, "deficitGPUs": 0, "shortfallGPUs": 0, "cuts": [], "atRisk": [],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
