@@ -54,7 +54,7 @@ def canonical_text(value):
     if isinstance(value, list):
         return "[" + ",".join([canonical_text(item) for item in value]) + "]"
     if isinstance(value, float) or (isinstance(value, int) and abs(value) >= 2**53):
-        raise ValueError(f"no number of an export: {value}")
+        raise Malformed(f"no number of an export: {value}")
     return quoted(value)
 
 
@@ -617,11 +617,15 @@ class Checks:
                 need(good, "the rules are of a version unknown here")
         good = before.chain == x.chain and body.previous_seq == self.previous.seq < self.commit.seq
         need(good, "the commitment does not follow the entry before in its sequence")
+        # By plan and effect: a ledger has one entry of those, so there is one entropy to choose.
+        plan, effect = f"resolve.{x.chain[:16]}.{x.k - 1}", "outcome"
         if self.previous.kind == "gpu.resolve.scope":
+            plan, effect = f"resolve.{x.chain[:16]}", "scope"
             good = (before.flavor, before.location) == (x.scope.flavor, x.scope.location)
             good = good and x.k == 0 and before.capped == bool(x.scope.cap)
         else:
             good = before.k == x.k - 1
+        good = good and (self.previous.plan_id, self.previous.effect) == (plan, effect)
         need(good, "the entry before is of another scope or outcome")
         if self.answer:
             good = self.said.commit_seq == self.commit.seq < self.answer.seq
@@ -659,6 +663,8 @@ class Checks:
         need(said.seed == seed.hex() and self.x.result is not None, "the seed is another one")
         public = f"round {beacon.round} of {beacon.source}" if beacon else "no beacon"
         self.say(f"The seed follows from conflict, entropy, {len(nonces)} nonces and {public}.")
+        if beacon:
+            self.say(f"That round is said to be {said.beacon_value}; compare it with the source.")
 
     def decision(self):
         """Everything decided again."""
@@ -704,6 +710,9 @@ class Checks:
                 good = hidden in there and owner_of.get(hidden, me) == me
                 need(good, f"{name.kind} {'/'.join(name.parts)} of {owner} is not here")
                 self.opened[name.kind, hidden] = (name.parts, secret)
+            shown = {hidden for _, hidden in self.opened}
+            good = all(each in shown for each in owner_of if owner_of[each] == me)
+            need(good, f"there are runs or leases of {owner} that are not opened")
             self.say(f"{owner} is {me} here; its pseudonyms are fixed since {when(entry)} (entry "
                      f"{entry.seq}), which should be before its first run.")  # fmt: skip
             nonce = [each.nonce for each in nonces if each.owner == me]
@@ -777,27 +786,41 @@ def when(entry):
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def plain(sentence):
+    """A line as it may be printed: names and reasons are others' words, and could redraw it."""
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in sentence)
+
+
 Verdict = namedtuple("Verdict", "code check account")
 
 
 def verify(data, kept_heads=(), kept_keys=()):
     """Check the bytes of an export: a code, the check that failed, and an account."""
-    account, check = [], "bytes"
+    account = []
+    code, check = look(data, account.append, kept_heads, kept_keys)
+    return Verdict(code, check, list(map(plain, account)))
+
+
+def look(data, say, kept_heads, kept_keys):
+    check = "bytes"
     try:
         x = read_export(data)
         check = "form"
         check_export(x)
         place = canonical_text(x.scope.location)
-        account.append(f"Outcome {x.k} of {x.scope.flavor} {place}, sequence {x.chain[:16]}.")
-        checks = Checks(x, account.append, kept_heads, kept_keys)
+        say(f"Outcome {x.k} of {x.scope.flavor} {place}, sequence {x.chain[:16]}.")
+        checks = Checks(x, say, kept_heads, kept_keys)
         for check in Checks.ALL:
             getattr(checks, check)()
     except Malformed as error:
-        return Verdict(2, check, [*account, f"CANNOT BE CHECKED ({check}): {error}."])
+        say(f"CANNOT BE CHECKED ({check}): {error}.")
+        return 2, check
     except DoesNotHold as error:
-        return Verdict(1, check, [*account, f"DOES NOT HOLD ({check}): {error}."])
+        say(f"DOES NOT HOLD ({check}): {error}.")
+        return 1, check
     label = f"this outcome is {checks.said.label}" if checks.said else "the outcome is open"
-    return Verdict(0, "", [*account, f"Everything holds; {label}."])
+    say(f"Everything holds; {label}.")
+    return 0, ""
 
 
 def main(arguments):
@@ -815,6 +838,7 @@ def main(arguments):
     except OSError as error:
         parser.error(f"{options.outcome}: {error.strerror}")
     verdict = verify(data, [(int(head[1]), head[2]) for head in heads], options.key)
+    sys.stdout.reconfigure(errors="backslashreplace")
     print("\n".join(verdict.account))
     return verdict.code
 

@@ -489,10 +489,12 @@ const CHECKS = {
     }
     need(before.chain === x.chain && commit.body.previous_seq === previous.seq && previous.seq < commit.seq,
       "the commitment does not follow the entry before in its sequence");
+    const sequence = `resolve.${x.chain.slice(0, 16)}`;
+    // By plan and effect: of those a ledger has one, so that there is one entropy to choose from.
     const follows = previous.kind === "gpu.resolve.scope"
       ? x.k === 0 && before.flavor === x.scope.flavor && same(before.location, x.scope.location)
-        && before.capped === (x.scope.cap !== null)
-      : before.k === x.k - 1;
+        && before.capped === (x.scope.cap !== null) && previous.plan_id === sequence && previous.effect === "scope"
+      : before.k === x.k - 1 && previous.plan_id === `${sequence}.${x.k - 1}` && previous.effect === "outcome";
     need(follows, "the entry before is of another scope or outcome");
     need(!answered || (answered.body.commit_seq === commit.seq && commit.seq < answered.seq),
       "the outcome answers another commitment");
@@ -523,7 +525,9 @@ const CHECKS = {
       nonces.map((each) => [each.owner, hex(each.nonce)]));
     need(body.seed === seed.toString("hex") && x.result !== null, "the seed is another one");
     const from = beacon ? `round ${beacon.round} of ${beacon.source}` : "no beacon";
-    return say(`The seed follows from conflict, entropy, ${nonces.length} nonces and ${from}.`);
+    say(`The seed follows from conflict, entropy, ${nonces.length} nonces and ${from}.`);
+    if (beacon) say(`That round is said to be ${body.beacon_value}; compare it with the source.`);
+    return undefined;
   },
 
   decision({ x, say, commit, answered }) {
@@ -566,6 +570,8 @@ const CHECKS = {
         need(there.has(hidden) && (ownerOf.get(hidden) ?? me) === me, `${kind} ${parts.join("/")} of ${owner} is not here`);
         opened.set(hidden, { kind, parts, secret });
       }
+      const mine = [...ownerOf.keys()].filter((each) => ownerOf.get(each) === me);
+      need(mine.every((each) => opened.has(each)), `there are runs or leases of ${owner} that are not opened`);
       say(`${owner} is ${me} here; its pseudonyms are fixed since ${at(fixing)} (entry ${fixing.seq}), `
         + "which should be before its first run.");
       say(`The nonce of ${owner} in the seed: ${commit.body.nonces.find((each) => each.owner === me)?.nonce ?? "none"}.`);
@@ -638,6 +644,9 @@ const CHECKS = {
   },
 };
 
+/** A line as it may be printed: names and reasons are others' words, and could redraw it. */
+const plain = (sentence) => sentence.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
+
 /** Check the bytes of an export. Heads as "SIZE:ROOT", keys as public keys or key ids in hex. */
 export function verify(data, keptHeads = [], keptKeys = []) {
   const account = [];
@@ -654,12 +663,12 @@ export function verify(data, keptHeads = [], keptKeys = []) {
     };
     for (check of Object.keys(CHECKS)) CHECKS[check](state);
     account.push(`Everything holds; ${answered ? `this outcome is ${answered.body.label}` : "the outcome is open"}.`);
-    return { code: 0, check: "", account };
+    return { code: 0, check: "", account: account.map(plain) };
   } catch (error) {
     if (error instanceof DoesNotHold) account.push(`DOES NOT HOLD (${check}): ${error.message}.`);
     else if (error instanceof Malformed) account.push(`CANNOT BE CHECKED (${check}): ${error.message}.`);
     else throw error;
-    return { code: error instanceof DoesNotHold ? 1 : 2, check, account };
+    return { code: error instanceof DoesNotHold ? 1 : 2, check, account: account.map(plain) };
   }
 }
 
