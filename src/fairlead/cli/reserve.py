@@ -77,7 +77,8 @@ def reserve(
     with explained(sources):
         body = {"manifests": [*runs, wanted], "dry_run": dry_run}
         changes = client.call("POST", "/v1/apply", body=body)["items"]
-    found, why = changes[-1]["preview"]["forecast"] if dry_run else None, ""
+    # None: a control plane that cannot draw lots foretells nothing.
+    found, why = changes[-1]["preview"].get("forecast") if dry_run else None, ""
     if not dry_run:
         found, why = forecast_of(client, name)
     if output != "table":

@@ -350,14 +350,29 @@ def test_nobody_is_cut_for_a_run_that_will_not_start(how: str) -> None:
 
 
 def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) -> None:
-    """What was fixed with one secret is not shown with another."""
+    """What was fixed with one secret is not shown with another, and nothing is fixed with it."""
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    world.chance = MasterChance(b"x" * 32)
+    kept, world.chance = world.chance, MasterChance(b"x" * 32)
     world.plane = world.open()
-    with pytest.raises(PermanentFault, match="not the one"):
-        world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    assert "not the one" in world.plane.faults["*chance"]
+    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    with pytest.raises(Refused, match="nothing can be disclosed"):
+        world.plane.void(outcome.seq, "the key is lost", author=ADMIN)
+    world.apply(budget("d", "d", envelope(flavor="A100")), node("n2", 1, flavor="A100"),
+                run("other", owner="d", flavor="A100"))  # fmt: skip
+    world.turn(0.1)
+    assert (outcomes(world)[0].stage, victims(world)) == (Stage.COMMITTED, [])
+    assert phases(world)["other"] == "Running", "the rest goes on without it"
+    assert "d" not in world.plane._projection.resolver.owners
+    world.chance = kept
+    world.plane = world.open()
+    world.turn(0.1)
+    assert phases(world)["winner"] == "Running"
+    assert "d" in world.plane._projection.resolver.owners
+    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    assert fairlead_verify.verify(data)[0] == 0
     first, second = open_master(tmp_path / "keys"), open_master(tmp_path / "keys")
     assert first.owner_secret("a") == second.owner_secret("a") != first.owner_secret("b")
     assert first.entropy("ab" * 32, 1) != first.entropy("ab" * 32, 2)

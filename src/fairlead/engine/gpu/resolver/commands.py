@@ -21,6 +21,7 @@ from fairlead.schema.border import BadInput
 from fairlead.schema.objects import ReservationManifest
 from fairlead.schema.times import format_time, parse_time
 
+NAMED_MAX = 20  # in a sentence; a forecast names all
 _NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
 
@@ -118,6 +119,17 @@ class ResolverCommands(Reserving):
         outlook = forecast(frozen.conflict, owner_weighting=self.config.owner_weighting)
         return _shown(names, case, frozen.conflict, outlook)
 
+    def _foretold(self, case: Case) -> str:
+        """In words, for a rehearsal: the log has them when nobody asks for a forecast."""
+        if self._chance is None:
+            return "nobody can be foretold without a master secret"
+        shown = self._forecast(case)
+        cuts = sorted({f"{row['run']} ({row['kind']})" for row in shown["cuts"]})
+        risks = sorted(f"{row['run']} (1 in {row['oneIn']})" for row in shown["atRisk"])
+        names = [*cuts, *risks]
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        return f"would give way: {', '.join(names[:NAMED_MAX])}{more}"
+
     def void(
         self, seq: int, reason: str, *, author: Author, dry_run: bool = False
     ) -> dict[str, Any]:
@@ -128,8 +140,10 @@ class ResolverCommands(Reserving):
 
         def decide() -> Drafts:
             outcome = self._outcome(seq)
-            if outcome.stage is not Stage.COMMITTED or self._chance is None:
+            if outcome.stage is not Stage.COMMITTED:
                 raise Refused("NotOpen", f"outcome {seq} is {outcome.stage.value}")
+            if self._chance is None:
+                raise Refused("NoChance", "without its master secret nothing can be disclosed")
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
             shown = show(

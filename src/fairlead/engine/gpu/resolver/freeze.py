@@ -34,17 +34,19 @@ class Frozen:
 class Places:
     """Where leases are. One on several nodes is where all of them are."""
 
-    def __init__(self, projection: Projection, node: str | None = None) -> None:
+    def __init__(
+        self, projection: Projection, node: str | None = None, *, for_winner: bool = True
+    ) -> None:
         self._nodes = {stored.name: node_spec(stored) for stored in projection.of_kind("Node")}
-        self._node = node
+        self._node, self._for_winner = node, for_winner
         self._known: dict[tuple[str, ...], Mapping[str, str]] = {}
         self._of: dict[str, Mapping[str, str]] = {}
 
     def of(self, lease: LeaseFact) -> Mapping[str, str]:
         """The labels that all its nodes have in common.
 
-        A cordoned node is nowhere: what is freed there helps nobody. When a node is drained,
-        every lease that touches it is at `node`, whatever else it touches.
+        For a winner, a cordoned node is nowhere: what is freed there helps nobody. When a node is
+        drained, every lease that touches it is at `node`, whatever else it touches.
         """
         found = self._of.get(lease.id)
         if found is None:
@@ -57,7 +59,7 @@ class Places:
         if known is None:
             if self._node is not None:
                 known = {"node": self._node} if self._node in names else {}
-            elif any(self._nodes[name].cordoned for name in names):
+            elif self._for_winner and any(self._nodes[name].cordoned for name in names):
                 known = {}
             else:
                 first, *others = (self._nodes[name].location for name in sorted(names))
@@ -100,7 +102,8 @@ def freeze(
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
 ) -> Frozen:  # fmt: skip
     """The conflict of a scope as it is now."""
-    places = Places(projection, node)
+    # Without one, a place is to be emptied, and cordoned before, so that nobody moves in.
+    places = Places(projection, node, for_winner=beneficiary is not None)
     runs: list[ConflictRun] = []
     leases: list[ConflictLease] = []
     left_out: list[dict[str, str]] = []

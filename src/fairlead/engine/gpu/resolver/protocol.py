@@ -26,6 +26,8 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Draft
 from fairlead.schema.resolve import VERSIONS, from_resolution
 
+ANOTHER_MASTER = "the master secret is not the one that this ledger's chance was fixed with"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -137,9 +139,7 @@ def show(
     chain = projection.resolver.chains[outcome.chain]
     entropy = chance.entropy(outcome.chain, outcome.k)
     if entropy_hash(entropy) != chain.commitment:
-        raise PermanentFault(
-            "the master secret is not the one that this ledger's chance was fixed with"
-        )
+        raise PermanentFault(ANOTHER_MASTER)
     if outcome.beacon is not None and beacon_value is None:
         return Shown(entropy, None, None, None, None)
     seed = derive_seed(

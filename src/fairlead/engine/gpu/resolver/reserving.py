@@ -8,7 +8,7 @@ Released   its run is over, or gives way itself: then it waits like any other ru
            reservations never take turns in cutting each other
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.engine.gpu.admit import admission
@@ -132,10 +132,16 @@ class Reserving(Resolving):
             return None
         deficit = deficit_of(self._projection, run, need.gang)
         why = self._hopeless(deficit)
-        if why is not None or deficit is None:
+        if deficit is None:
+            return why
+        case = Case("reservation", deficit.scope, deficit.gpus, run=run, reservation=name)
+        if why is not None:
+            rehearsed = why.reason == "ResolverOff" and self.config.resolver == "dry-run"
+            if rehearsed and not self._is_said(name, why):
+                why = replace(why, message=f"{why.message}: {self._foretold(case)}")
             return why
         try:
-            self._begin(Case("reservation", deficit.scope, deficit.gpus, run=run, reservation=name))
+            self._begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
             state = "Pending" if waits else "Blocked"
@@ -155,13 +161,20 @@ class Reserving(Resolving):
 
     def _block(self, name: str, why: Why, now_ms: int) -> Drafts:
         known, run = self._reservation(name)
-        if known is None or not known.waits:
-            return []
-        if (known.state, known.reason, known.shortfall_gpus) == (
-            why.state, why.reason, why.shortfall_gpus,
-        ):  # fmt: skip
+        if known is None or not known.waits or self._is_said(name, why):
             return []
         return [state_draft(name, run, why, now_ms)]
+
+    def _is_said(self, name: str, why: Why) -> bool:
+        """Whether the last answer was the same, in whatever words."""
+        known, _ = self._reservation(name)
+        return known is not None and (known.state, known.reason, known.shortfall_gpus) == (
+            why.state, why.reason, why.shortfall_gpus,
+        )  # fmt: skip
+
+    def _foretold(self, case: Case) -> str:
+        """Who would give way; see `ResolverCommands`, which foretells."""
+        return ""
 
     def _activated(self, outcome: Outcome, now_ms: int, *, started: bool) -> Drafts:
         known, run = self._reservation(outcome.reservation or "")

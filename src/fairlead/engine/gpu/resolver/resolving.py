@@ -9,6 +9,7 @@ from typing import Any
 
 from fairlead.core.gpu import Budget, Conflict, Scope
 from fairlead.core.invariant import require
+from fairlead.core.lottery import entropy_hash
 from fairlead.engine.gpu.admit import admission
 from fairlead.engine.gpu.applying import Wish
 from fairlead.engine.gpu.effects import Effects
@@ -28,6 +29,7 @@ from fairlead.engine.gpu.resolver.names import (
     scopes_of_node,
 )
 from fairlead.engine.gpu.resolver.protocol import (
+    ANOTHER_MASTER,
     Case,
     commit_drafts,
     final_draft,
@@ -56,12 +58,22 @@ class Resolving(Effects, Store):
         super().__init__(*arguments, **named)
         self._conflicts: dict[int, tuple[Conflict, Names | None]] = {}
         """Conflicts of open outcomes, as they were frozen; the ledger has them too."""
+        if self._chance is not None and not self._is_the_ledgers(self._chance):
+            # Nothing may be fixed or drawn with another one: it could never be shown.
+            self._chance, self.faults["*chance"] = None, ANOTHER_MASTER
         self._introduced = self._chance is None
 
     @property
     def _resolves(self) -> bool:
         """Whether anybody is really made to give way."""
         return self.config.resolver == "enforce" and self._chance is not None
+
+    def _is_the_ledgers(self, chance: Chance) -> bool:
+        """Whether this is the master secret that the first chain was fixed with."""
+        first = next(iter(self._projection.resolver.chains.values()), None)
+        return first is None or (
+            entropy_hash(chance.entropy(first.chain, first.k)) == first.commitment
+        )
 
     # -- what is published long before ----------------------------------------------------------
 
@@ -160,7 +172,13 @@ class Resolving(Effects, Store):
         beacon = self.config.beacon
         if beacon is None:
             return None
-        return {"round": beacon.round_after(now_ms), "source": beacon.source}
+        number = beacon.round_after(now_ms)
+        # A clock may be late, or a value supplied early: what is known decides nothing.
+        while beacon_key({"source": beacon.source, "round": number}) in (
+            self._projection.resolver.beacons
+        ):
+            number += 1
+        return {"round": number, "source": beacon.source}
 
     def _proceed(self, now_ms: int) -> None:
         """Every open outcome as far as it can go now."""
@@ -178,7 +196,8 @@ class Resolving(Effects, Store):
 
     def _draw(self, seq: int, now_ms: int) -> None:
         outcome = self._projection.resolver.outcomes[seq]
-        if outcome.stage is Stage.COMMITTED and not self._waits(outcome):
+        # Where nobody is to be cut a commitment stays open; it can be drawn later, or voided.
+        if outcome.stage is Stage.COMMITTED and self._resolves and not self._waits(outcome):
             self._commit(lambda: self._answer(seq, now_ms))
 
     def _beacon_value(self, outcome: Outcome) -> str | None:
