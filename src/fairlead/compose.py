@@ -234,17 +234,22 @@ def declare_machine(plane: "ControlPlane", host: str, nodes: "list[MachineNode]"
 
 
 @contextmanager
-def archivable(path: Path) -> Iterator["SqliteLedger"]:
-    """A ledger whose entries may go to an archive: what they led to is kept first.
+def archivable(path: Path, last: int) -> Iterator["SqliteLedger"]:
+    """A ledger whose entries up to `last` may go to an archive: what they led to is kept first.
 
-    Without that the control plane could not start again: it would have to fold what is gone.
+    Without that the control plane could not start again: it would have to fold what is gone. What
+    an open outcome was committed to stays, or it could neither be drawn nor given up.
     """
     from fairlead.engine.gpu import ControlPlane  # noqa: PLC0415
     from fairlead.ledger.place import open_file  # noqa: PLC0415
 
     with open_file(path) as ledger:
         if ledger.last("object.applied") is not None:
-            ControlPlane(ledger, None, _now_ms).checkpoint()
+            plane = ControlPlane(ledger, None, _now_ms)
+            plane.checkpoint()
+            oldest = plane.oldest_open_outcome()
+            if oldest is not None and oldest <= last:
+                raise PermanentFault(f"outcome {oldest} is not over: archive up to {oldest - 1}")
         yield ledger
 
 

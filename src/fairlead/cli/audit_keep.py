@@ -98,7 +98,7 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
             f"entries {first} to {last} would be moved to a segment in {directory} (dry run)"
         )
         return
-    with archivable(file_of(ledger)) as opened, Counter("archiving"):
+    with archivable(file_of(ledger), last) as opened, Counter("archiving"):
         size = opened.head().head.size
         if last > size:
             raise click.UsageError(f"the ledger has the entries 1 to {size}")

@@ -158,7 +158,10 @@ def print_outcome(found: dict[str, Any]) -> None:
         beacon = found["beacon"]
         click.echo(f"  its chance comes from round {beacon['round']} of {cell(beacon['source'])}")
     if found["finalSeq"] is None:
-        click.echo("  nobody knows yet who gives way; `fairlead audit beacon` supplies the value")
+        how = "`fairlead audit beacon` supplies the value"
+        if found["beacon"] is None:
+            how = "it is drawn when the resolver is enforced"
+        click.echo(f"  nobody knows yet who gives way; {how}")
     else:
         click.echo(f"  answered {moment(found['answered'])} (entry {found['finalSeq']}), seed "
                    f"{found['seed'] or 'never known'}")  # fmt: skip

@@ -11,7 +11,7 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.entries import Prepared, prepare
 from fairlead.ledger.keys import MemoryKeys, Signers
 from fairlead.ledger.sequence import Effect, Position, Sequenced, sequence, sort_out
-from fairlead.ledger.statements import OWN_KINDS, created
+from fairlead.ledger.statements import KEPT_KINDS, created
 from fairlead.ledger.store import Found, Kept, StoredRow
 from fairlead.ledger.writing import Writing, passes_checkpoint
 from fairlead.ports.ledger import HeadMoved, Snapshot
@@ -164,7 +164,7 @@ class MemoryLedger(Writing):
     def _drop_content(self, last: int) -> None:
         table = self._memory.table
         for at, row in enumerate(table[:last]):
-            if row.kind not in OWN_KINDS:
+            if row.kind not in KEPT_KINDS:
                 table[at] = row._replace(data=None)
         for digest, seq in list(self._memory.blob_entry.items()):
             if seq is not None and seq <= last:

@@ -33,7 +33,7 @@ from fairlead.ledger.postgres_rows import lookup, pack, store_step, unpack
 from fairlead.ledger.postgres_store import PostgresStore, read_kept, read_nodes
 from fairlead.ledger.reading import Reading
 from fairlead.ledger.sequence import Position, sequence, sort_out
-from fairlead.ledger.statements import OWN_KINDS, created
+from fairlead.ledger.statements import KEPT_KINDS, created
 from fairlead.ledger.store import Found
 from fairlead.ledger.writing import Writing
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -182,7 +182,7 @@ class PostgresLedger(Writing):
                 connection.execute(
                     "UPDATE entries SET data = NULL "
                     "WHERE seq <= %s AND data IS NOT NULL AND kind <> ALL(%s)",
-                    (last, list(OWN_KINDS)),
+                    (last, list(KEPT_KINDS)),
                 )
                 connection.execute("DELETE FROM blobs WHERE seq <= %s", (last,))
                 connection.execute("UPDATE kept SET archived_to = %s", (last,))

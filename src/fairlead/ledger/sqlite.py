@@ -34,7 +34,7 @@ from fairlead.ledger.sequence import (
 )
 from fairlead.ledger.sqlite_file import create, lock, open_writer, transaction
 from fairlead.ledger.sqlite_store import SqliteStore, read_kept
-from fairlead.ledger.statements import OWN_KINDS, created
+from fairlead.ledger.statements import KEPT_KINDS, created
 from fairlead.ledger.store import HEAD_COLUMNS, Found, head_row
 from fairlead.ledger.writing import Writing, passes_checkpoint
 from fairlead.ports.faults import PermanentFault
@@ -139,8 +139,8 @@ class SqliteLedger(Writing):
         with self._writer, transaction(self._connection, "archive entries"):
             self._connection.execute(
                 "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
-                f"AND kind NOT IN ({', '.join('?' * len(OWN_KINDS))})",
-                (last, *OWN_KINDS),
+                f"AND kind NOT IN ({', '.join('?' * len(KEPT_KINDS))})",
+                (last, *KEPT_KINDS),
             )
             self._connection.execute("DELETE FROM blobs WHERE seq <= ?", (last,))
             self._connection.execute("UPDATE kept SET archived_to = ?", (last,))

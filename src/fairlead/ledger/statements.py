@@ -19,7 +19,11 @@ CREATED, ROTATED, EPOCH, ARCHIVED = (
     "ledger.created", "key.rotated", "ledger.epoch", "ledger.archived",
 )  # fmt: skip
 OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
-"""Entries that are never moved to an archive: verifying begins with them."""
+"""Entries that verifying begins with."""
+KEPT_KINDS = (
+    *OWN_KINDS, "owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void",
+)  # fmt: skip
+"""Entries that are never moved to an archive; exports of later outcomes prove the others."""
 FORMAT = 1
 AUTHOR = "ledger"
 

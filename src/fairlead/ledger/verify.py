@@ -97,7 +97,7 @@ class _Walk:
             if row.data is not None:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
-                if _MARK in row.data:
+                if _MARK in row.data and seq > archived_to:  # blobs go, whatever entries stay
                     self._names_blobs(row.seq, row.data)
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])

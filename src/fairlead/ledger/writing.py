@@ -82,7 +82,7 @@ class Writing(Reading, ABC):
         """Move the content of the entries up to `last` into a segment; returns its file.
 
         Their places in the tree stay, so everything still proves and verifies; so do their plans
-        and effects. The ledger's own entries are in the segment too, but are kept.
+        and effects. Kinds that are never moved are in the segment too, but are kept.
         """
         kept = self._store.kept()
         first, head = kept.archived_to + 1, kept.head.head

@@ -123,7 +123,8 @@ class LedgerReader(Protocol):
     def archived_to(self) -> int:
         """The last entry whose content was moved to an archive; 0 when none was.
 
-        The ledger's own entries before it are still here, every other one is `Archived`.
+        The ledger's own entries before it are still here, and those that exports of later outcomes
+        prove; every other one is `Archived`.
         """
 
     def head(self) -> SignedHead:

@@ -60,6 +60,12 @@ class OutcomeReports(ResolverVerbs):
                 for _, each in sorted(self._projection.resolver.outcomes.items())
             ]  # fmt: skip
 
+    def oldest_open_outcome(self) -> int | None:
+        """The first outcome that is not over; its entries and documents are still needed."""
+        with self._lock:
+            self._catch_up()
+            return min(self._projection.resolver.open_seqs.values(), default=None)
+
     def export_outcome(
         self, seq: int, *, author: Author, owner: str | None = None, public: bool = False,
         heads: tuple[tuple[int, str], ...] = (),
