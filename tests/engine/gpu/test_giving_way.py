@@ -53,7 +53,10 @@ def test_a_drawn_gang_has_its_grace_and_is_charged_for_it() -> None:
 
 
 def test_who_ended_before_being_asked_has_completed() -> None:
-    """The word of its end comes late; it was no victim, and the closure says Completed."""
+    """The word of its end comes late: the run is over for good, and its lease ended back then.
+
+    The closure cites the outcome all the same: that had taken the lease before anybody knew.
+    """
     world = world_of()
     world.apply(run("old", owner="b", gpus=8, command=["train"]))
     world.turn()
@@ -66,6 +69,9 @@ def test_who_ended_before_being_asked_has_completed() -> None:
     world.turn(0.01)
     assert phases(world) == {"old": "Completed", "new": "Running"}
     assert outcomes(world)[0].stage is Stage.APPLIED
+    ((reason, cited),) = closed(world).values()
+    assert (reason, cited) == ("RandomPreempt", outcomes(world)[0].seq)
+    assert world.plane._projection.closed[-1].end_ms == ended
 
 
 def test_cancelling_a_run_that_gives_way_ends_it_for_good() -> None:
