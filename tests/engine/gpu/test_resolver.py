@@ -296,6 +296,10 @@ def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
     for _ in range(3):
         world.turn(0.01)
     assert len(world.log) == size, "the same world would give it up again"
+    for _ in range(2):
+        world.plane = world.open()
+        world.turn(0.01)
+    assert len(outcomes(world)) == 1, "a restart is no way to draw again"
     assert phases(world) == {"x": "Running", "y": "Running", "big": "Reserved"}
 
 

@@ -83,7 +83,7 @@ class Reserving(Resolving):
         why = self._obstructed(known, run, need)
         if why is None:
             world = self._projection.resolver.world_seq
-            if self._tried.get(name) == world:
+            if self._tried.get(name) == world or self._voided_in(world, known):
                 why = self._given_up(known)
             else:
                 self._tried[name] = world
@@ -118,6 +118,11 @@ class Reserving(Resolving):
         if last is not None and last.voided_by not in ("", SYSTEM):
             return self._given_up(known)
         return None
+
+    def _voided_in(self, world: int, known: Reservation) -> bool:
+        """Whether its resolve came to nothing in this very world; a restart is no other one."""
+        last = self._projection.resolver.outcomes.get(known.outcome or 0)
+        return last is not None and last.stage is Stage.VOID and last.seq > world
 
     def _given_up(self, known: Reservation) -> Why | None:
         """In the world as it is, the last resolve came to nothing: another would, too."""
