@@ -773,9 +773,14 @@ class Checks:
             good = (size, root) in self.trees
             need(good, f"this is not the log that you saw when it had {size} entries")
             self.say(f"This is the log that you saw when it had {size} entries.")
+        heads = {"the head": self.x.head}
+        if self.answer:
+            heads["the head under the commitment"] = self.said.commit_head
         for key in self.kept_keys:
-            need(key in {*self.x["keys"], *self.x["keys"].values()}, f"{key} did not sign this")
-            self.say(f"It is signed with the key that you know, {key}.")
+            ids = [each for each in self.x["keys"] if key in (each, self.x["keys"][each])]
+            signed = [name for name in heads if heads[name].key_id in ids]
+            need(signed, f"{key} did not sign this")
+            self.say(f"The key that you know, {key}, signed {' and '.join(signed)}.")
         if not self.kept_heads and not self.kept_keys:
             self.say("You named no head and no key that you kept: this is true in itself, and may "
                      "still be another story than others are told.")  # fmt: skip

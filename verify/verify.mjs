@@ -626,7 +626,7 @@ const CHECKS = {
     say(`The heads of ledger ${x.head.ledger} are signed with key ${ids.join(" and ")}.`);
   },
 
-  kept({ x, say, trees, keptHeads, keptKeys }) {
+  kept({ x, say, answered, trees, keptHeads, keptKeys }) {
     for (const each of keptHeads) {
       const [size] = each.split(":");
       need([...trees].some((tree) => tree.startsWith(`${size}:`)), `nothing leads to your head; ask for an export with --head ${each}`);
@@ -634,8 +634,11 @@ const CHECKS = {
       say(`This is the log that you saw when it had ${size} entries.`);
     }
     for (const key of keptKeys) {
-      need([...Object.keys(x.keys), ...Object.values(x.keys)].includes(key), `${key} did not sign this`);
-      say(`It is signed with the key that you know, ${key}.`);
+      const heads = [["the head", x.head]];
+      if (answered) heads.push(["the head under the commitment", answered.body.commit_head]);
+      const signed = heads.filter(([, each]) => key === each.key_id || key === x.keys[each.key_id]).map(([name]) => name);
+      need(signed.length > 0, `${key} did not sign this`);
+      say(`The key that you know, ${key}, signed ${signed.join(" and ")}.`);
     }
     if (keptHeads.length + keptKeys.length === 0) {
       say("You named no head and no key that you kept: this is true in itself, and may still be another story "

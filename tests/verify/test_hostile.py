@@ -159,5 +159,15 @@ def test_a_beacon_is_said_with_its_value() -> None:
     assert f"is said to be {stories.VALUE}; compare it" in account
 
 
+def test_a_key_is_said_with_what_it_signed() -> None:
+    """After a rotation the old key vouches for the commitment's head, and not for the newest."""
+    told = tell(replace(stories.BASE, rotate=True))
+    old, new = told["draw"]["entry"]["body"]["commit_head"]["key_id"], told["head"]["key_id"]
+    assert old != new
+    account = verifier().verify(encode(told), [], [old, told["keys"][new]]).account
+    assert f"The key that you know, {old}, signed the head under the commitment." in account
+    assert f"The key that you know, {told['keys'][new]}, signed the head." in account
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
