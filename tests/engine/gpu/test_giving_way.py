@@ -6,7 +6,7 @@ from fairlead.engine.gpu import Author, Refused
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.resolving import closed, outcomes, phases, reserve, world_of
-from tests.engine.gpu.worlds import ADMIN, HOUR, World, run
+from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run
 
 BOB = Author("bob", frozenset({"b"}))
 ELASTIC = {"groupGPUs": 2, "malleable": {"minTotalGPUs": 2, "stepGPUs": 2}}
@@ -241,3 +241,45 @@ def test_runs_that_give_way_are_left_out_of_the_next_conflict() -> None:
     notice = world.plane.outcome(outcomes(world)[0].seq, author=ADMIN)
     assert notice["deficitGPUs"] == 4
     assert phases(world)["ending"] == "Running"
+
+
+def split_over_six_nodes() -> World:
+    """Two groups of two with a spare each; the second is paid by two envelopes, and shrinks."""
+    world = world_of(devices=0, teams="")
+    place = {"region": "west", "cluster": "a", "domain": "d1"}
+    world.apply(*(node(f"m{i}", 1, location=place) for i in range(6)))
+    world.apply(budget("b", "b", envelope("e1", 4), envelope("e2", 20)))
+    world.apply(run("r", owner="b", gpus=4, sparesPerGroup=1, command=["train"], **ELASTIC))
+    world.turn()
+    world.plane.act("Run", "r", "shrink", author=BOB, width=2)
+    return world
+
+
+def place_of(world: World, group: int) -> str:
+    mine = [row for row in world.plane.leases() if (row["role"], row["group"]) == ("Active", group)]
+    return str(mine[0]["slots"][0].split("#")[0])
+
+
+def test_a_group_that_is_given_up_is_gone_with_its_node() -> None:
+    """No spare is spent on it, nothing of it is left behind, and the rest is not even restarted."""
+    world = split_over_six_nodes()
+    world.plane.act("Node", place_of(world, 1), "fail", author=ADMIN)
+    for _ in range(2):
+        rows = [row for row in world.plane.leases() if row["run"] == "r"]
+        assert [(row["role"], row["group"]) for row in rows] == [("Active", 0), ("Spare", 0)]
+        world.turn(1)
+    status = world.status("Run", "r")
+    assert (status["phase"], status["width"], status["attempts"]) == ("Shrunk", 2, 1)
+    assert set(closed(world).values()) == {("Shrink", None)}
+
+
+def test_a_group_that_stays_is_mended_while_another_is_given_up() -> None:
+    """Its spare takes over; the other group goes after its grace, whole."""
+    world = split_over_six_nodes()
+    world.plane.act("Node", place_of(world, 0), "fail", author=ADMIN)
+    world.turn(1)
+    world.turn(1)
+    rows = [row for row in world.plane.leases() if row["run"] == "r"]
+    assert {row["group"] for row in rows} == {0}
+    assert sum(len(row["slots"]) for row in rows if row["role"] == "Active") == 2
+    assert world.status("Run", "r")["width"] == 2

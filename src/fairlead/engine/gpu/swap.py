@@ -1,5 +1,6 @@
 """Swap: a gang that lost a node goes on with the spares of its groups."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fairlead.engine.gpu.admit import lease_drafts
@@ -14,19 +15,35 @@ def swap(
 ) -> list[Draft]:  # fmt: skip
     """The entries that replace a node's devices by spares; none when spares do not suffice.
 
-    Spares are paid for like the rest, so nobody pays for more GPUs than before.
+    Spares are paid for like the rest, so nobody pays for more GPUs than before. Groups that the run
+    is giving up need none: they are gone with the node. A drawn gang is not mended.
     """
     state, job = projection.runs[run], projection.next_job(run)
+    cut = state.cut
+    if cut is not None and cut.preempts:
+        return []
+    leaving = {} if cut is None else cut.leases
     closing: list[tuple[LeaseFact, str]] = []
     opening: list[LeaseFact] = []
     for group in sorted({lease.group for lease in state.leases.values()}):
         mine = sorted(
-            (lease for lease in state.leases.values() if lease.group == group),
+            (
+                lease
+                for lease in state.leases.values()
+                if lease.group == group and lease.id not in leaving
+            ),
             key=lambda lease: lease.id,
         )
         if not _swap_group(mine, node, closing, opening):
             return []
     drafts: list[Draft] = []
+    for lease in _leaving_with(state.leases.values(), leaving, node):
+        drafts += close_lease(
+            projection, lease, end_ms=now_ms, reason=leaving[lease.id], now_ms=now_ms,
+            author=author, outcome=None if cut is None else cut.outcome,
+        )  # fmt: skip
+    if not closing:
+        return drafts  # what it keeps is not on that node
     for lease, reason in closing:
         drafts += close_lease(
             projection, lease, end_ms=now_ms, reason=reason, now_ms=now_ms, author=author
@@ -44,6 +61,17 @@ def swap(
               effect="phase")
     )  # fmt: skip
     return drafts
+
+
+def _leaving_with(
+    leases: Iterable[LeaseFact], leaving: Mapping[str, str], node: str
+) -> list[LeaseFact]:
+    """What a run is giving up, of the groups that lost a device with the node: by id."""
+    mine = [lease for lease in leases if lease.id in leaving]
+    hit = {
+        lease.group for lease in mine if any(parse_slot(slot)[0] == node for slot in lease.slots)
+    }
+    return sorted((lease for lease in mine if lease.group in hit), key=lambda lease: lease.id)
 
 
 def _swap_group(
