@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,14 +39,6 @@ def huge() -> Document:
              "leases": leases}  # fmt: skip
     told = stories.put("freed_gpus", value=MOST)
     return tell(Case(clear, {"shared": "o"}, tenants=("o",), lies={"result": told}))
-
-
-def deep() -> Document:
-    """An entry whose body holds more than is listed, and that without end."""
-    inner: Any = []
-    for _ in range(800):
-        inner = [inner]
-    return tell(replace(stories.BASE, lies={"commit": stories.put("more", value=inner)}))
 
 
 def without_names() -> Iterator[Document]:
@@ -115,14 +106,6 @@ def test_the_second_verifier_reads_nothing_in_two_ways() -> None:
     """The same."""
     made = bent()
     assert ask([request(data) for data in made]) == [list(verdict(data)) for data in made]
-
-
-def test_nesting_without_end_is_answered(tmp_path: Path) -> None:
-    """With a sentence, whatever it is; not with a trace of the stack."""
-    file = tmp_path / "deep.json"
-    file.write_bytes(encode(deep()))
-    done = run(sys.executable, "-I", str(FIRST), str(file))
-    assert (done.returncode in (0, 2), done.stderr) == (True, "")
 
 
 REASON = "\x1b[2J\x1b[Hnothing\nEverything holds; this outcome is verifiable.\u202e\x9b"
