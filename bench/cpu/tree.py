@@ -11,8 +11,8 @@ from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
 
 SHARES_PER_CORE = 1024
-# Other work on the machine runs beside this tree with 1024 per session; this keeps it from deciding
-# the result, and leaves it what the tree does not use. What it used is recorded with every run.
+# Other work on the machine runs beside this tree with some 1024 per service; this keeps it from
+# deciding the result, and leaves it what the tree does not use. What it used is in every run.
 ROOT_SHARES = 32 * 1024
 # The watcher, the rules and the agent stand outside the tree and must not starve because of that:
 # a node reserves CPU for its daemons too.

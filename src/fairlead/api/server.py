@@ -131,7 +131,9 @@ def _unix(listen: Listen) -> socket.socket:
         found.listen(128)
     except OSError as error:
         found.close()
-        raise PermanentFault(f"cannot listen on {path}: {error.strerror or error}") from error
+        # A path that is too long is Python's own error, without a number.
+        why = error.strerror or f"{error} (choose a shorter one with --socket)"
+        raise PermanentFault(f"cannot listen on {path}: {why}") from error
     return found
 
 
@@ -145,6 +147,6 @@ def _loopback(port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise PermanentFault(
-            f"cannot listen on 127.0.0.1:{port}: {error.strerror} (another with --port)"
+            f"cannot listen on 127.0.0.1:{port}: {error.strerror} (choose another with --port)"
         ) from error
     return found

@@ -62,7 +62,7 @@ def _drop_to(job: dict[str, Any], shim_pid: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = job["uid"], job["gid"]
     if uid == 0 and not job["allow_root"]:
-        raise CannotStart("running as root is not allowed here (allow_root)")
+        raise CannotStart("running as root is not allowed here (fairlead up --allow-root)")
     os.umask(job["umask"])
     try:
         if os.geteuid() == 0:

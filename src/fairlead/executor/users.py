@@ -28,7 +28,10 @@ def resolve(name: str | None, *, allow_root: bool) -> User:
     own = os.geteuid()
     user = _lookup(str(own) if name is None else name)
     if user.uid == 0 and not allow_root:
-        raise NoSuchUser("running as root is not allowed here (name a user, or set allow_root)")
+        raise NoSuchUser(
+            "running as root is not allowed here "
+            "(submit it as another user, or start `fairlead up --allow-root`)"
+        )
     if own not in (0, user.uid):
         raise NoSuchUser(f"only root can run commands as {user.name}; this executor is user {own}")
     if own == user.uid != 0:

@@ -124,7 +124,7 @@ def systemd(machine: Machine) -> Finding:
         return Finding(Status.OK, "in charge of this machine")
     installed = "installed, but not running" if machine.program("systemctl") else "not installed"
     return Finding(
-        Status.MISSING, installed, "run `fairlead up`, which supervises the agents by itself"
+        Status.MISSING, installed, "start the agents from your own init, as deploy/systemd does"
     )
 
 
