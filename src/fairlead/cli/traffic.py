@@ -210,8 +210,8 @@ def drain(*, group: str, backend: str, state_dir: Path | None, wait_s: float) ->
     """Send BACKEND nothing new, and ask its kept connections to end, until it is restored.
 
     \b
-      fairlead traffic drain web b1        before an upgrade of b1
-      fairlead traffic restore web b1      afterwards
+      fairlead traffic drain web b1        # before an upgrade of b1
+      fairlead traffic restore web b1      # afterwards
     """
     tell_order(state_dir, group, backend, "drain", wait_s)
 
