@@ -100,7 +100,7 @@ def settings(
     if variant.plane == "ebpf":
         # The kernel sees connections, not answers: the application tells the rest.
         group["scrape"] = {
-            "every_ms": 200, "requests": "bench_requests_total", "errors": "bench_errors_total",
+            "every_ms": 100, "requests": "bench_requests_total", "errors": "bench_errors_total",
             "queue": "bench_inside", "latency": "bench_latency_seconds", **variant.scrape,
         }  # fmt: skip
     return {

@@ -157,7 +157,7 @@ def _sources() -> list[str]:
     return [
         *lines,
         "",
-        "On eBPF the backends' own `/metrics` are scraped every 200 ms for requests, errors, what "
+        "On eBPF the backends' own `/metrics` are scraped every 100 ms for requests, errors, what "
         "is inside, and latency (a histogram of successes). Isolated backends are probed with a "
         f"request of {MEAN_S * 1000:.0f} ms of work. The proxies' rules use what they see in "
         "passing: open requests, and Envoy answers and their latency.",

@@ -5,7 +5,7 @@ import pytest
 from fairlead.core.traffic import Config
 from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
 from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
-from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
+from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import inside, outcomes, served
 from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, Mode
 from fairlead.ports.traffic import Reading
@@ -125,23 +125,63 @@ def test_what_was_served_by_whoever_can_tell() -> None:
     assert outcomes(None, Reading(), ()) == (None, None)
 
 
-def test_a_streak_of_errors_is_noticed_and_a_few_are_not() -> None:
-    """Four in a moment without a success; with some, it takes four times as many."""
+def test_the_last_moments_are_counted() -> None:
+    """And no more; a counter that falls belongs to another process."""
     streak = Streak()
-    assert not streak.advance(0, 0, 0)
-    assert not streak.advance(200, 0, ERRORS_MIN - 1)
-    assert streak.advance(400, 0, ERRORS_MIN)
-    assert not streak.advance(600, 1, ERRORS_MIN)
-    assert not streak.advance(5_000, 1, ERRORS_MIN)
-    assert not streak.advance(5_200, None, None)
-    assert not streak.advance(5_400, 1, 100)
-    assert not streak.advance(5_600, 0, 0)
+    for clock_ms, successes, errors, found in [
+        (0, 5, 5, (0, 0)), (200, 5, 8, (3, 0)), (400, 6, 9, (4, 1)), (5_000, 9, 9, (0, 0)),
+        (5_200, 9, 12, (3, 0)), (5_400, 0, 0, (0, 0)),
+    ]:  # fmt: skip
+        streak.advance(clock_ms, successes, errors)
+        assert (streak.failed, streak.served) == found
+    streak.advance(5_600, None, None)
+    assert (streak.failed, streak.served) == (0, 0)
+
+
+def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
+    """Streaks with these failures and successes."""
+    made = {}
+    for name, (failed, served_) in counted.items():
+        made[name] = Streak()
+        made[name].advance(0, 0, 0)
+        made[name].advance(200, served_, failed)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("counted", "found"),
+    [
+        ({"a": (3, 0), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (2, 0), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (4, 1), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (5, 1), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (5, 0), "b": (1, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (6, 0), "b": (1, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (9, 0), "b": (9, 0), "c": (0, 9), "d": (0, 9)}, {"a", "b"}),
+        ({"a": (9, 0), "b": (9, 0), "c": (9, 0), "d": (0, 9)}, set()),
+    ],
+)
+def test_a_streak_of_errors_is_noticed_and_a_few_are_not(
+    counted: dict[str, tuple[int, int]], found: set[str]
+) -> None:
+    """Three without a success; where others fail too, six; never more than half of the group."""
+    assert broken(lasts(**counted), {}) == found
+
+
+def test_who_piles_up_far_more_than_the_others_stalls() -> None:
+    """Three times their median and more than twelve, two ticks in a row."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
+    for held, found in [(13, set()), (13, {"d"}), (12, set()), (13, set()), (None, set())]:
+        assert broken(streaks, {"a": 4, "b": 4, "c": 2, "d": held}) == found
+    for _ in range(3):
+        assert broken(streaks, {"a": 9, "b": 9, "c": 9, "d": 27}) == set()
+    assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:
     members = ("a", "b", "c", "d")
     return seen(**{
-        id: BackendSeen(admitted=50, successes=0 if errors.get(id) else 50,
+        id: BackendSeen(admitted=50, successes=50,
                         errors=errors.get(id, 0), open=1, queue=0, p95_ms=20.0)
         for id in members
     })  # fmt: skip

@@ -62,8 +62,8 @@ CAUSES = {
     "operator": "by the operator, until `fairlead traffic restore`",
     "health-check": "because its health check fails",
     "connect-failures": "because connections to it failed five times in a row",
-    "outlier": "because its pressure was four times the group's for 3 s, or hardly anything but "
-    "errors came from it",
+    "outlier": "because its pressure was four times the group's for 3 s, or it gave hardly "
+    "anything but errors, or it piled up far more than the others",
 }
 
 

@@ -31,7 +31,7 @@ from fairlead.engine.traffic_bound import InsideBound
 from fairlead.engine.traffic_budget import Budget
 from fairlead.engine.traffic_reference import QueueReference
 from fairlead.engine.traffic_signals import BackendMeters, Meter, Seen
-from fairlead.engine.traffic_streak import Streak
+from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import (
     BadTrafficState,
     GroupRules,
@@ -216,17 +216,16 @@ class GroupGovernor:
         return known
 
     def _failing(self, sighted: Sighted) -> Collection[str]:
-        """Who answers with hardly anything but errors. Where more than half of a group does, it is
-        not they who are broken, and sending some away helps nobody.
-        """
+        """Who is broken altogether, just now."""
         seen = sighted.seen.backends if sighted.seen else {}
-        found = set()
+        held: dict[str, int | None] = {}
         for name in sighted.members:
-            reading = sighted.readings.get(name, Reading())
-            counted = outcomes(honest(seen.get(name)), reading, sighted.covered)
-            if self._streaks.setdefault(name, Streak()).advance(self.clock_ms, *counted):
-                found.add(name)
-        return found if 2 * len(found) <= len(sighted.members) else ()
+            backend, reading = honest(seen.get(name)), sighted.readings.get(name, Reading())
+            counted = outcomes(backend, reading, sighted.covered)
+            self._streaks.setdefault(name, Streak()).advance(self.clock_ms, *counted)
+            if name not in self.isolated:
+                held[name] = None if backend is None else backend.open
+        return broken(self._streaks, held)
 
     def _in_a_row(self, name: str, seen: GroupSeen | None, signals: Seen) -> int:
         """Connects that failed in a row: of probes while it is isolated, for its counter stands

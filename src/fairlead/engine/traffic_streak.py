@@ -1,13 +1,18 @@
-"""A backend that answers with hardly anything but errors, noticed within a tick or two.
+"""Backends that are broken altogether, noticed within a tick or two.
 
-Pressure needs seconds to make an outlier of it, and meanwhile a quarter of a group of four fails.
-An application that is broken altogether shows it in its first answers.
+Pressure needs seconds to make an outlier of them, and meanwhile a quarter of a group of four fails
+or waits. An application that answers with nothing but errors shows it in its first answers; one
+that stalls shows it by what piles up in it.
 """
 
 from collections import deque
+from collections.abc import Mapping
+
+from fairlead.core.traffic.health import median
 
 SPAN_MS = 600
-ERRORS_MIN, TIMES_SUCCESSES = 4, 4
+ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS, TIMES_SUCCESSES = 3, 6, 4
+HELD_MIN, TIMES_HELD, TICKS_HELD = 12, 3, 2
 
 
 class Streak:
@@ -15,17 +20,44 @@ class Streak:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int, int]] = deque()
+        self.failed = self.served = 0
+        """In these moments."""
+        self._full = 0
 
-    def advance(self, clock_ms: int, successes: int | None, errors: int | None) -> bool:
-        """Counters so far; whether it is failing now. What nobody counts is no failure."""
+    def advance(self, clock_ms: int, successes: int | None, errors: int | None) -> None:
+        """Counters so far. What nobody counts is no failure."""
+        self.failed = self.served = 0
         if successes is None or errors is None:
             self._seen.clear()
-            return False
+            return
         if self._seen and (successes < self._seen[-1][1] or errors < self._seen[-1][2]):
             self._seen.clear()  # another process counts
         self._seen.append((clock_ms, successes, errors))
         while self._seen[0][0] < clock_ms - SPAN_MS:
             self._seen.popleft()
         _, good, bad = self._seen[0]
-        failed, served = errors - bad, successes - good
-        return failed >= ERRORS_MIN and failed > TIMES_SUCCESSES * served
+        self.failed, self.served = errors - bad, successes - good
+
+    def stalls(self, held: int | None, usual: float | None) -> bool:
+        """Whether it has held far more than the others for some ticks."""
+        most = None if usual is None else max(HELD_MIN, TIMES_HELD * usual)
+        self._full = 0 if held is None or most is None or held <= most else self._full + 1
+        return self._full >= TICKS_HELD
+
+
+def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set[str]:
+    """Whose last answers were errors, hardly anything else, and who stalls.
+
+    Where others fail too it takes more: in a group in which one of ten requests fails, three in a
+    row are chance. Where more than half of the group is broken it is not they who are, and sending
+    some away helps nobody.
+    """
+    total = sum(each.failed for each in streaks.values())
+    found = set()
+    for name, each in streaks.items():
+        least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
+        others = [n for id, n in held.items() if id != name and n is not None]
+        stalls = each.stalls(held.get(name), median([float(n) for n in others]))
+        if stalls or (each.failed >= least and each.failed > TIMES_SUCCESSES * each.served):
+            found.add(name)
+    return found if 2 * len(found) <= len(streaks) else set()

@@ -1,8 +1,8 @@
 """The health tracker: who is isolated, who is probed, who is warming up.
 
 Four causes isolate a backend: the operator, a failing health check, 5 connect failures in a row, or
-being an outlier: P above 4 times the group's median for 3 s, or hardly anything but errors in the
-last moments, though never more than half the group.
+being an outlier: P above 4 times the group's median for 3 s, or plainly broken in the last moments,
+though never more than half the group.
 w ~ 1/P alone would leave a backend that is 10 times slower 3 % of the flow, and p99 *is* that
 backend.
 
@@ -53,7 +53,7 @@ class Sighting:
     """None: it has no health check."""
     operator_isolated: bool = False
     failing: bool = False
-    """It answers with hardly anything but errors just now: an outlier at once."""
+    """It is plainly broken just now (nothing but errors, or stalled): an outlier at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
 _BIAS = "fairlead.bias."
 _FINE = 1000
+_LEANS = 0.5  # with 1 a host that fails at once, and so never holds anything, would draw most of it
 """Parts of a slot: what tells equal weights apart must not be felt in a split."""
 _FULL_RETRY_S = 1
 # What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
@@ -87,7 +88,7 @@ def from_file(path: Path) -> Document:
 
 def leaning(clusters: Collection[str]) -> list[Document]:
     """The clusters that look at what is inside their backends; all others do not."""
-    layer = {_BIAS + name: 1.0 for name in sorted(clusters)}
+    layer = {_BIAS + name: _LEANS for name in sorted(clusters)}
     return [{"@type": typed("service.runtime.v3.Runtime"), "name": "fairlead", "layer": layer}]
 
 

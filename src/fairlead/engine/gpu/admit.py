@@ -50,7 +50,7 @@ def consider(
 
     `request`: a part of it only, which has its groups and place.
     """
-    request, book, nodes = request or to_request(spec), projection.book(now_ms), projection.nodes()
+    request, book = request or to_request(spec), projection.book(now_ms)
     output = fund(book, request, now_ms)
     first: Verdict | None = None
     while True:
@@ -64,15 +64,12 @@ def consider(
         if least is None:
             return first
         # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
-        width = min(output["gpus"] - step, least + (_free(nodes, spec) - least) // step * step)
+        free = projection.free_gpus(spec.flavor)
+        width = min(output["gpus"] - step, least + (free - least) // step * step)
         if width < least:
             return first
         request = replace(request, gpus=width)
         output = fund(book, request, now_ms)
-
-
-def _free(nodes: list[Node], spec: RunSpec) -> int:
-    return sum(len(each.free) for each in nodes if each.flavor == spec.flavor and not each.cordoned)
 
 
 def _placed(

@@ -35,7 +35,10 @@ def may_grow(state: RunState) -> bool:
 def growth(projection: Projection, name: str, now_ms: int) -> list[Draft]:
     """The entries by which a run grows, as wide as it can; none where it cannot."""
     spec, state = projection.run_spec(name), projection.runs[name]
+    free = projection.free_gpus(spec.flavor)
     for request in _requests(spec, state, now_ms):
+        if (request.min_gpus or request.gpus) > free:
+            continue
         # The search for a remedy, which nobody asked for, costs ten times the cover.
         if not cover(projection.book(now_ms), request, now_ms).funded:
             continue

@@ -203,16 +203,27 @@ class ControlPlane(OutcomeReports, Reports):
 
     def _grow_all(self, now_ms: int) -> None:
         """What outcomes took comes back where nobody who waits could use it."""
-        lacking = [name for name, state in self._projection.live.items() if may_grow(state)]
-        for name in sorted(lacking):
+        live = self._projection.live
+        queue, answered = sorted(name for name in live if may_grow(live[name])), 0
 
-            def decide(name: str = name) -> list[Draft]:
-                state = self._projection.runs.get(name)  # another replica may have been quicker
-                if state is None or not may_grow(state) or self._held(name, now_ms):
-                    return []
-                return growth(self._projection, name, now_ms)
+        def decide() -> list[Draft]:
+            nonlocal answered
+            for answered, name in enumerate(queue, start=1):  # noqa: B007 - read outside
+                drafts = self._grow(name, now_ms)
+                if drafts:
+                    return drafts  # the next one has to see what this one took
+            return []
 
+        while queue:
             self._commit(decide)
+            queue = queue[answered:]
+
+    def _grow(self, name: str, now_ms: int) -> list[Draft]:
+        # Another replica may have been quicker since the list was made.
+        state = self._projection.live.get(name)
+        if state is None or not may_grow(state) or self._held(name, now_ms):
+            return []
+        return growth(self._projection, name, now_ms)
 
     def _end_runs(self, now_ms: int) -> None:
         """Exits of commands, and runs without one whose time is over, in order of time."""

@@ -66,6 +66,7 @@ class Projection:
         self._book: Book | None = None
         self._nodes: list[Node] | None = None
         self._placements: dict[tuple[object, ...], Placement] = {}
+        self._free: dict[str, int] = {}
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
@@ -122,10 +123,19 @@ class Projection:
             known = self._placements[key] = place(nodes, gang)
         return known
 
+    def free_gpus(self, flavor: str) -> int:
+        """Devices that nobody leases, on nodes in service; kept like the nodes."""
+        if not self._free:
+            for node in self.nodes():
+                free = 0 if node.cordoned else len(node.free)
+                self._free[node.flavor] = self._free.get(node.flavor, 0) + free
+        return self._free.get(flavor, 0)
+
     def _moved(self) -> None:
         """A device was leased or given back, or there are other nodes."""
         self._nodes = None
         self._placements.clear()
+        self._free.clear()
 
     def pending(self) -> list[str]:
         """Runs that wait, in order of submission and then name."""
