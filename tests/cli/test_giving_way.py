@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from fairlead.cli.resolve import CapText
 from tests.api.servers import budget, manifest, run, serving, short_folder
 from tests.cli.shells import Shell
 from tests.e2e.planes import documents
@@ -112,6 +114,18 @@ def test_bad_words_are_named(crowded: Shell) -> None:
     ):
         done = crowded(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
+
+
+def test_a_cap_is_named_with_or_without_its_kind() -> None:
+    """As every other object; a budget may even be called `budget`."""
+    for text, expected in (
+        ("a/main", ("a", "main")), ("budget/a/main", ("a", "main")), ("budget/x", ("budget", "x")),
+        ("budget/budget/x", ("budget", "x")),
+    ):  # fmt: skip
+        assert CapText().convert(text, None, None) == expected
+    for wrong in ("a", "a/", "/a", "budget/", "/"):
+        with pytest.raises(click.BadParameter, match="BUDGET/NAME"):
+            CapText().convert(wrong, None, None)
 
 
 def test_who_would_give_way_by_hand(crowded: Shell) -> None:

@@ -49,8 +49,11 @@ class CapText(click.ParamType[tuple[str, str]]):
         """The budget and the cap's name."""
         if isinstance(value, tuple):
             return value
-        budget, slash, cap = str(value).removeprefix("budget/").partition("/")
-        if not (slash and budget and cap):
+        text = str(value)
+        short = text.removeprefix("budget/")
+        # A budget may be called `budget`: the word is a prefix only where two names follow it.
+        budget, _, cap = (short if "/" in short else text).partition("/")
+        if not (budget and cap):
             self.fail(f"must be BUDGET/NAME of a cap or an envelope, got {value!r}", param, ctx)
         return budget, cap
 
