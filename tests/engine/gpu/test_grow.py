@@ -71,6 +71,15 @@ def test_what_an_outcome_took_comes_back_when_there_is_room() -> None:
     assert {replay(world.ledger, entry).verdict for entry in decided} == {Verdict.SAME}
 
 
+def test_where_nothing_is_free_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds may be shrunk for hours: a turn costs them next to nothing."""
+    world = shrunk()
+    asked = []
+    monkeypatch.setattr("fairlead.engine.gpu.grow.cover", lambda *given: asked.append(given))
+    world.turn(0.01)
+    assert asked == []
+
+
 def test_it_is_told_and_runs_on() -> None:
     """File and signal, and no new process; after a restart of the control plane once more."""
     world = shrunk(command=["train"])
