@@ -322,3 +322,24 @@ def test_a_tenant_hears_no_secrets_of_a_reserved_run(crowd: Running) -> None:
     assert shown.status == 200
     assert "hush" not in json.dumps(shown.json)
     crowd.ok("DELETE", "/v1/objects/Reservation/quiet")
+
+
+def test_between_whom_the_lottery_is_fair_is_a_setting_of_the_server() -> None:
+    """One run of one team, three of another: 1 in 4 each; the outcome says so, and verifies."""
+    settings = {"resolver": "enforce", "owner_weighting": "tokens"}
+    with short_folder() as folder, serving(folder, **settings) as server:
+        server.apply(manifest("Node", "box", flavor="H100", devices=4), budget("one", 4),
+                     budget("many", 4), run("lone", "one", 1),
+                     *(run(f"m{i}", "many", 1) for i in range(3)))  # fmt: skip
+        for name in ("lone", "m0", "m1", "m2"):
+            server.until(f"{name} runs", lambda name=name: _phase(server, name) == "Running")
+        body = {"flavor": "H100", "gpus": 2}
+        shown = server.ok("POST", "/v1/resolve?dry_run=true", body)["forecast"]
+        assert {row["oneIn"] for row in shown["atRisk"]} == {4}
+        number = server.ok("POST", "/v1/resolve", body)["outcome"]
+        told = read(server, f"/v1/outcomes/{number}", "/v1/outcomes/{seq}")
+        assert (told["ownerWeighting"], {each["one_in"] for each in told["tokens"]}) == (
+            "tokens", {4},
+        )  # fmt: skip
+        data = server.send("GET", f"/v1/outcomes/{number}/export?public=true").data
+        assert fairlead_verify.verify(data).code == 0
