@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fairlead.engine.gpu import herald as heralds
 from fairlead.engine.gpu.herald import Herald, Subscription
 from fairlead.ledger.keys import signature_holds
 from fairlead.notify.signing import Guard
@@ -118,6 +119,24 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
     teller.turn(now_ms + 2_000)
     assert [each["seq"] for each in box.events()] == [each["seq"] for each in fine.events()]
     assert box.failed[-1].id in {each.id for each in box.notices}, "although there is news by now"
+
+
+def test_who_was_away_long_is_told_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn in between, and a signature is never older than it may be."""
+    monkeypatch.setattr(heralds, "BATCH", 1)
+    world, box = World(), Box()
+    both = [Subscription("away"), Subscription("here", kinds=("object.",))]
+    teller = herald(world, box, *both)
+    world.apply(*(budget(f"b{i}") for i in range(2 * heralds.NOTICES_AT_ONCE)))
+    first = teller.turn(world.now_ms)
+    assert first == 2 * heralds.NOTICES_AT_ONCE
+    assert {notice.receiver for notice in box.notices} == {"away", "here"}
+    while teller.turn(world.now_ms):
+        pass
+    away = [json.loads(each.body)["events"] for each in box.notices if each.receiver == "away"]
+    assert [event["seq"] for events in away for event in events] == list(
+        range(1, world.plane.seq + 1)
+    )
 
 
 def test_a_restart_goes_on_where_it_was() -> None:

@@ -16,6 +16,9 @@ from fairlead.ports.ledger import Ledger
 from fairlead.ports.notifier import Notice, Notifier
 
 BATCH = 100
+# To one receiver in one turn: others have theirs, and no timestamp is older than a receiver takes,
+# even if each delivery takes its ten seconds.
+NOTICES_AT_ONCE = 10
 WAIT_MS_MIN, WAIT_MS_MAX = 1_000, 300_000
 Events = Callable[[int, int], list[dict[str, Any]]]
 """Events after a number, at most so many; as `ControlPlane.events`."""
@@ -74,7 +77,7 @@ class Herald:
 
     def _tell(self, wanted: Subscription, now_ms: int) -> int:
         place, delivered = self._places[wanted.name], 0
-        while now_ms >= place.due_ms:
+        while now_ms >= place.due_ms and delivered < NOTICES_AT_ONCE:
             found = self._events(place.seq, place.tried or BATCH)
             if not found:
                 break
