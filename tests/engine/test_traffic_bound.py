@@ -168,14 +168,16 @@ def test_a_streak_of_errors_is_noticed_and_a_few_are_not(
     assert broken(lasts(**counted), {}) == found
 
 
-def test_who_piles_up_far_more_than_the_others_stalls() -> None:
-    """Three times their median and more than twelve, two ticks in a row."""
-    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
-    for held, found in [(13, set()), (13, {"d"}), (12, set()), (13, set()), (None, set())]:
-        assert broken(streaks, {"a": 4, "b": 4, "c": 2, "d": held}) == found
+def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
+    """Eight times as long as with the others, and eight inside, two ticks in a row."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    others = {"a": 8, "b": 8, "c": 4}
+    for held, found in [(8, set()), (8, {"d"}), (7, set()), (8, set()), (None, set())]:
+        assert broken(streaks, {**others, "d": held}) == found
+    busy = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
     for _ in range(3):
-        assert broken(streaks, {"a": 9, "b": 9, "c": 9, "d": 27}) == set()
-    assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
+        assert broken(busy, {**others, "d": 64}) == set()
+        assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:

@@ -12,7 +12,7 @@ from fairlead.core.traffic.health import median
 
 SPAN_MS = 600
 ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS, TIMES_SUCCESSES = 3, 6, 4
-HELD_MIN, TIMES_HELD, TICKS_HELD = 12, 3, 2
+HELD_MIN, TIMES_STAY, TICKS_HELD = 8, 8, 2
 
 
 class Streak:
@@ -23,6 +23,7 @@ class Streak:
         self.failed = self.served = 0
         """In these moments."""
         self._full = 0
+        """Ticks in a row in which too much was in it."""
 
     def advance(self, clock_ms: int, successes: int | None, errors: int | None) -> None:
         """Counters so far. What nobody counts is no failure."""
@@ -38,10 +39,21 @@ class Streak:
         _, good, bad = self._seen[0]
         self.failed, self.served = errors - bad, successes - good
 
+    def stay(self, held: int | None) -> float | None:
+        """How long a request stays with it, by Little's law, in moments."""
+        return None if held is None else held / max(1, self.served)
+
     def stalls(self, held: int | None, usual: float | None) -> bool:
-        """Whether it has held far more than the others for some ticks."""
-        most = None if usual is None else max(HELD_MIN, TIMES_HELD * usual)
-        self._full = 0 if held is None or most is None or held <= most else self._full + 1
+        """Whether requests have piled up in it for some ticks, and hardly one leaves it.
+
+        Both: who is only busy holds much too, and sending the busy away makes the next ones busy.
+        """
+        stay = self.stay(held)
+        if held is None or stay is None or usual is None:
+            self._full = 0
+            return False
+        full = held >= HELD_MIN and stay > TIMES_STAY * usual
+        self._full = self._full + 1 if full else 0
         return self._full >= TICKS_HELD
 
 
@@ -56,8 +68,8 @@ def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set
     found = set()
     for name, each in streaks.items():
         least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
-        others = [n for id, n in held.items() if id != name and n is not None]
-        stalls = each.stalls(held.get(name), median([float(n) for n in others]))
+        others = [streaks[id].stay(n) for id, n in held.items() if id != name]
+        stalls = each.stalls(held.get(name), median([stay for stay in others if stay is not None]))
         if stalls or (each.failed >= least and each.failed > TIMES_SUCCESSES * each.served):
             found.add(name)
     return found if 2 * len(found) <= len(streaks) else set()
