@@ -32,7 +32,7 @@ class Group:
 
 def test_the_bound_is_what_can_be_served_in_time() -> None:
     """Little's law: 240 a second, 0.6 of 400 ms each."""
-    assert Group().go(5, 20, 240.0) == 58
+    assert Group().go(5, 15, 240.0) == 58
 
 
 @pytest.mark.parametrize(("inside", "best"), [(None, 240.0), (20, None)])
@@ -52,15 +52,15 @@ def test_a_small_or_idle_group_may_still_have_a_burst() -> None:
 
 
 def test_a_reference_too_ambitious_for_the_service_refuses_nobody() -> None:
-    """Usually 300 are inside: 600 may be, whatever Little would say."""
+    """Usually 300 are inside: 900 may be, whatever Little would say."""
     group = Group()
-    assert group.go(60, 300, 240.0) == 600
+    assert group.go(60, 300, 240.0) == 900
 
 
 def test_an_overload_does_not_become_what_is_usual() -> None:
     """It may last: the bound stays where it is."""
     group = Group()
-    group.go(60, 20, 240.0)
+    group.go(60, 15, 240.0)
     assert group.go(600, 58, 240.0) == 58
     assert group.go(600, 2000, 240.0) == 58
 
@@ -68,25 +68,25 @@ def test_an_overload_does_not_become_what_is_usual() -> None:
 def test_the_bound_follows_in_steps_of_a_tenth() -> None:
     """Every change is a flip."""
     group = Group()
-    assert group.go(60, 20, 240.0) == 58
-    assert group.go(60, 20, 250.0) == 58
-    assert group.go(60, 20, 300.0) == 72
-    assert group.go(60, 20, 120.0) == 40
+    assert group.go(60, 15, 240.0) == 58
+    assert group.go(60, 15, 250.0) == 58
+    assert group.go(60, 15, 300.0) == 72
+    assert group.go(60, 15, 120.0) == 45
 
 
 def test_idle_connections_are_not_inside() -> None:
     """A plane counts them, so a few come on top of the bound; where there are many, none holds."""
     group = Group()
-    assert group.go(60, 20, 240.0, idle=20) == 78
+    assert group.go(60, 15, 240.0, idle=20) == 78
     assert group.go(600, 58, 240.0, idle=20) == 78
-    assert group.go(60, 20, 240.0, idle=1000) is None
+    assert group.go(60, 15, 240.0, idle=1000) is None
 
 
 def test_what_looks_idle_for_a_moment_is_not() -> None:
     """The plane is asked now, the application was asked a moment ago."""
     group = Group()
-    group.go(60, 20, 240.0)
-    assert group.go(2, 20, 240.0, idle=80) == 58
+    group.go(60, 15, 240.0)
+    assert group.go(2, 15, 240.0, idle=80) == 58
 
 
 def seen(**backends: BackendSeen) -> GroupSeen:

@@ -9,6 +9,7 @@ Two decisions of core meet here: the health tracker says who is isolated, the ti
 loop and the harness drive it; `export`, `restore` and `resume` carry it across a restart.
 """
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -26,6 +27,7 @@ from fairlead.core.traffic import (
     track,
 )
 from fairlead.core.traffic.health import median
+from fairlead.core.units import SIZE_MAX
 from fairlead.engine.traffic_backoff import Backoff
 from fairlead.engine.traffic_bound import InsideBound
 from fairlead.engine.traffic_budget import Budget
@@ -52,6 +54,7 @@ from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_config import ConfigDocument, to_config
 from fairlead.schema.traffic_state import StateDocument, to_state
 
+USUAL_TICKS = 300
 __all__ = ["BadTrafficState", "GroupGovernor", "GroupRules", "Sighted"]
 
 
@@ -74,6 +77,7 @@ class GroupGovernor:
         self._reference = QueueReference(rules.config)
         self._bound = InsideBound()
         self._streaks: dict[str, Streak] = {}
+        self._norms: deque[float] = deque(maxlen=USUAL_TICKS)
         self._refused = Meter(rules.window_ms)
 
     # --- one tick
@@ -201,7 +205,8 @@ class GroupGovernor:
         Who carries more than an equal share is under pressure because of it, and loses slots for
         it; and while the door is not open, capacity is what is missing. Isolating the busy makes
         the next ones busy: in the harness two pairs of healthy backends took turns at it. So their
-        P counts as no more than what is just not an outlier's.
+        P counts as no more than what is just not an outlier's. Who is isolated is measured by what
+        is usual in the group when nobody is.
         """
         known = {name: self._pressure[name] for name in members if name in self._pressure}
         norm = median([each for name, each in known.items() if name not in self.isolated])
@@ -210,6 +215,11 @@ class GroupGovernor:
         slots = {memory.id: memory.slots for memory in self.state.backends}
         restricted = self.state.door.mode is not Mode.NORMAL
         most = self.rules.health.outlier_ratio * norm
+        if not self.isolated and not restricted:
+            self._norms.append(norm)
+        for name in known.keys() & self.isolated.keys():
+            # The others are under pressure because it is missing; that makes it no better.
+            known[name] *= max(1.0, norm / (median(list(self._norms)) or norm))
         for name in known.keys() - self.isolated.keys():
             if restricted or slots.get(name, 0) * len(slots) > self.state.s_total:
                 known[name] = min(known[name], most)
@@ -255,6 +265,10 @@ class GroupGovernor:
                 l_ref_ms=config.l_ref_ms, serving=len(serving),
             )  # fmt: skip
             config = replace(config, inside_max=most)
+        if config.inside_max is not None:
+            # Who is full is passed over, so requests do not show where slots send them, and a
+            # guard that compares the two would hold every step: one that is back got none.
+            config = replace(config, skew_requests_min=SIZE_MAX)
         return config
 
     def _retry_index(self, signals: Collection[Seen], seen: GroupSeen | None) -> float | None:

@@ -7,10 +7,10 @@ late: it is told to try again at once, within the same tick in which it came, wh
 signals need seconds. A budget per second cannot do this: with the smallest error of it a queue
 grows without end.
 
-A bound must never be what keeps a healthy group small. It is never below twice what is usually
-inside (a reference that is too ambitious for the service refuses nobody), nor below a few for each
-backend, and it needs to have seen the group serve. Where clients keep their connections and a plane
-counts nothing else, there is none.
+A bound must never be what keeps a healthy group small. It is never below three times what is
+usually inside (a reference that is too ambitious for the service refuses nobody), nor below a few
+for each backend, and it needs to have seen the group serve. Where clients keep their connections
+and a plane counts nothing else, there is none.
 
 The bound is a parameter of the tick (`inside_max`), which does not use it: so the record holds what
 the plane was told.
@@ -23,7 +23,7 @@ from fairlead.core.traffic.health import median
 
 PART = 0.6
 """Of the reference latency: the rest is room for the slower requests."""
-TIMES_USUAL, LEAST_EACH = 2, 8
+TIMES_USUAL, LEAST_EACH = 3, 8
 SAMPLE_MS, SAMPLES, SAMPLES_MIN = 1_000, 60, 3
 BUSY = 0.75
 """Of the bound."""
