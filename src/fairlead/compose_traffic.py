@@ -8,7 +8,7 @@ from pathlib import Path
 from fairlead.engine.traffic import GroupRules
 from fairlead.engine.traffic_loop import Round
 from fairlead.node.agent import now_ms
-from fairlead.node.traffic.agent import AgentConfig, GroupSpec, TrafficAgent
+from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.exporters import RemoteNode
 from fairlead.node.traffic.eyes import EyeRules, NetworkEyes
 from fairlead.node.traffic.probes import CheckRules, KnockRules
@@ -34,6 +34,11 @@ SEGMENT_BYTES, SEGMENT_COUNT = 2**20, 64
 _HTTP_PLANES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 
 
+FIXED = ("plane", "node", "nodes", "tick_ms", "window_ms", "state_dir", "ledger", "ledger_keys",
+         "metrics_port", "metrics_address", "service_every_ms")  # fmt: skip
+"""What a running agent does not change."""
+
+
 def traffic_agent(
     document: TrafficDocument,
     *,
@@ -46,10 +51,13 @@ def traffic_agent(
     name = document.node.name or os.uname().nodename
     eyes = NetworkEyes(eye_rules(document, name), now_ms)
 
-    def again() -> list[GroupSpec]:
+    def again() -> Reloaded:
         fresh = reload() if reload is not None else document
-        eyes.follow(eye_rules(fresh, name))
-        return group_specs(fresh)
+        fixed = [each for each in FIXED if getattr(fresh, each) != getattr(document, each)]
+        if fixed:
+            warn(f"{', '.join(fixed)}: changed in the file, takes effect with the next start")
+        specs = group_specs(fresh)
+        return Reloaded(specs, eyes.follow(eye_rules(fresh, name)))
 
     return TrafficAgent(
         AgentConfig(name, directory, document.tick_ms),

@@ -99,13 +99,14 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
         document, report=log.round, warn=log.warn, reload=lambda: _read(file, flags)
     )
     try:
-        agent.start()
-        agent.handle_signals()
         port = None
         if document.metrics_port is not None:
             from fairlead.node.traffic.metrics import serve_metrics
 
+            # Before the plane hears of us: who fails at this again and again must not look alive.
             port = serve_metrics(agent, document.metrics_address, document.metrics_port)
+        agent.start()
+        agent.handle_signals()
         log.started(agent, port)
         agent.run(ticks_max=ticks)
         log.stopped(agent)

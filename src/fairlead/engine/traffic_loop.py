@@ -28,6 +28,7 @@ from fairlead.ports.dataplane import (
     Stale,
     Table,
 )
+from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import Head, Status
 from fairlead.ports.traffic import Transition
@@ -188,7 +189,8 @@ class TrafficLoop:
         before, now = self._refused.get(name), None if seen is None else seen.refused_soft
         self._refused[name] = now
         more = before is not None and now is not None and now > before
-        return more and plan.admission.mode is Mode.NORMAL
+        door = None if seen is None else seen.mode
+        return more and plan.admission.mode is Mode.NORMAL and door == PlaneMode.NORMAL
 
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a world that is gone: void it, the next tick decides."""

@@ -15,7 +15,7 @@ from fairlead.dataplane.memory import MemoryPlane
 from fairlead.engine.traffic import GroupRules
 from fairlead.node.agent import now_ms
 from fairlead.node.state import STATE, STATUS, StateDirectory
-from fairlead.node.traffic.agent import AgentConfig, GroupSpec, TrafficAgent
+from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.metrics import serve_metrics
 from fairlead.node.traffic.orders import ORDERS, change_order
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
@@ -198,10 +198,12 @@ def test_a_reload_adds_and_removes(folder: Folder) -> None:
     """Groups that stay keep their state; a bad file changes nothing and is said."""
     wanted: list[GroupSpec] = [spec(*BACKENDS), spec(name="api", port=9010)]
 
-    def again() -> Sequence[GroupSpec]:
+    undone: list[str] = []
+
+    def again() -> Reloaded:
         if not wanted:
             raise ValueError("groups: must not be empty")
-        return wanted
+        return Reloaded(wanted, lambda: undone.append("eyes"))
 
     agent = folder.agent(reload=again)
     agent.start()
@@ -222,6 +224,34 @@ def test_a_reload_adds_and_removes(folder: Folder) -> None:
     agent.close()
     assert sorted(agent.loop.groups) == ["web"]
     assert folder.said == ["not reloaded: groups: must not be empty"]
+    assert undone == []
+
+
+def test_a_reload_that_the_plane_refuses_leaves_the_eyes_where_they_were(folder: Folder) -> None:
+    """Whoever looks elsewhere already would find nobody for the groups that stay."""
+    undone: list[str] = []
+    twice = [spec(*BACKENDS), spec(*BACKENDS, name="api")]  # the same door
+    agent = folder.agent(reload=lambda: Reloaded(twice, lambda: undone.append("eyes")))
+    agent.start()
+    agent.hang_up()
+    agent.run(ticks_max=1)
+    agent.close()
+    assert sorted(agent.loop.groups) == ["web"]
+    assert undone == ["eyes"]
+    assert folder.said[0].startswith("not reloaded: ")
+
+
+def test_orders_that_are_damaged_later_are_said_once(folder: Folder) -> None:
+    """The last ones stand."""
+    agent = folder.agent()
+    agent.start()
+    agent.tick()
+    (folder.path / ORDERS).write_text("{")
+    for _ in range(3):
+        agent.tick()
+    agent.close()
+    assert len(folder.said) == 1
+    assert folder.said[0].startswith("the last orders stand: ")
 
 
 def test_backends_that_are_looked_up_are_followed(folder: Folder) -> None:

@@ -48,6 +48,19 @@ def test_text_in_another_format_is_refused(text: bytes) -> None:
         samples(text, {"a"})
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\x0b", "\x85", "\x1c"])
+def test_a_label_may_hold_what_ends_a_line_elsewhere(odd: str) -> None:
+    """Only a line feed ends a line here."""
+    text = f'up{{who="a{odd}b"}} 1\r\nup{{who="c"}}\t2\n'
+    assert sum(each.value for each in samples(text.encode(), {"up"})) == 3
+
+
+def test_an_endless_line_is_left_out() -> None:
+    """The parser's time grows with the square of its length; the others are read."""
+    text = 'up{who="' + "a," * 600_000 + '"} 1\nup 2\n'
+    assert [each.value for each in samples(text.encode(), {"up"})] == [2.0]
+
+
 def test_a_counter_beyond_the_integers_of_json_is_missing() -> None:
     """Nobody has served that many."""
     assert counter(samples(b"a 1e300\n", {"a"}), Selector("a")) is None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
 from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
@@ -82,6 +82,13 @@ class Eyes(Protocol):
         ...
 
 
+class Reloaded(NamedTuple):
+    """A configuration that was read again, and how to go back if it cannot be used."""
+
+    specs: Sequence[GroupSpec]
+    undo: Callable[[], None]
+
+
 class TrafficAgent:
     """One agent on one plane."""
 
@@ -96,7 +103,7 @@ class TrafficAgent:
         open_chronicle: Callable[[], Chronicle | None] = lambda: None,
         report: Callable[[Round, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
-        reload: Callable[[], Sequence[GroupSpec]] | None = None,
+        reload: Callable[[], Reloaded] | None = None,
     ) -> None:
         self.config, self.eyes = config, eyes
         self.directory = StateDirectory(config.state_directory)
@@ -115,6 +122,7 @@ class TrafficAgent:
         self._orders = OrderBook(self.directory)
         self._stop, self._hangup = threading.Event(), threading.Event()
         self._status_ms: int | None = None
+        self._warned: dict[str, str] = {}
         self._plane: Dataplane | None = None
 
     # --- life
@@ -175,8 +183,16 @@ class TrafficAgent:
             self.transitions[key] = self.transitions.get(key, 0) + 1
         self._save(round)
         self._report(round, self)
+        if self._orders.problem:
+            self._warn_once("orders", f"the last orders stand: {self._orders.problem}")
         self.tick_seconds += time.monotonic() - began
         return round
+
+    def _warn_once(self, what: str, message: str) -> None:
+        """What stays wrong is said when it begins, and when it changes."""
+        if self._warned.get(what) != message:
+            self._warned[what] = message
+            self._warn(message)
 
     def jitter_s(self, number: int) -> float:
         """How late tick `number` is on purpose."""
@@ -281,10 +297,13 @@ class TrafficAgent:
         """Read the configuration again; a bad one is said, and changes nothing."""
         if self._reload is None:
             return
+        read: Reloaded | None = None
         try:
-            specs = {spec.route.name: spec for spec in self._reload()}
-            self._change(specs)
+            read = self._reload()
+            self._change({spec.route.name: spec for spec in read.specs})
         except (Fault, ValueError, OSError) as error:
+            if read is not None:
+                read.undo()
             self._warn(f"not reloaded: {error}")
 
     def _follow_services(self) -> None:
@@ -295,7 +314,7 @@ class TrafficAgent:
                     self._change(self._specs)
                 except Fault as fault:
                     self.faults += 1
-                    self._warn(f"not followed: {fault}")
+                    self._warn_once("services", f"not followed: {fault}")
                 return
 
     def _change(self, specs: Mapping[str, GroupSpec]) -> None:

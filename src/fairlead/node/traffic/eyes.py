@@ -41,10 +41,19 @@ class NetworkEyes:
             self.close()
             raise
 
-    def follow(self, rules: EyeRules) -> None:
-        """Look by these rules from the next `watch` on; machines stay as they were at the start."""
-        self._services.follow(rules.services)
+    def follow(self, rules: EyeRules) -> Callable[[], None]:
+        """Look by these rules from the next `watch` on; machines stay as they were at the start.
+
+        Returns what goes back to the rules before.
+        """
+        before, undo_services = self.rules, self._services.follow(rules.services)
         self.rules = rules
+
+        def undo() -> None:
+            self.rules = before
+            undo_services()
+
+        return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
         """Look at these backends and no others."""

@@ -41,7 +41,12 @@ class Outreach:
             await asyncio.sleep(fnv1a(phase.encode()) % max(1, every_ms) / 1000)
             while True:
                 due = self._loop.time() + period_s
-                await ask()
+                try:
+                    await ask()
+                except Exception as error:  # noqa: BLE001 - one bad answer must not be the last
+                    self._loop.call_exception_handler(
+                        {"message": f"asking {phase} failed", "exception": error}
+                    )
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
 
         return asyncio.run_coroutine_threadsafe(again(), self._loop)

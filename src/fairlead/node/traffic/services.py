@@ -6,7 +6,7 @@ A look-up that fails changes nothing: a name server that is down must not empty 
 import asyncio
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from fairlead.node.traffic.outreach import Outreach
@@ -24,8 +24,13 @@ class Services:
         self._tasks: dict[tuple[str, str, int], Future[None]] = {}
         self._outreach, self._every_ms = outreach, every_ms
 
-    def follow(self, services: Mapping[str, tuple[str, int]]) -> None:
-        """Look these names up, at once and then again and again, and no others."""
+    def follow(self, services: Mapping[str, tuple[str, int]]) -> Callable[[], None]:
+        """Look these names up, at once and then again and again, and no others.
+
+        Returns what puts everything back as it was: whoever cannot use the new names goes on with
+        the addresses that the old ones had.
+        """
+        tasks, found = set(self._tasks), dict(self._found)
         wanted = {(group, host, port) for group, (host, port) in services.items()}
         fresh = {key: self._look_up(*key) for key in wanted - self._tasks.keys()}
         for key in self._tasks.keys() - wanted:
@@ -35,6 +40,16 @@ class Services:
             self._found |= {group: found for (group, _, _), found in fresh.items()}
         for key in fresh:
             self._tasks[key] = self._begin(*key)
+
+        def undo() -> None:
+            for key in self._tasks.keys() - tasks:
+                self._tasks.pop(key).cancel()
+            with self._lock:
+                self._found = found
+            for key in tasks - self._tasks.keys():
+                self._tasks[key] = self._begin(*key)
+
+        return undo
 
     def _look_up(self, group: str, host: str, port: int) -> tuple[Backend, ...]:
         try:

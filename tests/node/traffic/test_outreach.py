@@ -1,0 +1,37 @@
+"""The thread that asks others: one bad answer is not the last one."""
+
+import threading
+
+from fairlead.node.traffic.outreach import Outreach
+from fairlead.node.traffic.services import Services
+
+
+def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
+    """Else an exporter's odd number would blind the agent for good."""
+    asked, often = 0, threading.Event()
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked >= 3:
+            often.set()
+        raise OverflowError("too large")
+
+    outreach = Outreach()
+    outreach.repeat(10, ask, phase="odd")
+    assert often.wait(30)
+    outreach.close()
+
+
+def test_names_that_cannot_be_used_are_put_back() -> None:
+    """With the addresses that were known, without asking again."""
+    outreach = Outreach()
+    services = Services(outreach, every_ms=3_600_000)
+    services.follow({"web": ("127.0.0.1", 80), "api": ("127.0.0.2", 81)})
+    before = services.members("web"), services.members("api")
+    undo = services.follow({"web": ("127.0.0.3", 80)})
+    assert services.members("api") is None
+    undo()
+    assert (services.members("web"), services.members("api")) == before
+    assert before[0] is not None
+    outreach.close()
