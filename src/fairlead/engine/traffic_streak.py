@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fairlead.core.traffic.health import median
 
 SPAN_MS = 600
-ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS, TIMES_SUCCESSES = 3, 6, 4
+ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS = 3, 6
 HELD_MIN, TIMES_STAY, TICKS_HELD = 8, 8, 2
 
 
@@ -38,6 +38,17 @@ class Streak:
             self._seen.popleft()
         _, good, bad = self._seen[0]
         self.failed, self.served = errors - bad, successes - good
+
+    def fails(self, least: int) -> bool:
+        """Whether it gave so many errors, and more of them than answers, since any of the looks.
+
+        Since any: what it answered well before it broke does not excuse it.
+        """
+        if not self._seen:
+            return False
+        _, successes, errors = self._seen[-1]
+        since = [(errors - bad, successes - good) for _, good, bad in self._seen]
+        return any(failed >= least and failed > served for failed, served in since)
 
     def stay(self, held: int | None) -> float | None:
         """How long a request stays with it, by Little's law, in moments."""
@@ -70,6 +81,6 @@ def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set
         least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
         others = [streaks[id].stay(n) for id, n in held.items() if id != name]
         stalls = each.stalls(held.get(name), median([stay for stay in others if stay is not None]))
-        if stalls or (each.failed >= least and each.failed > TIMES_SUCCESSES * each.served):
+        if stalls or each.fails(least):
             found.add(name)
     return found if 2 * len(found) <= len(streaks) else set()
