@@ -21,7 +21,7 @@ from bench.traffic.runner import Run, run_arm
 from bench.traffic.scenarios import Scenario, scenarios
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-TRIES_MAX = 4
+TRIES_MAX = 3
 # A hypervisor that takes the CPU away makes every arm look bad, and not every arm alike.
 STOLEN_MAX = 0.06
 CALM_S = 1.0
@@ -39,7 +39,7 @@ def main() -> None:
     os.nice(-10)
     begun = time.monotonic()
     with own_place() as place:
-        # After every repetition: whoever stops it early keeps what was measured.
+        # After every scenario: whoever stops it early keeps what was measured.
         for runs, drawn in _repeat(place, chosen, options):
             document = {
                 "seed": options.seed, "quick": options.quick, "runs": runs, "series": drawn,
@@ -105,7 +105,7 @@ def _repeat(
                 runs.append(figures)
                 if repetition == 0:
                     drawn[f"{scenario.name}/{arm}"] = series(run)
-        yield runs, drawn
+            yield runs, drawn
 
 
 def _try(

@@ -60,12 +60,12 @@ class Scenario:
 def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
     """All of them by name."""
     listed = (
-        _healthy(12.0 if quick else 16.0),
-        _slow(sick_s=12.0 if quick else 25.0, after_s=16.0 if quick else 25.0),
+        _slow(sick_s=12.0 if quick else 25.0, after_s=16.0 if quick else 22.0),
         _errors(sick_s=8.0 if quick else 15.0, after_s=12.0 if quick else 22.0),
         _overload(12.0 if quick else 25.0),
-        _noisy(seed, 25.0 if quick else 60.0),
+        _healthy(12.0 if quick else 16.0),
         _killed(20.0),
+        _noisy(seed, 25.0 if quick else 60.0),
     )
     return {scenario.name: scenario for scenario in listed}
 
@@ -75,8 +75,9 @@ WARM_S = 6.0
 
 def _healthy(until_s: float) -> Scenario:
     return Scenario(
-        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),)
-    )
+        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),),
+        SOME,
+    )  # fmt: skip
 
 
 def _slow(*, sick_s: float, after_s: float) -> Scenario:
