@@ -214,3 +214,25 @@ def test_who_answers_with_errors_only_is_an_outlier_at_once(
         snapshot = governor.observe(Sighted(now_ms=tick * 200, members=members, seen=found))
         governor.settle(governor.decide(snapshot), applied=True)
     assert set(governor.isolated) == isolated
+
+
+@pytest.mark.parametrize(("covered", "isolated"), [((), {"d"}), (("requests", "errors"), set())])
+def test_old_figures_of_an_application_make_nobody_stall(
+    covered: tuple[str, ...], isolated: set[str]
+) -> None:
+    """A scrape that is late looks as if nobody left; a plane's own count is never old."""
+    governor = GroupGovernor("web", GroupRules(Config()))
+    for tick in range(8):
+        done = {id: 10 * tick for id in "abc"} | {"d": 50 if tick > 4 else 10 * tick}
+        found = seen(**{
+            id: BackendSeen(admitted=n, successes=n, errors=0, open=20 if id == "d" else 3,
+                            queue=0, p95_ms=20.0)
+            for id, n in done.items()
+        })  # fmt: skip
+        readings = {id: Reading(requests=n, errors=0) for id, n in done.items()}
+        snapshot = governor.observe(
+            Sighted(now_ms=tick * 400, members=dict.fromkeys("abcd"), seen=found,
+                    readings=readings, covered=covered)
+        )  # fmt: skip
+        governor.settle(governor.decide(snapshot), applied=True)
+    assert set(governor.isolated) == isolated

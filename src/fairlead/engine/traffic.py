@@ -233,7 +233,8 @@ class GroupGovernor:
             backend, reading = honest(seen.get(name)), sighted.readings.get(name, Reading())
             counted = outcomes(backend, reading, sighted.covered)
             self._streaks.setdefault(name, Streak()).advance(self.clock_ms, *counted)
-            if name not in self.isolated:
+            # What is scraped may be older than these moments: nobody stalls by that.
+            if name not in self.isolated and "requests" not in sighted.covered:
                 held[name] = None if backend is None else backend.open
         return broken(self._streaks, held)
 
