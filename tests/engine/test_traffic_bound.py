@@ -223,7 +223,7 @@ def test_old_figures_of_an_application_make_nobody_stall(
     """A scrape that is late looks as if nobody left; a plane's own count is never old."""
     governor = GroupGovernor("web", GroupRules(Config()))
     for tick in range(8):
-        done = {id: 10 * tick for id in "abc"} | {"d": 50 if tick > 4 else 10 * tick}
+        done = dict.fromkeys("abc", 10 * tick) | {"d": 50 if tick > 4 else 10 * tick}
         found = seen(**{
             id: BackendSeen(admitted=n, successes=n, errors=0, open=20 if id == "d" else 3,
                             queue=0, p95_ms=20.0)
