@@ -44,7 +44,7 @@ class Bounds:
                 world.tick()
                 words += [held.add() for _ in range(4)]
         assert set(words) == {None, *IDS[1:]}
-        assert words.count(None) <= 15
+        assert words.count(None) <= 12
 
     def test_who_is_the_only_one_is_never_passed_over(self, world: World) -> None:
         """Up to the bound of the group: there is nobody else."""
