@@ -23,7 +23,7 @@ _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
 _BIAS = "fairlead.bias."
 _FINE = 1000
-_LEANS = 0.5  # with 1 a host that fails at once, and so never holds anything, would draw most of it
+_LEANS = 0.6  # with 1 a host that fails at once, and so never holds anything, would draw most of it
 """Parts of a slot: what tells equal weights apart must not be felt in a split."""
 _FULL_RETRY_S = 1
 # What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
