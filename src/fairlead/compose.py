@@ -133,7 +133,8 @@ class UpConfig:
 @contextmanager
 def control_server(config: UpConfig) -> Iterator["ControlServer"]:
     """The whole embedded control plane in one process, ready to `run`."""
-    from fairlead.api.access import Access  # noqa: PLC0415 - the web stack costs other commands
+    # All of these here: the web stack and what is under it cost other commands their start.
+    from fairlead.api.access import Access  # noqa: PLC0415
     from fairlead.api.server import ControlServer, Listen  # noqa: PLC0415
     from fairlead.api.service import Service  # noqa: PLC0415
     from fairlead.core.lottery import OwnerWeighting  # noqa: PLC0415

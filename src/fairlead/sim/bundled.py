@@ -1,19 +1,19 @@
-"""The scenarios that come with the package, by name. The files live in `scenarios/` at the root."""
+"""The scenarios that come with the package, by name: of the CPU market, or of another governor."""
 
 from importlib.resources import files
 
-_SUFFIX = ".yaml"
+_SUFFIX, _MARKET = ".yaml", "fairlead.sim"
 
 
-def bundled_names() -> list[str]:
+def bundled_names(package: str = _MARKET) -> list[str]:
     """All names, sorted."""
     return sorted(
         entry.name.removesuffix(_SUFFIX)
-        for entry in files("fairlead.sim").joinpath("scenarios").iterdir()
+        for entry in files(package).joinpath("scenarios").iterdir()
         if entry.name.endswith(_SUFFIX)
     )
 
 
-def read_bundled(name: str) -> bytes:
+def read_bundled(name: str, package: str = _MARKET) -> bytes:
     """The bytes of one; the caller has asked `bundled_names`."""
-    return files("fairlead.sim").joinpath("scenarios", name + _SUFFIX).read_bytes()
+    return files(package).joinpath("scenarios", name + _SUFFIX).read_bytes()

@@ -178,14 +178,18 @@ class ControlPlane(OutcomeReports, Reports):
             self._recover()
 
     def _admit_all(self, now_ms: int) -> None:
-        """Everybody who waits, in order; one append for all answers up to the next start."""
-        queue, answered = self._projection.pending(), 0
+        """Everybody who waits."""
+        self._answer_all(self._projection.pending(), lambda name: self._admit(name, now_ms))
+
+    def _answer_all(self, queue: list[str], answer: Callable[[str], list[Draft]]) -> None:
+        """In order; one append for all answers up to the next one that takes devices."""
+        answered = 0
 
         def decide() -> list[Draft]:
             nonlocal answered
             drafts: list[Draft] = []
-            for answered, name in enumerate(queue, start=1):  # noqa: B007 - read outside
-                found = self._admit(name, now_ms)
+            for number, name in enumerate(queue, start=1):
+                answered, found = number, answer(name)
                 drafts += found
                 if any(draft.kind == "lease.open" for draft in found):
                     break  # the next one has to see what this one took
@@ -204,19 +208,8 @@ class ControlPlane(OutcomeReports, Reports):
     def _grow_all(self, now_ms: int) -> None:
         """What outcomes took comes back where nobody who waits could use it."""
         live = self._projection.live
-        queue, answered = sorted(name for name in live if may_grow(live[name])), 0
-
-        def decide() -> list[Draft]:
-            nonlocal answered
-            for answered, name in enumerate(queue, start=1):  # noqa: B007 - read outside
-                drafts = self._grow(name, now_ms)
-                if drafts:
-                    return drafts  # the next one has to see what this one took
-            return []
-
-        while queue:
-            self._commit(decide)
-            queue = queue[answered:]
+        queue = sorted(name for name in live if may_grow(live[name]))
+        self._answer_all(queue, lambda name: self._grow(name, now_ms))
 
     def _grow(self, name: str, now_ms: int) -> list[Draft]:
         # Another replica may have been quicker since the list was made.

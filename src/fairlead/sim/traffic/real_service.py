@@ -7,6 +7,7 @@ server stands for the node exporter of the machine, so that stalls and memory ca
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 
@@ -23,7 +24,7 @@ EDGES_S = (
 RETRY = b"x-retry"
 
 
-class Server:
+class Server(ABC):
     """An HTTP server that answers GETs, one connection after the other or many at once."""
 
     def __init__(self) -> None:
@@ -69,9 +70,9 @@ class Server:
             self._tasks.discard(task)
             writer.close()
 
+    @abstractmethod
     async def answer(self, path: str, head: bytes) -> tuple[int, bytes]:
         """Status and body."""
-        raise NotImplementedError
 
 
 class RealBackend(Server):
