@@ -9,28 +9,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
+from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.scenarios import BadScenario, load_scenario
 from fairlead.cli.sim_table import summary
 from fairlead.core.cpu import Policy
-from fairlead.schema.border import BadInput
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
-from fairlead.schema.yaml import YAML_BYTES_MAX
 from fairlead.sim import Played, play
 from fairlead.sim.bundled import bundled_names, read_bundled
 from fairlead.sim.entropy import SEED_MAX
 from fairlead.sim.play import Progress
 from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, draw_plots, load_matplotlib
 from fairlead.sim.report import Draw, NotAReport, as_document, check_target, write_report
-
-
-class BadScenario(click.ClickException):
-    """Input that cannot be played: one line, exit code 2."""
-
-    exit_code = EXIT_BAD_INPUT
-
-    def show(self, file: object = None) -> None:
-        """As `fairlead decide` says it."""
-        click.echo(f"error: {self.message}", err=True)
 
 
 @click.group("sim")
@@ -114,19 +103,7 @@ def run(
 
 
 def _load(scenario: str) -> ScenarioDocument:
-    path = Path(scenario)
-    try:
-        if not path.exists() and scenario in bundled_names():
-            data = read_bundled(scenario)
-        else:
-            with path.open("rb") as file:
-                data = file.read(YAML_BYTES_MAX + 1)
-        return read_scenario(data)
-    except BadInput as error:
-        raise BadScenario(str(error)) from error
-    except OSError as error:
-        hint = f"; those that come with Fairlead are: {', '.join(bundled_names())}"
-        raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
+    return load_scenario(scenario, bundled_names(), read_bundled, read_scenario)
 
 
 def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDocument:

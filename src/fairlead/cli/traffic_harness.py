@@ -7,14 +7,13 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_REFUSED
-from fairlead.schema.border import BadInput
+from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.scenarios import BadScenario, load_scenario
 from fairlead.schema.traffic_scenario import (
     TrafficScenarioDocument,
     read_traffic_scenario,
     traffic_scenario_schema,
 )
-from fairlead.schema.yaml import YAML_BYTES_MAX
 from fairlead.sim.entropy import SEED_MAX
 from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
 from fairlead.sim.report import NotAReport, check_target
@@ -38,16 +37,6 @@ promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had her
   fairlead traffic harness my.yaml --seed 42 --out /tmp/report
   fairlead traffic harness slow --plane haproxy --real-time
 """
-
-
-class BadScenario(click.ClickException):
-    """Input that cannot be played: one line, exit code 2."""
-
-    exit_code = EXIT_BAD_INPUT
-
-    def show(self, file: object = None) -> None:
-        """As `fairlead decide` says it."""
-        click.echo(f"error: {self.message}", err=True)
 
 
 @click.command("harness", help=HELP)
@@ -111,19 +100,7 @@ def command(
 
 
 def _load(scenario: str) -> TrafficScenarioDocument:
-    path = Path(scenario)
-    try:
-        if not path.exists() and scenario in bundled_names():
-            data = read_bundled(scenario)
-        else:
-            with path.open("rb") as file:
-                data = file.read(YAML_BYTES_MAX + 1)
-        return read_traffic_scenario(data)
-    except BadInput as error:
-        raise BadScenario(str(error)) from error
-    except OSError as error:
-        hint = f"; those that come with Fairlead are: {', '.join(bundled_names())}"
-        raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
+    return load_scenario(scenario, bundled_names(), read_bundled, read_traffic_scenario)
 
 
 def _listing() -> str:

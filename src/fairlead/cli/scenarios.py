@@ -1,0 +1,43 @@
+"""Scenarios as commands take them: a file, or the name of one that comes with Fairlead."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from fairlead.cli.main import EXIT_BAD_INPUT
+from fairlead.schema.border import BadInput
+from fairlead.schema.yaml import YAML_BYTES_MAX
+
+Document = TypeVar("Document")
+
+
+class BadScenario(click.ClickException):
+    """Input that cannot be played: one line, exit code 2."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def show(self, file: object = None) -> None:
+        """As `fairlead decide` says it."""
+        click.echo(f"error: {self.message}", err=True)
+
+
+def load_scenario(
+    scenario: str, names: Sequence[str], bundled: Callable[[str], bytes],
+    parse: Callable[[bytes], Document],
+) -> Document:  # fmt: skip
+    """The document; a file is preferred to a bundled one of the same name."""
+    path = Path(scenario)
+    try:
+        if not path.exists() and scenario in names:
+            data = bundled(scenario)
+        else:
+            with path.open("rb") as file:
+                data = file.read(YAML_BYTES_MAX + 1)
+        return parse(data)
+    except BadInput as error:
+        raise BadScenario(str(error)) from error
+    except OSError as error:
+        hint = f"; those that come with Fairlead are: {', '.join(names)}"
+        raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
