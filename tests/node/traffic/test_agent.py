@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fairlead.node.traffic.orders import ORDERS, change_order
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.recorder import FileRecorder, read, replay
+from tests.node.traffic.servers import until
 
 BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
 
@@ -31,6 +33,7 @@ class NoEyes:
     signals = prober = nodes = None
 
     def __init__(self) -> None:
+        self.alarm: Callable[[], None] = lambda: None
         self.found: dict[str, tuple[Backend, ...]] = {}
         self.watched: list[Mapping[str, Sequence[Backend]]] = []
 
@@ -122,6 +125,29 @@ def test_ticks_that_cannot_be_made_are_counted(folder: Folder) -> None:
     folder.run(agent, 3)
     assert agent.ticks == 3
     assert agent.missed_ticks >= 15
+
+
+def test_what_cannot_wait_makes_one_tick_between_two(folder: Folder) -> None:
+    """At once, and only one: a group that goes on failing does not tick without end."""
+    agent = folder.agent()
+    agent.config = replace(agent.config, tick_ms=3_000)
+    agent.start()
+    running = threading.Thread(target=agent.run)
+    running.start()
+    try:
+        until(lambda: agent.ticks == 1, "the first tick")
+        began = time.monotonic()
+        folder.eyes.alarm()
+        until(lambda: agent.ticks == 2, "a tick between two")
+        assert time.monotonic() - began < 1
+        folder.eyes.alarm()
+        time.sleep(0.2)
+        assert (agent.ticks, agent.early_ticks) == (2, 1)
+        until(lambda: agent.ticks == 3, "the next when it is due")
+    finally:
+        agent.stop()
+        running.join()
+        agent.close()
 
 
 def test_one_agent_per_directory(folder: Folder) -> None:

@@ -45,11 +45,15 @@ class Clock:
         return self.now_ms
 
 
+def nobody() -> None:
+    """Nobody is to be called."""
+
+
 def test_a_backend_is_scraped(outreach: Outreach) -> None:
     """Counters, gauges, and times in milliseconds."""
     clock = Clock()
     with serving(Page("r_total 10\ne_total 1\nq 3\np95_seconds 0.25\n")) as page:
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.read(clock.now_ms), "scraped")
         assert scraper.read(clock.now_ms) == {("web", "a"): Reading(10, 1, None, 3.0, 250.0)}
@@ -57,11 +61,35 @@ def test_a_backend_is_scraped(outreach: Outreach) -> None:
         assert scraper.covers("other") == ()
 
 
+def test_a_backend_that_begins_to_fail_is_reported_once(outreach: Outreach) -> None:
+    """With its third error in a row; not for an error among answers, not again and again."""
+    clock, alarms = Clock(), []
+    with serving(Page("r_total 10\ne_total 0\n")) as page:
+        scraper = Scraper(outreach, clock, lambda: alarms.append(clock.now_ms))
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+
+        def tells(requests: int, errors: int) -> None:
+            clock.now_ms += 100
+            page.body = f"r_total {requests}\ne_total {errors}\n"
+            told = Reading(requests, errors)
+            until(lambda: scraper.read(clock.now_ms).get(("web", "a")) == told, "told")
+
+        tells(10, 0)
+        tells(20, 4)
+        tells(22, 6)
+        assert alarms == []
+        tells(23, 7)
+        until(lambda: alarms, "reported")
+        tells(30, 14)
+        tells(40, 24)
+        assert len(alarms) == 1
+
+
 def test_an_agent_that_has_just_started_is_not_blind(outreach: Outreach) -> None:
     """Until somebody could have answered, nothing is covered; then silence is blindness."""
     clock = Clock()
     with serving(Page(status=404)) as page:
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.failures, "refused")
         assert scraper.covers("web") == ()
@@ -75,7 +103,7 @@ def test_rubbish_is_no_reading(outreach: Outreach, body: str) -> None:
     """It is counted as a failure, or as unknown, and never as a number."""
     clock = Clock()
     with serving(Page(body)) as page:
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: len(page.asked) >= 3, "asked")
         readings = scraper.read(clock.now_ms)
@@ -90,7 +118,7 @@ def test_answers_that_are_not_http_are_failures(outreach: Outreach, raw: bytes) 
     clock, page = Clock(), Page()
     page.raw = raw
     with serving(page):
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.failures >= 2, "failed twice")
 
@@ -99,7 +127,7 @@ def test_an_old_answer_is_no_answer(outreach: Outreach) -> None:
     """Three rounds without one, and the backend is unknown."""
     clock = Clock()
     with serving(Page("r_total 10\n")) as page:
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         members = {"web": [Backend("a", HOST, page.port)]}
         scraper.watch({"web": RULES}, members)
         until(lambda: scraper.read(clock.now_ms), "scraped")
@@ -113,7 +141,7 @@ def test_who_left_is_asked_no_more(outreach: Outreach) -> None:
     """And its last word is forgotten."""
     clock = Clock()
     with serving(Page("r_total 10\n")) as page:
-        scraper = Scraper(outreach, clock)
+        scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.read(clock.now_ms), "scraped")
         scraper.watch({"web": RULES}, {"web": []})

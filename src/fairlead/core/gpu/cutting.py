@@ -4,13 +4,13 @@ A cut is the unit that is made and given back whole: one spare, one step of a ru
 gang. `resolve` and `forecast` play the same cuts; only the first has a seed for the draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
-from fairlead.core.gpu.conflict import Conflict
+from fairlead.core.gpu.conflict import Conflict, ConflictLease
 from fairlead.core.gpu.resolution import Action, CutTier
-from fairlead.core.gpu.standing import Held, Ladder, Standing, survey
+from fairlead.core.gpu.standing import Ladder, Standing, in_order, survey
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CutKind
 
@@ -22,15 +22,17 @@ class Cut:
     standing: Standing
     kind: CutKind
     gpus: int
-    leases: list[Held]
+    leases: list[ConflictLease]
     draw: int | None = None
     withdrawn: bool = False
 
-    def actions(self) -> Iterator[Action]:
-        """Its leases, in order."""
-        run, tier = self.standing.run.id, self.standing.tier
-        for lease, in_scope in self.leases:
-            yield Action(lease.id, run, self.kind, lease.gpus, in_scope, tier, self.draw)
+    def actions(self, outside: Set[str]) -> list[Action]:
+        """Its leases, in order; `outside` are those out of scope."""
+        run, kind, tier, draw = self.standing.run.id, self.kind, self.standing.tier, self.draw
+        return [
+            Action(lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
+            for lease in self.leases
+        ]
 
 
 class Cutting:
@@ -41,10 +43,12 @@ class Cutting:
         self.freed_gpus = 0
         self._cuts: list[Cut] = []
         self._gone: set[str] = set()
+        self._outside: set[str] = set()
         self._tiers: dict[CutTier, list[Standing]] = {tier: [] for tier in CutTier}
         standings = survey(conflict)
         for standing in standings:
             self._tiers[standing.tier].append(standing)
+            self._outside.update([lease.id for lease in standing.outside])
         self.shortfall_gpus = max(
             0, self.deficit_gpus - sum(standing.open_gpus for standing in standings)
         )
@@ -58,10 +62,10 @@ class Cutting:
     def drop_spares(self, tier: CutTier) -> None:
         """Spares in scope one by one: by run id, highest group first, lease id."""
         for standing in self._tiers[tier]:
-            for spare in sorted(standing.spares, key=lambda lease: (-lease.group, lease.id)):
+            for spare in in_order(standing.spares):
                 if self.met:
                     return
-                self._cut(Cut(standing, CutKind.DROP_SPARE, spare.gpus, [(spare, True)]))
+                self._cut(Cut(standing, CutKind.DROP_SPARE, spare.gpus, [spare]))
 
     def shrink(self, tier: CutTier) -> None:
         """Malleable runs step by step, always the one that is most above its minimum."""
@@ -92,7 +96,7 @@ class Cutting:
         self._cut(Cut(standing, kind, standing.open_gpus, standing.rest(self._gone), draw))
 
     def _cut(self, cut: Cut) -> None:
-        self._gone.update([lease.id for lease, _ in cut.leases])
+        self._gone.update([lease.id for lease in cut.leases])
         cut.standing.open_gpus -= cut.gpus
         self.freed_gpus += cut.gpus
         self._cuts.append(cut)
@@ -110,17 +114,19 @@ class Cutting:
             if cut.standing.drawn:
                 continue
             spare = cut.kind is CutKind.DROP_SPARE
-            stays = (run, cut.leases[0][0].group) in without if spare else run in holding
+            stays = (run, cut.leases[0].group) in without if spare else run in holding
             if not stays and self.freed_gpus - cut.gpus >= self.deficit_gpus:
                 cut.withdrawn = True
                 self.freed_gpus -= cut.gpus
             elif not spare:
                 holding.add(run)
-                without.update((run, lease.group) for lease, _ in cut.leases)
+                without.update((run, lease.group) for lease in cut.leases)
         require(self.met, "what is given back was not needed")
 
     def actions(self, *, withdrawn: bool = False) -> tuple[Action, ...]:
         """What stays cut, or what was given back, in order of application."""
-        return tuple(
-            action for cut in self._cuts if cut.withdrawn is withdrawn for action in cut.actions()
-        )
+        found: list[Action] = []
+        for cut in self._cuts:
+            if cut.withdrawn is withdrawn:
+                found += cut.actions(self._outside)
+        return tuple(found)

@@ -5,6 +5,7 @@ cut costs what it cuts and not a walk over what is left.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from fairlead.core.gpu.conflict import (
     Conflict,
@@ -16,13 +17,10 @@ from fairlead.core.gpu.conflict import (
 )
 from fairlead.core.gpu.resolution import CutTier
 
-Held = tuple[ConflictLease, bool]
-"""A lease, and whether it is in scope."""
 
-
-def in_order(held: Iterable[Held]) -> list[Held]:
+def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
     """The order inside a step or a draw: highest group first, then by lease id."""
-    return sorted(held, key=lambda each: (-each[0].group, each[0].id))
+    return sorted(leases, key=lambda lease: (-lease.group, lease.id))
 
 
 class Standing:
@@ -47,12 +45,10 @@ class Standing:
             return CutTier.UNFUNDED
         return CutTier.NOMINATED if self.run.nominated else CutTier.FUNDED
 
-    def rest(self, gone: set[str]) -> list[Held]:
+    def rest(self, gone: set[str]) -> list[ConflictLease]:
         """What it holds besides the leases that are gone, in scope or not."""
-        held = [(lease, True) for lease in self.active if lease.id not in gone]
-        held += [(lease, True) for lease in self.spares if lease.id not in gone]
-        held += [(lease, False) for lease in self.outside if lease.id not in gone]
-        return in_order(held)
+        held = chain(self.active, self.spares, self.outside)
+        return in_order([lease for lease in held if lease.id not in gone])
 
 
 class Ladder:
@@ -84,7 +80,7 @@ class Ladder:
         self._groups = groups
         self._rungs = sorted(groups)
 
-    def step(self) -> tuple[int, list[Held]] | None:
+    def step(self) -> tuple[int, list[ConflictLease]] | None:
         """Take the next step off: GPUs in scope and leases; None when there is no such step.
 
         The fewest groups from the top whose GPUs are a multiple of the step; none is skipped. What
@@ -99,11 +95,11 @@ class Ladder:
                 return gpus, self._take(depth, gpus)
         return None
 
-    def _take(self, depth: int, gpus: int) -> list[Held]:
-        taken: list[Held] = []
+    def _take(self, depth: int, gpus: int) -> list[ConflictLease]:
+        taken: list[ConflictLease] = []
         for group in self._rungs[-depth:]:
-            taken += [(lease, True) for lease in self._groups[group]]
-            taken += [(lease, False) for lease in self._reserve.get(group, ())]
+            taken += self._groups[group]
+            taken += self._reserve.get(group, ())
         del self._rungs[-depth:]
         self.surplus_gpus -= gpus
         return in_order(taken)

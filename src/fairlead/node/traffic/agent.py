@@ -54,6 +54,9 @@ class AgentConfig:
 class Eyes(Protocol):
     """Everything that follows the groups when they change."""
 
+    alarm: Callable[[], None]
+    """What they call when something cannot wait for the next tick."""
+
     @property
     def signals(self) -> Signals | None:
         """Applications that tell more than the plane sees."""
@@ -108,7 +111,7 @@ class TrafficAgent:
         self.config, self.eyes = config, eyes
         self.directory = StateDirectory(config.state_directory)
         self.last_round: Round | None = None
-        self.ticks = self.missed_ticks = self.flips = self.faults = 0
+        self.ticks = self.early_ticks = self.missed_ticks = self.flips = self.faults = 0
         self.tick_seconds = 0.0
         """Time spent in ticks, all together."""
         self.transitions: dict[tuple[str, str], int] = {}
@@ -120,10 +123,11 @@ class TrafficAgent:
         self._report, self._warn = report, warn
         self._recorders: dict[str, FlightRecorder] = {}
         self._orders = OrderBook(self.directory)
-        self._stop, self._hangup = threading.Event(), threading.Event()
+        self._stop, self._hangup, self._news = (threading.Event() for _ in range(3))
         self._status_ms: int | None = None
         self._warned: dict[str, str] = {}
         self._plane: Dataplane | None = None
+        eyes.alarm = self.hurry
 
     # --- life
 
@@ -157,8 +161,12 @@ class TrafficAgent:
         period_s, began, number = self.config.tick_ms / 1000, time.monotonic(), 0
         while not self._stop.is_set() and (ticks_max is None or self.ticks < ticks_max):
             due = began + number * period_s + self.jitter_s(number)
+            if self._news.wait(max(0.0, due - time.monotonic())) and not self._stop.is_set():
+                self.tick()  # between two; the next comes when it was due
+                self.early_ticks += 1
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 break
+            self._news.clear()
             if self._hangup.is_set():
                 self._hangup.clear()
                 self._reconfigure()
@@ -203,6 +211,11 @@ class TrafficAgent:
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         """Ask the loop to end after the tick it is in."""
         self._stop.set()
+        self._news.set()
+
+    def hurry(self) -> None:
+        """A backend gives nothing but errors: tick now, once, and then when it is due."""
+        self._news.set()
 
     def hang_up(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         """Ask the loop to read its configuration again."""

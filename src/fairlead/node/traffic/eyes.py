@@ -30,8 +30,9 @@ class NetworkEyes:
 
     def __init__(self, rules: EyeRules, clock_ms: Callable[[], int]) -> None:
         self.rules = rules
+        self.alarm: Callable[[], None] = lambda: None
         self._outreach = Outreach()
-        self.signals = Scraper(self._outreach, clock_ms)
+        self.signals = Scraper(self._outreach, clock_ms, self._ring)
         self.prober = NetworkProber(self._outreach)
         self.nodes = Machines(rules.local, rules.remote, self._outreach, clock_ms)
         self._services = Services(self._outreach, every_ms=rules.service_every_ms)
@@ -64,6 +65,9 @@ class NetworkEyes:
     def members(self, group: str) -> Sequence[Backend] | None:
         """Backends that were looked up."""
         return self._services.members(group)
+
+    def _ring(self) -> None:
+        self.alarm()
 
     def close(self) -> None:
         """Stop looking."""

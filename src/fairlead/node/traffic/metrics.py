@@ -39,6 +39,7 @@ class TrafficCollector:
         agent = self._agent
         for name, text, value in (
             ("ticks", "ticks decided", agent.ticks),
+            ("ticks_early", "ticks between two, for what could not wait", agent.early_ticks),
             ("ticks_missed", "ticks that came too late to be made", agent.missed_ticks),
             ("tick_seconds", "time spent in ticks", agent.tick_seconds),
             ("flips", "tables put in force", agent.flips),

@@ -19,6 +19,7 @@ def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
         "sources": dict(plane.sources),
         "tick_ms": agent.config.tick_ms,
         "ticks": agent.ticks,
+        "early_ticks": agent.early_ticks,
         "missed_ticks": agent.missed_ticks,
         "flips": agent.flips,
         "faults": agent.faults,
