@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from bench.cpu.promises import judge as judge_cpu
+from bench.gpu_resolve import verdicts as resolve_verdicts
 from bench.traffic.promises import judge as judge_traffic
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
@@ -51,6 +52,26 @@ def test_the_traffic_verdicts_follow_from_the_runs() -> None:
         ("one slow ×10: goodput within the objective at least the best peer's", "ours-ebpf"),
     }
     assert len(verdicts) >= 27
+
+
+def test_the_resolve_verdicts_are_kept() -> None:
+    """Under a second, under three, and no worse than n log n, in both shapes."""
+    report = stored("gpu_resolve.json")
+    verdicts = resolve_verdicts(report)
+    assert len(verdicts) == 6
+    assert [v for v in verdicts if not v.startswith("kept")] == []
+    calls: dict[str, list[float]] = {line["shape"]: [] for line in report["lines"]}
+    for line in report["lines"]:
+        calls[line["shape"]].append(line["calls_per_lease"])
+    assert all(max(each) < 1.1 * min(each) for each in calls.values())
+
+
+def test_a_resolve_that_grows_too_fast_would_not_be_kept() -> None:
+    """The judge says no where the measurement says no."""
+    report = stored("gpu_resolve.json")
+    report["growth_over_n_log_n"]["mixed"]["end_to_end"]["median"] = 1.01
+    broken = [v for v in resolve_verdicts(report) if not v.startswith("kept")]
+    assert broken == ["NOT kept: mixed, no worse than n log n"]
 
 
 @pytest.mark.parametrize("name", ["cpu.md", "cpu-tradeoff.png", "traffic.md"])

@@ -44,6 +44,27 @@ def test_connects_that_fail_are_failures_on_every_plane() -> None:
         assert seen.error_rate == pytest.approx(0.1, abs=0.01)
 
 
+def test_errors_before_the_first_good_answer_of_a_probe_are_forgotten() -> None:
+    """And those after it are not; the next one begins anew only after a bad answer."""
+    meters, both = BackendMeters(), ("requests", "errors")
+
+    def rate(at_ms: int, requests: int, errors: int) -> float | None:
+        return meters.see(at_ms, BackendSeen(), Reading(requests, errors), both).error_rate
+
+    rate(0, 0, 0)
+    assert rate(200, 10, 10) == 1.0
+    meters.probed(None)
+    assert rate(400, 11, 11) == 1.0
+    meters.probed(20.0)
+    assert rate(600, 12, 11) == 0.0
+    assert rate(800, 14, 12) == 0.5
+    meters.probed(20.0)
+    assert rate(1_000, 14, 12) == 0.5
+    meters.forget_probes()
+    meters.probed(20.0)
+    assert rate(1_200, 14, 12) == 0.0
+
+
 def test_where_a_queue_cannot_be_seen_open_connections_are_none() -> None:
     """Idle connections wait for nothing."""
     meters = BackendMeters()

@@ -130,7 +130,7 @@ def test_the_last_moments_are_counted() -> None:
     streak = Streak()
     for clock_ms, successes, errors, found in [
         (0, 5, 5, (0, 0)), (200, 5, 8, (3, 0)), (400, 6, 9, (4, 1)), (5_000, 9, 9, (0, 0)),
-        (5_200, 9, 12, (3, 0)), (5_400, 0, 0, (0, 0)),
+        (5_200, 9, 12, (3, 0)), (5_400, 0, 0, (0, 0)), (5_500, 0, 4, (4, 0)), (4_000, 0, 5, (0, 0)),
     ]:  # fmt: skip
         streak.advance(clock_ms, successes, errors)
         assert (streak.failed, streak.served) == found
@@ -177,6 +177,27 @@ def test_what_was_served_before_does_not_excuse_what_fails_now() -> None:
     assert broken(streaks, {}) == set()
     streaks["a"].advance(2_000, 92, 4)
     assert broken(streaks, {}) == {"a"}
+
+
+@pytest.mark.parametrize(("between", "isolated"), [((), set()), (((300, 58, 0),), {"d"})])
+def test_looks_between_two_ticks_count(
+    between: tuple[tuple[int, int, int], ...], isolated: set[str]
+) -> None:
+    """What a backend served until the middle of a tick hides its errors from who did not look."""
+    governor = GroupGovernor("web", GroupRules(Config()))
+    for tick, told in enumerate([(200, 50, 0), (400, 60, 6)]):
+        looks = (*(between if tick else ()), told)
+        reading = Reading(
+            requests=told[1] + told[2], errors=told[2], looks=looks if between else ()
+        )
+        well = Reading(requests=told[1], errors=0)
+        snapshot = governor.observe(
+            Sighted(now_ms=told[0], members=dict.fromkeys("abcd"), seen=counted({}),
+                    readings=dict.fromkeys("abc", well) | {"d": reading},
+                    covered=("requests", "errors"))
+        )  # fmt: skip
+        governor.settle(governor.decide(snapshot), applied=True)
+    assert set(governor.isolated) == isolated
 
 
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:

@@ -165,8 +165,7 @@ class GroupGovernor:
             answered = each.latency_ms is not None
             failures = 0 if answered else self._probe_failures.get(each.backend, 0) + 1
             self._probe_failures[each.backend] = failures
-            if each.ok and each.latency_ms is not None:
-                self._meters[each.backend].probed(each.latency_ms)
+            self._meters[each.backend].probed(each.latency_ms if each.ok else None)
 
     def _track(self, sighted: Sighted, signals: Mapping[str, Seen]) -> None:
         before = self.isolated
@@ -232,7 +231,10 @@ class GroupGovernor:
         for name in sighted.members:
             backend, reading = honest(seen.get(name)), sighted.readings.get(name, Reading())
             counted = outcomes(backend, reading, sighted.covered)
-            self._streaks.setdefault(name, Streak()).advance(self.clock_ms, *counted)
+            streak = self._streaks.setdefault(name, Streak())
+            streak.advance(self.clock_ms, *counted)
+            if reading.looks:
+                streak.adopt(reading.looks)
             # What is scraped may be older than these moments: nobody stalls by that.
             if name not in self.isolated and "requests" not in sighted.covered:
                 held[name] = None if backend is None else backend.open

@@ -51,6 +51,10 @@ class Meter:
             self._readings.popleft()
         return total - self._readings[0][1]
 
+    def forget(self) -> None:
+        """Begin again."""
+        self._readings.clear()
+
 
 class BackendMeters:
     """All counters of one backend, and the latency of its last probe."""
@@ -59,16 +63,25 @@ class BackendMeters:
         names = ("requests", "successes", "errors", "connect", "retries", "retransmits", "asked")
         self._meters = {name: Meter(window_ms) for name in names}
         self._probe_ms: float | None = None
+        self._answers = False
         self._queues: deque[tuple[int, float]] = deque()
 
-    def probed(self, latency_ms: float) -> None:
-        """An isolated backend answered. The last answer counts: the tracker wants several in a row
-        that are all fast enough."""
+    def probed(self, latency_ms: float | None) -> None:
+        """An isolated backend answered; None: not, or badly. The last answer counts: the tracker
+        wants several in a row that are all fast enough. With the first of them the errors before
+        it are forgotten, or it would have to wait until none is left in the window.
+        """
+        answers, self._answers = self._answers, latency_ms is not None
+        if latency_ms is None:
+            return
         self._probe_ms = latency_ms
+        if not answers:
+            for name in ("asked", "successes", "errors", "connect"):
+                self._meters[name].forget()
 
     def forget_probes(self) -> None:
         """It is back, or was sent away again: what it answered before says nothing now."""
-        self._probe_ms = None
+        self._probe_ms, self._answers = None, False
 
     def see(
         self, clock_ms: int, seen: BackendSeen | None, reading: Reading, covered: Collection[str]

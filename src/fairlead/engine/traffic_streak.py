@@ -6,9 +6,10 @@ that stalls shows it by what piles up in it.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairlead.core.traffic.health import median
+from fairlead.ports.traffic import Look
 
 SPAN_MS = 600
 ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS = 3, 6
@@ -19,7 +20,7 @@ class Streak:
     """The last moments of one backend."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[int, int, int]] = deque()
+        self._seen: deque[Look] = deque()
         self.failed = self.served = 0
         """In these moments."""
         self._full = 0
@@ -31,12 +32,28 @@ class Streak:
         if successes is None or errors is None:
             self._seen.clear()
             return
-        if self._seen and (successes < self._seen[-1][1] or errors < self._seen[-1][2]):
-            self._seen.clear()  # another process counts
+        if self._seen and any(
+            now < before
+            for now, before in zip((clock_ms, successes, errors), self._seen[-1], strict=True)
+        ):
+            self._seen.clear()  # another process counts, or the clock went back
         self._seen.append((clock_ms, successes, errors))
         while self._seen[0][0] < clock_ms - SPAN_MS:
             self._seen.popleft()
-        _, good, bad = self._seen[0]
+        self._count()
+
+    def adopt(self, looks: Sequence[Look]) -> None:
+        """Instead of our own looks those of somebody who looks more often."""
+        self._seen = deque(looks)
+        self._count()
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """What `fails` goes by."""
+        return tuple(self._seen)
+
+    def _count(self) -> None:
+        (_, good, bad), (_, successes, errors) = self._seen[0], self._seen[-1]
         self.failed, self.served = errors - bad, successes - good
 
     def fails(self, least: int) -> bool:

@@ -12,6 +12,9 @@ from typing import Protocol
 from fairlead.core.traffic import Resource, StallTotals
 from fairlead.ports.recorder import Head
 
+Look = tuple[int, int, int]
+"""When somebody looked (ms), and how many successes and errors had been counted by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -24,6 +27,9 @@ class Reading:
     queue: float | None = None
     p95_ms: float | None = None
     """Of successes, over about the last 5 s."""
+    looks: tuple[Look, ...] = ()
+    """Its last words of the last moments, this one included, where it counts requests and errors:
+    it is asked more often than there are ticks."""
 
 
 class Signals(Protocol):

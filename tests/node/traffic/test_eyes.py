@@ -56,7 +56,9 @@ def test_a_backend_is_scraped(outreach: Outreach) -> None:
         scraper = Scraper(outreach, clock, nobody)
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
         until(lambda: scraper.read(clock.now_ms), "scraped")
-        assert scraper.read(clock.now_ms) == {("web", "a"): Reading(10, 1, None, 3.0, 250.0)}
+        (found,) = scraper.read(clock.now_ms).values()
+        assert found == Reading(10, 1, None, 3.0, 250.0, looks=found.looks)
+        assert set(found.looks) == {(clock.now_ms, 9, 1)}
         assert set(scraper.covers("web")) == {"requests", "errors", "queue", "p95_ms"}
         assert scraper.covers("other") == ()
 
@@ -71,8 +73,8 @@ def test_a_backend_that_begins_to_fail_is_reported_once(outreach: Outreach) -> N
         def tells(requests: int, errors: int) -> None:
             clock.now_ms += 100
             page.body = f"r_total {requests}\ne_total {errors}\n"
-            told = Reading(requests, errors)
-            until(lambda: scraper.read(clock.now_ms).get(("web", "a")) == told, "told")
+            told = (clock.now_ms, requests - errors, errors)
+            until(lambda: told in scraper.read(clock.now_ms)["web", "a"].looks, "told")
 
         tells(10, 0)
         tells(20, 4)

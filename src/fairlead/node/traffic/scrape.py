@@ -9,7 +9,7 @@ four would fail.
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
 from fairlead.engine.traffic_values import outcomes
@@ -58,7 +58,8 @@ class _Target:
             self._names.add(self._latency.name)
         self._streak, self._failed = Streak(), False
 
-    async def ask(self, clock_ms: Callable[[], int]) -> Reading:
+    async def ask(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
+        """What it says, and whether that is the first to show hardly anything but errors."""
         rules = self._rules
         status, body = await get(self._host, self._port, rules.path, timeout_ms=rules.timeout_ms)
         if status != 200:
@@ -71,17 +72,14 @@ class _Target:
             p95 = self._latency.add(clock_ms(), found)
         elif "p95" in wanted:
             p95 = gauge(found, wanted["p95"])
-        return Reading(
+        reading = Reading(
             **counts,
             queue=gauge(found, wanted["queue"]) if "queue" in wanted else None,
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )
-
-    def begins_to_fail(self, now_ms: int, reading: Reading) -> bool:
-        """Whether this reading is the first of those that show hardly anything but errors."""
-        self._streak.advance(now_ms, *outcomes(None, reading, self._rules.covers))
+        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers))
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
-        return self._failed and not before
+        return replace(reading, looks=self._streak.looks), self._failed and not before
 
 
 class Scraper:
@@ -144,14 +142,13 @@ class Scraper:
 
         async def ask() -> None:
             try:
-                reading = await target.ask(self._clock_ms)
+                reading, fails = await target.ask(self._clock_ms)
             except (NoAnswer, BadExposition):
                 self.failures += 1
                 return
-            now_ms = self._clock_ms()
             with self._lock:
-                self._readings[group, backend.id] = (now_ms, reading)
-            if target.begins_to_fail(now_ms, reading):
+                self._readings[group, backend.id] = (self._clock_ms(), reading)
+            if fails:
                 self._alarm()
 
         return self._outreach.repeat(rules.every_ms, ask, phase=f"{group}/{backend.id}")
