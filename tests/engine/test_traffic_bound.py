@@ -201,11 +201,14 @@ def test_looks_between_two_ticks_count(
 
 
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
-    """Eight times as long as with the others, and eight inside, two ticks in a row."""
+    """Six times as long as with the others, and four inside, two ticks in a row."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
     others = {"a": 8, "b": 8, "c": 4}
-    for held, found in [(8, set()), (8, {"d"}), (7, set()), (8, set()), (None, set())]:
+    for held, found in [(6, set()), (6, {"d"}), (5, set()), (6, set()), (None, set())]:
         assert broken(streaks, {**others, "d": held}) == found
+    few = dict.fromkeys("abc", 1)
+    for held, found in [(3, set()), (3, set()), (4, set()), (4, {"d"})]:
+        assert broken(streaks, {**few, "d": held}) == found
     busy = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
     for _ in range(3):
         assert broken(busy, {**others, "d": 64}) == set()

@@ -23,8 +23,8 @@ from fairlead.ports.faults import PermanentFault
 
 SLOTS = 256
 """Of a group that has had no table yet."""
-PART_HALVES, HELD_LEAST = 3, 4
-"""A bounded group's backend may hold so many halves of its part of what is inside, or so many."""
+HELD_LEAST = 4
+"""A bounded group's backend may hold so much whatever its part of what is inside."""
 PORT_MAX = 65_535
 
 
@@ -128,10 +128,10 @@ def current(group: RouteGroup, before: Current | None) -> Current:
 def held_max(slots: int, total: int, inside: int) -> int:
     """How much a backend of a bounded group may hold before it is passed over, with so much inside.
 
-    Half more than its part: what a healthy group needs by chance, and what one that stalls reaches
-    within moments.
+    Its part: who has more lets out less than the others, and gets no more until it has caught up.
+    With the newcomer counted as inside there is always somebody below.
     """
-    return max(HELD_LEAST, -(-PART_HALVES * inside * slots // (2 * total))) if slots else 0
+    return max(HELD_LEAST, -(-inside * slots // total)) if slots else 0
 
 
 def fallback_members(slots: Mapping[str, int]) -> list[str]:

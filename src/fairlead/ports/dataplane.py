@@ -93,10 +93,10 @@ class Table:
     admission: Admission
     inside_max: int | None = None
     """How many connections (requests, on a proxy) may be inside the group at once. More are told to
-    try again, as by a soft door, in every mode. Within it a backend that holds more than
-    3/2 of its slots' part of what is inside (but at least 4) is passed over for the next, as far as
-    there is one: a backend that stalls fills up long before any signal says so. None: no bound,
-    nobody is passed over. In fallback nothing is bounded: what was learnt may be long out of date.
+    try again, as by a soft door, in every mode. Within it a backend that holds its slots' part of
+    what is inside (but at least 4) is passed over for the next, as far as a plane can: a backend
+    that stalls fills up long before any signal says so. None: no bound, nobody is passed over.
+    In fallback nothing is bounded: what was learnt may be long out of date.
     """
 
 

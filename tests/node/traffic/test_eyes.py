@@ -1,7 +1,7 @@
 """Scrapes, probes, checks and look-ups over real sockets: what is silent is missing, not idle."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,7 +12,7 @@ from fairlead.node.traffic.scrape import Scraper, ScrapeRules
 from fairlead.node.traffic.services import Services
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.traffic import Probed, Reading
+from fairlead.ports.traffic import Look, Probed, Reading
 from fairlead.schema.selector import Selector
 from tests.node.traffic.servers import HOST, Page, serving, until
 
@@ -70,11 +70,14 @@ def test_a_backend_that_begins_to_fail_is_reported_once(outreach: Outreach) -> N
         scraper = Scraper(outreach, clock, lambda: alarms.append(clock.now_ms))
         scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
 
+        def heard() -> Sequence[Look]:
+            return scraper.read(clock.now_ms).get(("web", "a"), Reading()).looks
+
         def tells(requests: int, errors: int) -> None:
             clock.now_ms += 100
             page.body = f"r_total {requests}\ne_total {errors}\n"
             told = (clock.now_ms, requests - errors, errors)
-            until(lambda: told in scraper.read(clock.now_ms)["web", "a"].looks, "told")
+            until(lambda: told in heard(), "told")
 
         tells(10, 0)
         tells(20, 4)

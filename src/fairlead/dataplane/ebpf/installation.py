@@ -27,7 +27,7 @@ from fairlead.dataplane.ebpf.libbpf import (
     pinned,
 )
 from fairlead.dataplane.ebpf.maps import Maps
-from fairlead.dataplane.tables import HELD_LEAST, PART_HALVES
+from fairlead.dataplane.tables import HELD_LEAST
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
@@ -217,7 +217,7 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
         hold_after_ns=HOLD_AFTER_MS * _MS, fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno, errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
-        origins_mask=connections - 1, part_halves=PART_HALVES, held_least=HELD_LEAST,
+        origins_mask=connections - 1, held_least=HELD_LEAST,
     )  # fmt: skip
     library.call("bpf_map__set_initial_value", _map(handle, ".rodata"), ctypes.byref(settings),
                  ctypes.sizeof(settings))  # fmt: skip

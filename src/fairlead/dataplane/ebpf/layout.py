@@ -140,7 +140,7 @@ class Settings(ctypes.Structure):
     _fields_ = [("hold_after_ns", c_uint64), ("fallback_after_ns", c_uint64),
                 ("errno_soft", c_uint32), ("errno_hard", c_uint32),
                 ("has_retval", c_uint32), ("origins_mask", c_uint32),
-                ("part_halves", c_uint32), ("held_least", c_uint32)]  # fmt: skip
+                ("held_least", c_uint32), ("zero", c_uint32)]  # fmt: skip
 
 
 class OrderSheet(ctypes.Structure):

@@ -35,7 +35,8 @@ def room(table: Current, held: stats.Held, name: str, inside: int) -> dict[str, 
 
     A backend has a server on each side: what is still in the one leaves less for the other. The
     agent looks five times a second, and more can come at once than was inside at the last look: so
-    at least half of what may be inside is reckoned with. Who is the only one is never full.
+    half more than that, and at least three quarters of what may be inside, is reckoned with. Who is
+    the only one is never full.
     """
     most, total = table.inside_max, sum(table.slots.values())
     found = {}
@@ -44,7 +45,7 @@ def room(table: Current, held: stats.Held, name: str, inside: int) -> dict[str, 
         for id, slots in sorted(table.slots.items()):
             server, limit = tame(id), 0
             if most is not None and 0 < slots < total:
-                expected = min(most, max(inside, most // 2))
+                expected = (3 * min(most, max(inside, most // 2)) + 1) // 2
                 limit = max(1, held_max(slots, total, expected) - other.get(server, 0))
             found[f"{name}_{side}/{server}"] = limit
     return found

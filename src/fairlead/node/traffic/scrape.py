@@ -66,14 +66,18 @@ class _Target:
             raise NoAnswer(f"{self._host}:{self._port}{rules.path}: status {status}")
         found = samples(body, self._names)
         wanted = rules.selectors
-        counts = {n: counter(found, wanted[n]) if n in wanted else None for n in _COUNTERS}
+        requests, errors, retries = (
+            counter(found, wanted[name]) if name in wanted else None for name in _COUNTERS
+        )
         p95 = None
         if self._latency is not None:
             p95 = self._latency.add(clock_ms(), found)
         elif "p95" in wanted:
             p95 = gauge(found, wanted["p95"])
         reading = Reading(
-            **counts,
+            requests,
+            errors,
+            retries,
             queue=gauge(found, wanted["queue"]) if "queue" in wanted else None,
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )

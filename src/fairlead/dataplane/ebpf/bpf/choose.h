@@ -17,8 +17,8 @@
 
 /* Each retry needs a flip between two of our reads. */
 #define TRIES 4
-/* Those who have no room have less than two thirds of the slots, which are evenly apart: mostly the
- * next one or the one after has room. */
+/* Somebody always has room, and about half of the slots are of those who have: mostly one of the
+ * next few, for they are evenly apart. */
 #define SLOTS_TRIED 8
 
 enum verdict { UNTOUCHED, SENT, REFUSED_SOFT, REFUSED_HARD };
@@ -104,8 +104,8 @@ static __always_inline struct group *find_group(const struct tuple *wanted, __u3
 	return group;
 }
 
-/* Whether a slot's backend does not hold too much already: half more than its part of what is
- * inside, which is `inside` with the newcomer. */
+/* Whether a slot's backend does not hold too much already: its part of what is inside, which is
+ * `inside` with the newcomer. */
 static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside)
 {
 	__u32 index = slot & ((1 << INDEX_BITS) - 1);
@@ -115,7 +115,7 @@ static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside)
 	if (!load)
 		return 1;
 	open = (__u32)READ_ONCE(load->word);
-	return open < settings.held_least || open * 2 * total < settings.part_halves * inside * share;
+	return open < settings.held_least || open * total < inside * share;
 }
 
 /* The next slot; of a bounded group the next with room, as far as we look. Who is passed over loses

@@ -23,7 +23,6 @@ const volatile struct settings settings = {
 	.fallback_after_ns = 15000000000ULL,
 	.errno_soft = 11,  /* EAGAIN */
 	.errno_hard = 111, /* ECONNREFUSED */
-	.part_halves = 3,
 	.held_least = 4,
 };
 

@@ -146,10 +146,10 @@ struct settings {
 	__u32 errno_hard;
 	__u32 has_retval; /* bpf_set_retval in these hooks: Linux 6.1 */
 	__u32 origins_mask; /* one less than the places in `origins`, a power of two */
-	/* A bounded group's backend may hold so many halves of its part of what is inside, or so
-	 * many, before it is passed over. */
-	__u32 part_halves;
+	/* A bounded group's backend may hold so much before it is passed over, whatever its part of
+	 * what is inside. */
 	__u32 held_least;
+	__u32 zero;
 };
 
 /* What the agent asks of the kernel, and the answers. */
