@@ -71,16 +71,18 @@ class Streak:
         """How long a request stays with it, by Little's law, in moments."""
         return None if held is None else held / max(1, self.served)
 
-    def stalls(self, held: int | None, usual: float | None) -> bool:
-        """Whether requests have piled up in it for some ticks, and hardly one leaves it.
+    def stalls(self, held: int | None, others: Sequence[tuple[float, int]]) -> bool:
+        """Whether requests have piled up in it for some ticks, and hardly one leaves it, beside how
+        long they stay with the others and how many those served.
 
         Both: who is only busy holds much too, and sending the busy away makes the next ones busy.
         """
         stay = self.stay(held)
-        if held is None or stay is None or usual is None:
+        usual, served = median([s for s, _ in others]), median([n for _, n in others])
+        if held is None or stay is None or usual is None or served is None:
             self._full = 0
             return False
-        full = held >= HELD_MIN and stay > TIMES_STAY * usual
+        full = held >= HELD_MIN and stay > TIMES_STAY * usual and 2 * self.served < served
         self._full = self._full + 1 if full else 0
         return self._full >= TICKS_HELD
 
@@ -96,8 +98,8 @@ def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set
     found = set()
     for name, each in streaks.items():
         least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
-        others = [streaks[id].stay(n) for id, n in held.items() if id != name]
-        stalls = each.stalls(held.get(name), median([stay for stay in others if stay is not None]))
-        if stalls or each.fails(least):
+        stays = {id: streaks[id].stay(n) for id, n in held.items() if id != name}
+        others = [(s, streaks[id].served) for id, s in stays.items() if s is not None]
+        if each.stalls(held.get(name), others) or each.fails(least):
             found.add(name)
     return found if 2 * len(found) <= len(streaks) else set()
