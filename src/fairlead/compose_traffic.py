@@ -1,9 +1,14 @@
 """Where the traffic agent meets its plane, its eyes, its record and its ledger."""
 
+import errno
 import os
+import socket
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
+
+import msgspec
 
 from fairlead.engine.traffic import GroupRules
 from fairlead.engine.traffic_loop import Round
@@ -13,6 +18,7 @@ from fairlead.node.traffic.exporters import RemoteNode
 from fairlead.node.traffic.eyes import EyeRules, NetworkEyes
 from fairlead.node.traffic.probes import CheckRules, KnockRules
 from fairlead.node.traffic.scrape import ScrapeRules
+from fairlead.node.traffic.services import Service
 from fairlead.node.traffic.vitals import Vitals
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
@@ -98,6 +104,7 @@ def open_plane(document: PlaneDocument, directory: Path) -> Dataplane:
     if document.kind is PlaneKind.EBPF:
         from fairlead.dataplane.ebpf import (  # noqa: PLC0415 - one of four
             DEFAULT_PINS,
+            Capacity,
             EbpfPlane,
             default_cgroup,
         )
@@ -105,7 +112,13 @@ def open_plane(document: PlaneDocument, directory: Path) -> Dataplane:
         cgroup = Path(document.cgroup) if document.cgroup else default_cgroup()
         if cgroup is None:
             raise PermanentFault("no cgroup2 is mounted; name one with plane.cgroup")
-        return EbpfPlane(cgroup, Path(document.pins) if document.pins else DEFAULT_PINS)
+        sizes = {} if document.capacity is None else msgspec.structs.asdict(document.capacity)
+        return EbpfPlane(
+            cgroup,
+            Path(document.pins) if document.pins else DEFAULT_PINS,
+            capacity=Capacity(**{name: size for name, size in sizes.items() if size is not None}),
+            soft_errno=getattr(errno, document.soft_errno or "EAGAIN"),
+        )
     from fairlead.dataplane.memory import MemoryPlane  # noqa: PLC0415 - one of four
 
     return MemoryPlane(lambda: time.monotonic_ns() // 1_000_000)
@@ -158,7 +171,7 @@ def eye_rules(document: TrafficDocument, name: str) -> EyeRules:
         knocks={group.name: _knock(document, group.probe) for group in groups},
         checks={group.name: _check(group.check) for group in groups if group.check is not None},
         services={
-            group.name: service_place(group.service)
+            group.name: Service(*service_place(group.service), _family(document, group))
             for group in groups
             if group.service is not None
         },
@@ -169,6 +182,13 @@ def eye_rules(document: TrafficDocument, name: str) -> EyeRules:
             for each in document.nodes
         ),
     )
+
+
+def _family(document: TrafficDocument, group: GroupDocument) -> int:
+    """A socket of one family cannot be sent to an address of the other by the kernel's hooks."""
+    if document.plane.kind is not PlaneKind.EBPF:
+        return socket.AF_UNSPEC
+    return socket.AF_INET6 if ip_address(group.vip).version == 6 else socket.AF_INET
 
 
 def _scrape(document: TrafficDocument, group: GroupDocument) -> ScrapeRules:

@@ -9,6 +9,7 @@ from fairlead.core.traffic import Config, HealthRules
 from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
 from fairlead.engine.traffic_backoff import MOST_MS, Backoff
 from fairlead.engine.traffic_signals import BackendMeters, Meter
+from fairlead.engine.traffic_values import backend_of
 from fairlead.ports.dataplane import BackendSeen
 from fairlead.ports.traffic import Reading
 from fairlead.schema.traffic_state import from_state
@@ -79,6 +80,20 @@ def test_retransmits_are_per_connection() -> None:
     assert meters.see(200, BackendSeen(50, retransmits=5), Reading(), ()).retrans_rate == 0.1
 
 
+def test_what_piled_up_and_how_fast_it_is_worked_off() -> None:
+    """Per second of the time that is covered, from whoever counts; unknown at first."""
+    meters = BackendMeters()
+    assert meters.see(0, BackendSeen(successes=10), Reading(), ()).drain_per_s is None
+    seen = meters.see(500, BackendSeen(successes=30, open=7, queue=2), Reading(), ())
+    assert (seen.queue, seen.drain_per_s) == (9.0, 40.0)
+    backend = backend_of("a", seen, None, isolated=False, age_ms=None)
+    assert (backend.debt, backend.drain_per_s) == (9.0, 40.0)
+    both, meters = ("requests", "errors"), BackendMeters()
+    meters.see(0, BackendSeen(), Reading(0, 0), both)
+    assert meters.see(1_000, BackendSeen(), Reading(50, 10), both).drain_per_s == 40.0
+    assert meters.see(2_000, BackendSeen(), Reading(), both).drain_per_s is None
+
+
 def test_returns_that_do_not_last_make_the_next_one_wait() -> None:
     """Twice as long each time, a minute at most; a return that lasts is forgiven."""
     backoff, clock = Backoff(), 0
@@ -135,6 +150,24 @@ def test_an_isolated_backend_is_judged_by_its_probes() -> None:
     world.backends["b"].latency_ms = 20
     world.ticks(4)
     assert not world.governor.isolated
+
+
+def test_who_was_away_for_a_moment_is_still_warm() -> None:
+    """Of the warm-up only as much is left as it was away; who was away for longer begins anew."""
+    for away_s, spared_ms in ((0, 20_000), (60, 0)):
+        world = TrafficWorld(health=HealthRules(outlier_ms=400))
+        world.ticks(1)
+        world.backends["b"].latency_ms = 400
+        left_ms = world.now_ms
+        while not world.governor.isolated:
+            world.tick()
+        world.ticks(away_s)
+        world.backends["b"].latency_ms = 20
+        while world.governor.isolated:
+            made = world.tick()
+        (age_ms,) = (b.age_ms for b in made.groups["web"].snapshot.backends if b.id == "b")
+        assert age_ms is not None
+        assert spared_ms <= age_ms <= max(0, 30_000 - (world.now_ms - left_ms) + 1_000)
 
 
 def test_answers_of_probes_that_come_too_late_are_nobodys() -> None:

@@ -8,7 +8,7 @@ from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
 from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import inside, outcomes, served
 from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, Mode
-from fairlead.ports.traffic import Reading
+from fairlead.ports.traffic import Look, Reading
 
 L_REF_MS = 400.0
 
@@ -179,13 +179,26 @@ def test_what_was_served_before_does_not_excuse_what_fails_now() -> None:
     assert broken(streaks, {}) == {"a"}
 
 
-@pytest.mark.parametrize(("between", "isolated"), [((), set()), (((300, 58, 0),), {"d"})])
-def test_looks_between_two_ticks_count(
-    between: tuple[tuple[int, int, int], ...], isolated: set[str]
+@pytest.mark.parametrize(
+    ("inside", "failed", "served_", "found"),
+    [(0, 4, 4, "no"), (1, 4, 4, "yes"), (4, 4, 7, "yes"), (9, 4, 7, "yes"), (9, 4, 8, "no"),
+     (2, 4, 7, "no"), (9, 2, 0, "no")],
+)  # fmt: skip
+def test_what_was_inside_before_does_not_excuse_what_fails_now(
+    inside: int, failed: int, served_: int, found: str
 ) -> None:
+    """Of the answers those that began before the errors, but never more than half of them."""
+    streak = Streak()
+    streak.advance(0, 0, 0, inside)
+    streak.advance(200, served_, failed, 0)
+    assert streak.fails(3) is (found == "yes")
+
+
+@pytest.mark.parametrize(("between", "isolated"), [((), set()), ((Look(300, 58, 0),), {"d"})])
+def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[str]) -> None:
     """What a backend served until the middle of a tick hides its errors from who did not look."""
     governor = GroupGovernor("web", GroupRules(Config()))
-    for tick, told in enumerate([(200, 50, 0), (400, 60, 6)]):
+    for tick, told in enumerate([Look(200, 50, 0), Look(400, 60, 6)]):
         looks = (*(between if tick else ()), told)
         reading = Reading(
             requests=told[1] + told[2], errors=told[2], looks=looks if between else ()

@@ -5,13 +5,14 @@ not.
 import copy
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, Theta
+from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, Theta, tick
 from fairlead.core.traffic.config import (
     DEFAULT_CONFIG,
     INTEGER_RANGES,
@@ -20,7 +21,16 @@ from fairlead.core.traffic.config import (
 )
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.traffic import TickDocument, TickResult, from_snapshot, to_snapshot
+from fairlead.schema.replay import Verdict, decide_again
+from fairlead.schema.traffic import (
+    AgentTickDocument,
+    TickDocument,
+    TickResult,
+    from_plan,
+    from_snapshot,
+    to_snapshot,
+    version_of,
+)
 from fairlead.schema.traffic_config import ConfigDocument, from_config, to_config
 from tests.core.traffic.walks import walk
 
@@ -274,6 +284,33 @@ def test_a_snapshot_keeps_every_value_through_its_document() -> None:
     assert from_config(snapshot.config) == {
         "s_total": 100, "delta_max": 3.0, "theta": {"io_full": 0.5}, "w_rtt": 1.0,
     }  # fmt: skip
+
+
+def test_debt_is_the_agents_own_and_no_part_of_the_contract() -> None:
+    """Recorded and replayed in a second version of the shape; `fairlead decide` refuses it."""
+    snapshot = Snapshot(
+        now_ms=7,
+        group="g",
+        backends=(Backend("a", debt=8.0, drain_per_s=2.0), Backend("b", debt=0.0, drain_per_s=2.0)),
+        config=Config(w_debt=1.0, t_ref_s=2.0),
+    )
+    assert version_of(snapshot) == 2
+    document = from_snapshot(snapshot)
+    assert to_snapshot(read_document(canonical(document), AgentTickDocument)) == snapshot
+    result = from_plan(tick(snapshot))
+    assert [result["pressure"][id]["debt"] for id in "ab"] == [2.0, 0.0]
+    assert decide_again("traffic.tick", 2, document, result).verdict is Verdict.SAME
+    assert decide_again("traffic.tick", 1, document, result).verdict is Verdict.DIFFERENT
+    for path, refused in (
+        ("backends[0].debt", {**document, "config": {}}),
+        ("config.t_ref_s", {**document, "backends": []}),
+    ):
+        with pytest.raises(BadInput) as caught:
+            KINDS["traffic.tick"].run(canonical(refused))
+        assert caught.value.path == path
+    plain = replace(snapshot, config=Config())
+    assert version_of(plain) == 1
+    assert "debt" not in from_snapshot(plain)["backends"][0]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -85,6 +85,17 @@ def test_a_groups_parameters_lie_over_everybodys() -> None:
         ("plane", {"kind": "haproxy", "pins": "/p"}, "plane.pins: has no meaning on the haproxy"),
         ("plane", {"kind": "ebpf", "folder": "/f"}, "plane.folder: has no meaning on the ebpf"),
         ("plane", {"kind": "memory", "binary": "x"}, "plane.binary: has no meaning on the memory"),
+        ("plane", {"kind": "envoy", "capacity": {}}, "plane.capacity: has no meaning on the envoy"),
+        (
+            "plane",
+            {"kind": "ebpf", "soft_errno": "EPERM"},
+            "plane.soft_errno: must be one of EAGAIN",
+        ),
+        (
+            "plane",
+            {"kind": "ebpf", "capacity": {"groups": 0}},
+            "plane.capacity.groups: must be an integer between 1 and 16384, got 0",
+        ),
         ("colour", "red", "colour: is not a known field"),
         ("groups", [], "groups: must have at least 1 item, got 0"),
         ("groups[0].name", "a/b", "groups[0].name: must be letters"),

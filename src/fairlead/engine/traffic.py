@@ -51,7 +51,7 @@ from fairlead.ports.dataplane import Admission, GroupSeen, Table
 from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_config import ConfigDocument, to_config
+from fairlead.schema.traffic_config import AgentConfigDocument, to_config
 from fairlead.schema.traffic_state import StateDocument, to_state
 
 USUAL_TICKS = 300
@@ -73,6 +73,8 @@ class GroupGovernor:
         self._failures_before: dict[str, int] = {}
         """Failed connects of a backend when it came back: those are forgiven."""
         self._probe_failures: dict[str, int] = {}
+        self._still_warm_ms: dict[str, int] = {}
+        """Of those who came back: how much of the warm-up a short absence spares them."""
         self._budget = Budget(rules.config, window_ms=rules.window_ms)
         self._reference = QueueReference(rules.config)
         self._bound = InsideBound()
@@ -87,12 +89,14 @@ class GroupGovernor:
         self._advance(sighted.now_ms)
         signals = self._see(sighted)
         self._track(sighted, signals)
-        isolated, ages = self.isolated, self.tracked.age_ms if self.tracked else {}
+        isolated = self.isolated
         return Snapshot(
             now_ms=sighted.now_ms,
             group=self.name,
             backends=tuple(
-                backend_of(name, signals[name], node, isolated=name in isolated, age_ms=ages[name])
+                backend_of(
+                    name, signals[name], node, isolated=name in isolated, age_ms=self._age(name)
+                )
                 for name, node in sorted(sighted.members.items())
             ),
             nodes=sighted.nodes,
@@ -145,7 +149,9 @@ class GroupGovernor:
         for name in self._meters.keys() - sighted.members.keys():
             del self._meters[name]
             self._backoff.forget(name)
-            for known in (self._failures_before, self._probe_failures, self._streaks):
+            for known in (
+                self._failures_before, self._probe_failures, self._streaks, self._still_warm_ms
+            ):  # fmt: skip
                 known.pop(name, None)
         self._take_probes(sighted.probed)
         seen = sighted.seen.backends if sighted.seen else {}
@@ -195,8 +201,15 @@ class GroupGovernor:
                 self._backoff.isolated(name, self.clock_ms)
         for name in (before.keys() - self.isolated.keys()) & sighted.members.keys():
             self._meters[name].forget_probes()
+            away_ms = self._backoff.away_ms(name, self.clock_ms)
+            warmup_ms = self.rules.config.warmup_ms
+            self._still_warm_ms[name] = 0 if away_ms is None else max(0, warmup_ms - away_ms)
             self._backoff.returned(name, self.clock_ms)
             self._failures_before[name] = connect_failures(sighted.seen, name)
+
+    def _age(self, name: str) -> int | None:
+        age_ms = self.tracked.age_ms.get(name) if self.tracked else None
+        return None if age_ms is None else age_ms + self._still_warm_ms.get(name, 0)
 
     def _judged(self, members: Collection[str]) -> dict[str, float]:
         """P of everybody, as far as it tells the sick from the busy.
@@ -232,7 +245,7 @@ class GroupGovernor:
             backend, reading = honest(seen.get(name)), sighted.readings.get(name, Reading())
             counted = outcomes(backend, reading, sighted.covered)
             streak = self._streaks.setdefault(name, Streak())
-            streak.advance(self.clock_ms, *counted)
+            streak.advance(self.clock_ms, *counted, None if backend is None else backend.open)
             if reading.looks:
                 streak.adopt(reading.looks)
             # What is scraped may be older than these moments: nobody stalls by that.
@@ -314,7 +327,7 @@ class GroupGovernor:
         """Go on from the state of a recorded tick, and from what had been learnt by then."""
         try:
             self.state = None if state is None else to_state(check_shape(state, StateDocument))
-            learnt = to_config(check_shape(dict(config), ConfigDocument))
+            learnt = to_config(check_shape(dict(config), AgentConfigDocument))
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         self._budget.rate, self._reference.value = learnt.bucket_rate, learnt.q_ref

@@ -35,6 +35,11 @@ class Backoff:
         """It is back."""
         self._records.setdefault(name, _Record()).returned_ms = clock_ms
 
+    def away_ms(self, name: str, clock_ms: int) -> int | None:
+        """How long it has been away since we sent it; None where that was not us."""
+        record = self._records.get(name)
+        return None if record is None else max(0, clock_ms - record.isolated_ms)
+
     def may_probe(self, name: str, clock_ms: int) -> bool:
         """Has it waited long enough?"""
         record = self._records.get(name)

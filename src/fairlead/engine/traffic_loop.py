@@ -32,11 +32,11 @@ from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import Head, Status
 from fairlead.ports.traffic import Transition
-from fairlead.schema.traffic import from_plan, from_snapshot
+from fairlead.schema.traffic import from_plan, from_snapshot, version_of
 
 __all__ = ["Group", "GroupRound", "Orders", "Ports", "Round", "TrafficLoop"]
 
-KIND, VERSION = "traffic.tick", 1
+KIND = "traffic.tick"
 ANCHOR_EVERY_MS = 10_000
 _ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s
 _TOP = 2
@@ -170,7 +170,7 @@ class TrafficLoop:
         if recorder is not None:
             try:
                 sequence = recorder.append(
-                    KIND, version=VERSION, time_ms=snapshot.now_ms,
+                    KIND, version=version_of(snapshot), time_ms=snapshot.now_ms,
                     input=from_snapshot(snapshot), output=from_plan(plan),
                 )  # fmt: skip
             except Fault as fault:

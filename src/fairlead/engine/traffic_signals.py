@@ -28,6 +28,9 @@ class Seen:
     retries: int | None = None
     rtt_ms: float | None = None
     retrans_rate: float | None = None
+    jitter_ms: float | None = None
+    drain_per_s: float | None = None
+    """Successes per second; None where nobody counts them, or the window has just begun."""
     connect_failures_in_a_row: int = 0
 
 
@@ -50,6 +53,11 @@ class Meter:
         while len(self._readings) > 1 and self._readings[1][0] <= clock_ms - self._window_ms:
             self._readings.popleft()
         return total - self._readings[0][1]
+
+    @property
+    def span_ms(self) -> int:
+        """How much of the window is covered."""
+        return self._readings[-1][0] - self._readings[0][0] if self._readings else 0
 
     def forget(self) -> None:
         """Begin again."""
@@ -105,6 +113,8 @@ class BackendMeters:
             retries=retries,
             rtt_ms=plane.rtt_ms,
             retrans_rate=None if not admitted or retransmits is None else retransmits / admitted,
+            jitter_ms=plane.jitter_ms,
+            drain_per_s=self._drain(successes, covered),
             connect_failures_in_a_row=plane.consecutive_failures or 0,
         )
 
@@ -125,6 +135,10 @@ class BackendMeters:
             return None, None
         # Scraped counters are read one after the other: a request may be in one of them only.
         return max(0, asked - errors), errors + (connect or 0)
+
+    def _drain(self, successes: int | None, covered: Collection[str]) -> float | None:
+        span_ms = self._meters["asked" if "errors" in covered else "successes"].span_ms
+        return None if successes is None or not span_ms else successes * 1000 / span_ms
 
     def _queue(self, clock_ms: int, queue: float | None) -> float | None:
         """The mean of the last two looks: one is mostly noise, and five come too late (harness)."""

@@ -7,6 +7,7 @@ that stalls shows it by what piles up in it.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from operator import lt
 
 from fairlead.core.traffic.health import median
 from fairlead.ports.traffic import Look
@@ -26,19 +27,19 @@ class Streak:
         self._full = 0
         """Ticks in a row in which too much was in it."""
 
-    def advance(self, clock_ms: int, successes: int | None, errors: int | None) -> None:
-        """Counters so far. What nobody counts is no failure."""
+    def advance(
+        self, clock_ms: int, successes: int | None, errors: int | None, inside: int | None = None
+    ) -> None:
+        """Counters so far, and what is in it now. What nobody counts is no failure."""
         self.failed = self.served = 0
         if successes is None or errors is None:
             self._seen.clear()
             return
-        if self._seen and any(
-            now < before
-            for now, before in zip((clock_ms, successes, errors), self._seen[-1], strict=True)
-        ):
+        look = Look(clock_ms, successes, errors, max(0, inside or 0))
+        if self._seen and any(map(lt, look[:3], self._seen[-1][:3])):
             self._seen.clear()  # another process counts, or the clock went back
-        self._seen.append((clock_ms, successes, errors))
-        while self._seen[0][0] < clock_ms - SPAN_MS:
+        self._seen.append(look)
+        while self._seen[0].at_ms < clock_ms - SPAN_MS:
             self._seen.popleft()
         self._count()
 
@@ -53,19 +54,24 @@ class Streak:
         return tuple(self._seen)
 
     def _count(self) -> None:
-        (_, good, bad), (_, successes, errors) = self._seen[0], self._seen[-1]
-        self.failed, self.served = errors - bad, successes - good
+        first, last = self._seen[0], self._seen[-1]
+        self.failed = last.errors - first.errors
+        self.served = last.successes - first.successes
 
     def fails(self, least: int) -> bool:
         """Whether it gave so many errors, and more of them than answers, since any of the looks.
 
-        Since any: what it answered well before it broke does not excuse it.
+        Since any: what it answered well before it broke does not excuse it. What was in it by then
+        may still end well and is no answer to what came since, up to half of the answers.
         """
         if not self._seen:
             return False
-        _, successes, errors = self._seen[-1]
-        since = [(errors - bad, successes - good) for _, good, bad in self._seen]
-        return any(failed >= least and failed > served for failed, served in since)
+        last = self._seen[-1]
+        for look in self._seen:
+            failed, served = last.errors - look.errors, last.successes - look.successes
+            if failed >= least and failed > served - min(look.inside, (served + 1) // 2):
+                return True
+        return False
 
     def stay(self, held: int | None) -> float | None:
         """How long a request stays with it, by Little's law, in moments."""

@@ -147,7 +147,10 @@ def backend_of(
         age_ms=age_ms,
         rtt_ms=_measure(seen.rtt_ms),
         retrans_rate=_measure(seen.retrans_rate),
+        jitter_ms=_measure(seen.jitter_ms),
         node=node,
+        debt=_measure(seen.queue),
+        drain_per_s=_measure(seen.drain_per_s),
     )
 
 

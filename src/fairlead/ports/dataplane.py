@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the tables and maps that an agent and a plane share; they must agree before the first flip."""
 
 HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
@@ -117,6 +117,8 @@ class BackendSeen:
     """Of successes, over the plane's own window (about 5 s)."""
     rtt_ms: float | None = None
     retransmits: int | None = None
+    jitter_ms: float | None = None
+    """How far round-trip times are from their average, on average."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,19 @@ None is never zero.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlead.core.traffic import Resource, StallTotals
 from fairlead.ports.recorder import Head
 
-Look = tuple[int, int, int]
-"""When somebody looked (ms), and how many successes and errors had been counted by then."""
+
+class Look(NamedTuple):
+    """What a backend had counted when somebody looked, and how much was in it then."""
+
+    at_ms: int
+    successes: int
+    errors: int
+    inside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +52,23 @@ class Signals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Counters of a machine's CPUs together, in any unit of time: all of it, and idle for want of a
+    disk."""
+
+    at_ms: int
+    total: float
+    iowait: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReading:
     """One machine: counters of stalled time, and what can run out."""
 
     id: str
     totals: StallTotals | None = None
     resources: tuple[Resource, ...] = ()
+    cpu: CpuTimes | None = None
 
 
 class NodeSensor(Protocol):

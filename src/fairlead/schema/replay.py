@@ -13,6 +13,7 @@ from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS, Kind, Outcome
 from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
+from fairlead.schema.traffic import AgentTickDocument
 
 Shipped = Mapping[tuple[str, int], Kind]
 
@@ -27,6 +28,7 @@ SHIPPED: Shipped = {
     ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
         KINDS["gpu.resolve"], decide=_resolve_by_tokens
     ),
+    ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
 }
 """The decisions this release can run again, by name and version.
 

@@ -13,7 +13,13 @@ from fairlead.core import traffic
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
 from fairlead.schema.border import BadInput
-from fairlead.schema.traffic_config import DEFAULT, ConfigDocument, from_config, to_config
+from fairlead.schema.traffic_config import (
+    DEFAULT,
+    AgentConfigDocument,
+    ConfigDocument,
+    from_config,
+    to_config,
+)
 from fairlead.schema.traffic_state import StateDocument, from_state, to_state
 
 Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
@@ -79,6 +85,20 @@ class TickDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     state: StateDocument | None = None
 
 
+class AgentBackendDocument(BackendDocument, frozen=True):
+    """With what only the agent can see: what piled up, and how fast it is worked off."""
+
+    debt: Measure | None = None
+    drain_per_s: Measure | None = None
+
+
+class AgentTickDocument(TickDocument, frozen=True):
+    """The second version of the input, which the agent records where debt is weighed."""
+
+    backends: list[AgentBackendDocument]  # type: ignore[assignment] # a list that is only read
+    config: AgentConfigDocument = AgentConfigDocument()
+
+
 class AdmissionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The door; both numbers are null in normal."""
 
@@ -125,6 +145,7 @@ def to_snapshot(document: TickDocument) -> traffic.Snapshot:
                 traffic.Backend(
                     b.id, b.queue, b.p95_ms, b.error_rate, b.requests, b.isolated, b.age_ms,
                     b.rtt_ms, b.retrans_rate, b.jitter_ms, b.node,
+                    getattr(b, "debt", None), getattr(b, "drain_per_s", None),
                 )
                 for b in document.backends
             ),
@@ -155,11 +176,12 @@ def _node(document: NodeDocument, path: str) -> traffic.Node:
 
 def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
     """The document of a snapshot, signals spelled out: what a recorder stores."""
+    shape = AgentBackendDocument if version_of(snapshot) > 1 else BackendDocument
     return {
         "now_ms": snapshot.now_ms,
         "group": snapshot.group,
         "backends": [
-            {name: getattr(backend, name) for name in BackendDocument.__struct_fields__}
+            {name: getattr(backend, name) for name in shape.__struct_fields__}
             for backend in snapshot.backends
         ],
         "nodes": [_from_node(node) for node in snapshot.nodes],
@@ -167,6 +189,11 @@ def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
         "config": from_config(snapshot.config),
         "state": None if snapshot.state is None else from_state(snapshot.state),
     }
+
+
+def version_of(snapshot: traffic.Snapshot) -> int:
+    """Of the input's shape."""
+    return 2 if snapshot.config.w_debt else 1
 
 
 def _from_node(node: traffic.Node) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, ConfigDocument, to_config
+from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
 from fairlead.schema.traffic_sources import (
     PORT_MAX,
     CheckDocument,
@@ -50,8 +50,8 @@ _PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]
 Ratio = Annotated[float, Meta(ge=1, le=1_000)]
 # From 3 s on a plane holds its table: a tick may fail twice before that.
 TickMs = Annotated[int, Meta(ge=10, le=1_000)]
-EBPF_SLOTS_MAX = 1_024
-"""What a table in the kernel has room for."""
+EBPF_SLOTS_MAX, EBPF_BACKENDS_MAX = 1_024, 2**20
+"""What a table in the kernel has room for, and what an index in it can tell apart."""
 
 
 class PlaneKind(StrEnum):
@@ -66,7 +66,7 @@ class PlaneKind(StrEnum):
 _PLACES = {
     PlaneKind.HAPROXY: ("folder", "binary"),
     PlaneKind.ENVOY: ("folder", "binary"),
-    PlaneKind.EBPF: ("cgroup", "pins"),
+    PlaneKind.EBPF: ("cgroup", "pins", "capacity", "soft_errno"),
 }
 
 
@@ -77,14 +77,33 @@ class Proto(StrEnum):
     UDP = "udp"
 
 
+class SoftErrno(StrEnum):
+    """What `connect` says to those who should try again."""
+
+    EAGAIN = "EAGAIN"
+    EBUSY = "EBUSY"
+    ECONNREFUSED = "ECONNREFUSED"
+
+
+class CapacityDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How much the eBPF plane's maps hold; what is left out keeps the plane's default."""
+
+    groups: Annotated[int, Meta(ge=1, le=2**14)] | None = None
+    backends: Annotated[int, Meta(ge=1, le=EBPF_BACKENDS_MAX)] | None = None
+    connections: Annotated[int, Meta(ge=1, le=2**24)] | None = None
+    replies: Annotated[int, Meta(ge=1, le=2**24)] | None = None
+
+
 class PlaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The plane and where it lives. `cgroup` and `pins` are eBPF's, the others the proxies'."""
+    """The plane and where it lives. `folder` and `binary` are the proxies', the others eBPF's."""
 
     kind: PlaneKind
     folder: Text | None = None
     binary: Text | None = None
     cgroup: Text | None = None
     pins: Text | None = None
+    capacity: CapacityDocument | None = None
+    soft_errno: SoftErrno | None = None
 
 
 class BackendDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -184,7 +203,7 @@ def _with_plane(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check_config(config: Mapping[str, Any], path: str) -> Config:
     try:
-        return to_config(check_shape(dict(config), ConfigDocument))
+        return to_config(check_shape(dict(config), AgentConfigDocument))
     except BadInput as error:
         raise BadInput(f"{path}.{error.path.removeprefix('config.')}", error.message) from error
 
@@ -200,7 +219,7 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
 def _check_plane(plane: PlaneDocument) -> None:
     """A place of another plane would be ignored, and somebody would look for it in vain."""
     ours = _PLACES.get(plane.kind, ())
-    for name in ("folder", "binary", "cgroup", "pins"):
+    for name in ("folder", "binary", "cgroup", "pins", "capacity", "soft_errno"):
         if name not in ours and getattr(plane, name) is not None:
             raise BadInput(f"plane.{name}", f"has no meaning on the {plane.kind.value} plane")
 

@@ -102,6 +102,14 @@ class ConfigDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     io_ref: Positive = _CORE.io_ref
 
 
+class AgentConfigDocument(ConfigDocument, frozen=True):
+    """With what only the agent can see: backlog debt."""
+
+    w_debt: Number = _CORE.w_debt
+    t_ref_s: Positive = _CORE.t_ref_s
+    debt_max: Number = _CORE.debt_max
+
+
 DEFAULT = ConfigDocument()
 AGENT_DEFAULTS: Mapping[str, Any] = {"warmup_ms": 15_000, "error_requests_min": 1_000}
 """Where the agent departs from the tick's own defaults, unless it is told otherwise. Half the
@@ -112,7 +120,7 @@ only where it means something: one error of 200 requests is chance, and weighs 1
 @lru_cache(maxsize=64)
 def to_config(document: ConfigDocument) -> Config:
     """Core's value. Kept, because a group's parameters are the same tick after tick."""
-    names = [name for name in ConfigDocument.__struct_fields__ if name != "theta"]
+    names = [name for name in document.__struct_fields__ if name != "theta"]
     theta = document.theta
     try:
         return Config(
@@ -126,7 +134,7 @@ def to_config(document: ConfigDocument) -> Config:
 def from_config(config: Config) -> dict[str, Any]:
     """The document of the parameters: what differs from the defaults, by name."""
     document: dict[str, Any] = {}
-    for name in ConfigDocument.__struct_fields__:
+    for name in AgentConfigDocument.__struct_fields__:
         value, default = getattr(config, name), getattr(DEFAULT_CONFIG, name)
         if value == default:
             continue

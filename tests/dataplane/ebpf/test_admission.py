@@ -4,12 +4,15 @@ import errno
 import time
 from collections import Counter
 
+import msgspec
 import pytest
 
+from fairlead.compose_traffic import open_plane
 from fairlead.dataplane.ebpf import EbpfPlane
 from fairlead.dataplane.ebpf.libbpf import Libbpf
 from fairlead.ports.dataplane import Admission, Mode
 from fairlead.ports.faults import PermanentFault
+from fairlead.schema.traffic_agent import PlaneDocument
 from tests.dataplane.ebpf.places import Place, Talker, group, limited, table
 
 pytestmark = pytest.mark.component("ebpf")
@@ -102,6 +105,25 @@ def test_another_errno_for_try_again(place: Place, client: Talker) -> None:
     plane.apply(table("web", 1, {"b0": 1}, limited(Mode.SOFT, 0, 0)))
     assert heard(client, 2) == {"EBUSY": 2}
     plane.detach()
+
+
+def test_errno_and_sizes_come_from_the_configuration(place: Place, client: Talker) -> None:
+    """As `fairlead traffic run` opens it."""
+    document = msgspec.convert(
+        {"kind": "ebpf", "cgroup": str(place.cgroup), "pins": str(place.pins),
+         "soft_errno": "EBUSY", "capacity": {"groups": 1, "connections": 1_000}},
+        PlaneDocument,
+    )  # fmt: skip
+    plane = open_plane(document, place.pins)
+    try:
+        web = group("web", VIP, 80, {"b0": place.ports[0]})
+        with pytest.raises(PermanentFault, match="groups: places for 2 are needed"):
+            plane.configure([web, group("api", VIP, 81, {"b0": place.ports[0]})])
+        plane.configure([web])
+        plane.apply(table("web", 1, {"b0": 1}, limited(Mode.SOFT, 0, 0)))
+        assert heard(client, 2) == {"EBUSY": 2}
+    finally:
+        plane.detach()
 
 
 def test_without_the_helper_refusals_read_eperm(

@@ -48,13 +48,16 @@ def test_failures_are_counted_and_a_success_ends_the_run(
 
 def test_live_connections_and_round_trips(place: Place, plane: EbpfPlane, client: Talker) -> None:
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-    assert plane.read()["web"].backends["b0"].rtt_ms is None
+    seen = plane.read()["web"].backends["b0"]
+    assert (seen.rtt_ms, seen.jitter_ms) == (None, None)
     for _ in range(3):
         client.do("keep", host=VIP, port=80)
     seen = wait(plane, "b0", lambda seen: seen.open == 3)
     assert (seen.open, seen.successes) == (3, 3)
     assert seen.rtt_ms is not None
     assert 0 < seen.rtt_ms < 5_000
+    assert seen.jitter_ms is not None
+    assert 0 < seen.jitter_ms < 5_000
     assert (seen.queue, seen.p95_ms) == (None, None)  # the kernel cannot know
     client.do("let_go")
     seen = wait(plane, "b0", lambda seen: seen.open == 0)

@@ -1,6 +1,8 @@
 """Scrapes, probes, checks and look-ups over real sockets: what is silent is missing, not idle."""
 
 import socket
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -9,7 +11,7 @@ from fairlead.node.traffic.exporters import Machines, RemoteNode
 from fairlead.node.traffic.outreach import Outreach
 from fairlead.node.traffic.probes import CheckRules, KnockRules, NetworkProber
 from fairlead.node.traffic.scrape import Scraper, ScrapeRules
-from fairlead.node.traffic.services import Services
+from fairlead.node.traffic.services import Service, Services
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.traffic import Look, Probed, Reading
@@ -58,7 +60,7 @@ def test_a_backend_is_scraped(outreach: Outreach) -> None:
         until(lambda: scraper.read(clock.now_ms), "scraped")
         (found,) = scraper.read(clock.now_ms).values()
         assert found == Reading(10, 1, None, 3.0, 250.0, looks=found.looks)
-        assert set(found.looks) == {(clock.now_ms, 9, 1)}
+        assert set(found.looks) == {Look(clock.now_ms, 9, 1, inside=3)}
         assert set(scraper.covers("web")) == {"requests", "errors", "queue", "p95_ms"}
         assert scraper.covers("other") == ()
 
@@ -76,7 +78,7 @@ def test_a_backend_that_begins_to_fail_is_reported_once(outreach: Outreach) -> N
         def tells(requests: int, errors: int) -> None:
             clock.now_ms += 100
             page.body = f"r_total {requests}\ne_total {errors}\n"
-            told = (clock.now_ms, requests - errors, errors)
+            told = Look(clock.now_ms, requests - errors, errors)
             until(lambda: told in heard(), "told")
 
         tells(10, 0)
@@ -216,6 +218,10 @@ node_memory_MemAvailable_bytes 400
 node_filefd_maximum 100
 node_filefd_allocated 60
 node_pressure_io_stalled_seconds_total NaN
+node_cpu_seconds_total{cpu="0",mode="idle"} 70
+node_cpu_seconds_total{cpu="0",mode="iowait"} 2
+node_cpu_seconds_total{cpu="1",mode="idle"} 80
+node_cpu_seconds_total{cpu="1",mode="iowait"} 3
 """
 
 
@@ -234,17 +240,19 @@ def test_other_machines_are_seen_through_their_exporters(outreach: Outreach) -> 
     assert node.totals.stalled_us == {"cpu_some": 12_500_000, "mem_full": 250_000}
     found = {each.name: (each.limit, each.used) for each in node.resources}
     assert found == {"memory": (1000, 600), "fds": (100, 60)}
+    assert node.cpu is not None
+    assert (node.cpu.total, node.cpu.iowait) == (155, 5)
 
 
 def test_a_service_is_looked_up(outreach: Outreach) -> None:
     """Every address of a name is a backend, named by it; other names after a reload."""
     services = Services(outreach, every_ms=50)
-    services.follow({"web": ("localhost", 8080)})
+    services.follow({"web": Service("localhost", 8080)})
     found = services.members("web")
     assert found is not None
     assert Backend("127.0.0.1:8080", "127.0.0.1", 8080) in found
     assert services.members("other") is None
-    services.follow({"api": ("127.0.0.1", 90)})
+    services.follow({"api": Service("127.0.0.1", 90)})
     assert services.members("web") is None
     assert services.members("api") == (Backend("127.0.0.1:90", "127.0.0.1", 90),)
 
@@ -252,7 +260,34 @@ def test_a_service_is_looked_up(outreach: Outreach) -> None:
 def test_a_name_that_nobody_knows_is_a_fault_and_changes_nothing(outreach: Outreach) -> None:
     """Said with its group and its name."""
     services = Services(outreach, every_ms=50)
-    services.follow({"web": ("127.0.0.1", 80)})
+    services.follow({"web": Service("127.0.0.1", 80)})
     with pytest.raises(TemporaryFault, match=r"group 'api': no-such-name\.invalid"):
-        services.follow({"api": ("no-such-name.invalid", 80)})
+        services.follow({"api": Service("no-such-name.invalid", 80)})
+    with pytest.raises(TemporaryFault, match=r"group 'api': x+ cannot be looked up"):
+        services.follow({"api": Service("x" * 64, 80)})
     assert services.members("web")
+
+
+def test_only_addresses_of_the_family_that_is_of_use(outreach: Outreach) -> None:
+    """A name with both kinds has fewer backends where a plane can use one only."""
+    services = Services(outreach, every_ms=50)
+    services.follow({"web": Service("localhost", 80, socket.AF_INET)})
+    assert services.members("web") == (Backend("127.0.0.1:80", "127.0.0.1", 80),)
+    with pytest.raises(TemporaryFault, match=r"group 'web': 127\.0\.0\.1 cannot be looked up"):
+        services.follow({"web": Service("127.0.0.1", 80, socket.AF_INET6)})
+
+
+def test_a_name_server_that_is_silent_does_not_stop_the_agent(
+    outreach: Outreach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticks wait for a reload: not for the minute that a resolver may take."""
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(60))
+    monkeypatch.setattr("fairlead.node.traffic.services.PATIENCE_S", 0.1)
+    began = time.monotonic()
+    try:
+        with pytest.raises(TemporaryFault, match=r"group 'web': slow cannot .* within 0\.1 s"):
+            Services(outreach, every_ms=50).follow({"web": Service("slow", 80)})
+        assert time.monotonic() - began < 10
+    finally:
+        ended.set()

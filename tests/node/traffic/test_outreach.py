@@ -3,7 +3,7 @@
 import threading
 
 from fairlead.node.traffic.outreach import Outreach
-from fairlead.node.traffic.services import Services
+from fairlead.node.traffic.services import Service, Services
 
 
 def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
@@ -27,9 +27,9 @@ def test_names_that_cannot_be_used_are_put_back() -> None:
     """With the addresses that were known, without asking again."""
     outreach = Outreach()
     services = Services(outreach, every_ms=3_600_000)
-    services.follow({"web": ("127.0.0.1", 80), "api": ("127.0.0.2", 81)})
+    services.follow({"web": Service("127.0.0.1", 80), "api": Service("127.0.0.2", 81)})
     before = services.members("web"), services.members("api")
-    undo = services.follow({"web": ("127.0.0.3", 80)})
+    undo = services.follow({"web": Service("127.0.0.3", 80)})
     assert services.members("api") is None
     undo()
     assert (services.members("web"), services.members("api")) == before

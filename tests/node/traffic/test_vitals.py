@@ -4,6 +4,7 @@ from pathlib import Path
 
 from fairlead.engine.traffic_nodes import NodeWatch
 from fairlead.node.traffic.vitals import Vitals
+from fairlead.ports.traffic import CpuTimes, NodeReading
 
 PSI = "{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
 FILES = {
@@ -16,6 +17,7 @@ FILES = {
     "sys/net/netfilter/nf_conntrack_max": "10\n",
     "loadavg": "0.1 0.2 0.3 2/345 6789\n",
     "sys/kernel/pid_max": "4194304\n",
+    "stat": "cpu  10 20 30 400 50 6 7 8 90 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n",
 }
 
 
@@ -37,6 +39,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert node.totals.stalled_us == {
         "cpu_some": 100, "mem_some": 5, "mem_full": 2, "io_some": 7, "io_full": 3,
     }  # fmt: skip
+    assert node.cpu == CpuTimes(7, 531, 50)
     found = {each.name: (each.limit, each.used) for each in node.resources}
     disk = found.pop(f"disk {tmp_path}")
     assert found == {
@@ -54,9 +57,12 @@ def test_what_cannot_be_read_or_understood_is_missing(tmp_path: Path) -> None:
     for name in FILES:
         (folder / name).write_text("?\n")
     (node,) = Vitals("n1", disks=[tmp_path / "nowhere"], proc=folder).read(7)
-    assert (node.totals, node.resources) == (None, ())
+    assert (node.totals, node.resources, node.cpu) == (None, (), None)
     (node,) = Vitals("n1", proc=tmp_path / "nowhere").read(7)
-    assert (node.totals, node.resources) == (None, ())
+    assert (node.totals, node.resources, node.cpu) == (None, (), None)
+    for text in ("", "\n", "cpu 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 3 4 -5 6 7 8\n"):
+        (node,) = Vitals("n1", proc=proc(tmp_path, stat=text)).read(7)
+        assert node.cpu is None
 
 
 def test_stalls_are_shares_of_the_last_ten_seconds(tmp_path: Path) -> None:
@@ -76,7 +82,30 @@ def test_stalls_are_shares_of_the_last_ten_seconds(tmp_path: Path) -> None:
     assert node.psi is None
 
 
+def test_waiting_for_disks_is_a_share_of_the_last_ten_seconds() -> None:
+    """Of all CPU time; unknown before time has passed and after a new boot."""
+    watch = NodeWatch()
+
+    def share(at_ms: int, total: float | None, iowait: float = 0.0) -> float | None:
+        cpu = None if total is None else CpuTimes(at_ms, total, iowait)
+        (node,) = watch.observe([NodeReading("n1", cpu=cpu)])
+        return node.iowait_ratio
+
+    assert share(0, 100, 10) is None
+    assert share(0, 100, 10) is None
+    assert share(5_000, 200, 60) == 0.5
+    assert share(10_000, 300, 60) == 0.25
+    assert share(15_000, 400, 60) == 0.0
+    assert share(16_000, 500, 50) == 0.0
+    assert share(17_000, None) is None
+    assert share(18_000, 600, 50) is None
+    assert share(19_000, 10, 1) is None
+    assert share(20_000, 30, 6) == 0.25
+
+
 def test_the_machine_we_are_on() -> None:
     """Whatever this kernel keeps, it is read without a fault."""
     (node,) = Vitals("here", disks=[Path("/")]).read(1)
     assert any(each.name == "memory" for each in node.resources)
+    assert node.cpu is not None
+    assert 0 <= node.cpu.iowait < node.cpu.total

@@ -125,7 +125,8 @@ class BackendCount(ctypes.Structure):
 class Health(ctypes.Structure):
     """Failed connects in a row, and the smoothed round trip."""
 
-    _fields_ = [("failures_in_a_row", c_uint32), ("srtt_eighths_us", c_uint32)]
+    _fields_ = [("failures_in_a_row", c_uint32), ("srtt_eighths_us", c_uint32),
+                ("off_eighths_us", c_uint32), ("zero", c_uint32)]  # fmt: skip
 
 
 class Load(ctypes.Structure):

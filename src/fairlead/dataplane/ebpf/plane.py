@@ -250,4 +250,5 @@ def _seen(placed: Placed, counts: list[int], health: Health, load: Load) -> Back
         open=open_of(load),
         rtt_ms=health.srtt_eighths_us / 8_000 or None,
         retransmits=retransmitted,
+        jitter_ms=health.off_eighths_us / 8_000 if health.srtt_eighths_us else None,
     )

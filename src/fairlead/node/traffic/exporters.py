@@ -11,7 +11,7 @@ from fairlead.node.traffic.exposition import BadExposition, Sample, gauge, sampl
 from fairlead.node.traffic.outreach import Ask, NoAnswer, Outreach, get
 from fairlead.node.traffic.scrape import STALE_ROUNDS
 from fairlead.node.traffic.vitals import Vitals
-from fairlead.ports.traffic import NodeReading
+from fairlead.ports.traffic import CpuTimes, NodeReading
 from fairlead.schema.selector import Selector
 
 _STALLS = {
@@ -27,7 +27,8 @@ _PAIRS = {
     "conntrack": ("node_nf_conntrack_entries_limit", "node_nf_conntrack_entries"),
     "pids": ("node_processes_max_threads", "node_processes_threads"),
 }
-_NAMES = {*_STALLS.values(), *_MEMORY, *(name for pair in _PAIRS.values() for name in pair)}
+_CPU = "node_cpu_seconds_total"
+_NAMES = {*_STALLS.values(), *_MEMORY, _CPU, *(name for pair in _PAIRS.values() for name in pair)}
 _US_PER_S = 1_000_000
 
 
@@ -92,7 +93,9 @@ def as_reading(name: str, now_ms: int, found: Sequence[Sample]) -> NodeReading:
         if (total := gauge(found, Selector(metric))) is not None
     }
     totals = StallTotals(now_ms * 1000, stalled) if stalled else None
-    return NodeReading(name, totals, tuple(_resources(found)))
+    total, iowait = (gauge(found, Selector(_CPU, labels)) for labels in ((), (("mode", "iowait"),)))
+    cpu = None if total is None or iowait is None else CpuTimes(now_ms, total, iowait)
+    return NodeReading(name, totals, tuple(_resources(found)), cpu)
 
 
 def _resources(found: Sequence[Sample]) -> Iterator[Resource]:

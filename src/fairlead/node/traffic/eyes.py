@@ -7,7 +7,7 @@ from fairlead.node.traffic.exporters import Machines, RemoteNode
 from fairlead.node.traffic.outreach import Outreach
 from fairlead.node.traffic.probes import CheckRules, KnockRules, NetworkProber
 from fairlead.node.traffic.scrape import Scraper, ScrapeRules
-from fairlead.node.traffic.services import Services
+from fairlead.node.traffic.services import Service, Services
 from fairlead.node.traffic.vitals import Vitals
 from fairlead.ports.dataplane import Backend
 
@@ -19,7 +19,7 @@ class EyeRules:
     scrapes: Mapping[str, ScrapeRules] = field(default_factory=dict)
     knocks: Mapping[str, KnockRules] = field(default_factory=dict)
     checks: Mapping[str, CheckRules] = field(default_factory=dict)
-    services: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    services: Mapping[str, Service] = field(default_factory=dict)
     service_every_ms: int = 5_000
     local: Vitals | None = None
     remote: tuple[RemoteNode, ...] = ()

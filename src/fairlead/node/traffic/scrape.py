@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 
 from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
 from fairlead.engine.traffic_values import outcomes
-from fairlead.node.traffic.exposition import BadExposition, Quantile, counter, gauge, samples
+from fairlead.node.traffic.exposition import (
+    COUNT_MAX,
+    BadExposition,
+    Quantile,
+    counter,
+    gauge,
+    samples,
+)
 from fairlead.node.traffic.outreach import NoAnswer, Outreach, get
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.traffic import Reading
@@ -81,7 +88,8 @@ class _Target:
             queue=gauge(found, wanted["queue"]) if "queue" in wanted else None,
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )
-        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers))
+        inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
+        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers), inside)
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
         return replace(reading, looks=self._streak.looks), self._failed and not before
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from fairlead.core.traffic import Resource, StallTotals
 from fairlead.node.kernel_files import pressure
-from fairlead.ports.traffic import NodeReading
+from fairlead.ports.traffic import CpuTimes, NodeReading
 
 _KINDS = (("cpu", "cpu", ("some",)), ("memory", "mem", ("some", "full")),
           ("io", "io", ("some", "full")))  # fmt: skip
+_CPU_FIELDS, _IOWAIT = 8, 4
+"""user, nice, system, idle, iowait, irq, softirq, steal."""
 
 
 class Vitals:
@@ -27,7 +29,20 @@ class Vitals:
 
     def read(self, now_ms: int) -> list[NodeReading]:
         """This machine, now."""
-        return [NodeReading(self.name, self._totals(now_ms), tuple(self._resources()))]
+        return [
+            NodeReading(
+                self.name, self._totals(now_ms), tuple(self._resources()), self._cpu(now_ms)
+            )
+        ]
+
+    def _cpu(self, now_ms: int) -> CpuTimes | None:
+        """The first line of /proc/stat; guests' time is in that of users already."""
+        label, *words = (self._bytes("stat") or b"\n").splitlines()[0].split() or [b""]
+        numbers = words[:_CPU_FIELDS]
+        if label != b"cpu" or len(numbers) < _CPU_FIELDS or not all(n.isdigit() for n in numbers):
+            return None
+        ticks = [int(number) for number in numbers]
+        return CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT])
 
     def _totals(self, now_ms: int) -> StallTotals | None:
         """`cpu full` is left out: for a whole machine the kernel says 0."""

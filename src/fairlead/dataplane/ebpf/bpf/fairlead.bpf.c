@@ -240,10 +240,15 @@ HOOK_BACK(getpeername, 6, asked)
 static __always_inline void on_rtt(struct bpf_sock_ops *ctx, struct health *health)
 {
 	__u32 sample = ctx->srtt_us, mean = READ_ONCE(health->srtt_eighths_us);
+	__u32 off = READ_ONCE(health->off_eighths_us);
 
+	if (!sample)
+		return;
 	/* Two CPUs at once lose one sample of an average; nobody counts these. */
-	if (sample)
-		WRITE_ONCE(health->srtt_eighths_us, mean ? mean - mean / 8 + sample / 8 : sample);
+	if (mean)
+		off = off - off / 4 + (sample > mean ? sample - mean : mean - sample) / 4;
+	WRITE_ONCE(health->off_eighths_us, off);
+	WRITE_ONCE(health->srtt_eighths_us, mean ? mean - mean / 8 + sample / 8 : sample);
 }
 
 static __always_inline void on_state(struct bpf_sock_ops *ctx, struct origin *origin,

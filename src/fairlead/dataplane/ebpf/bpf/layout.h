@@ -100,6 +100,8 @@ struct backend_count {
 struct health {
 	__u32 failures_in_a_row;
 	__u32 srtt_eighths_us; /* as the kernel keeps it; moving average, gain 1/8; 0: none yet */
+	__u32 off_eighths_us; /* how far from it the next one was; moving average, gain 1/4 */
+	__u32 zero;
 };
 
 /* TCP connections in a backend, from the choice to the end, and which backend that is: sockets
