@@ -4,9 +4,7 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,23 +14,14 @@ import pytest
 from fairlead.ledger import SqliteReader
 from tests.api.servers import UnixConnection, budget, node, run, short_folder
 from tests.e2e.planes import Plane
+from tests.mounts import small_disk
 
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """A folder whose `data` is a file system of 8 MiB; needs the right to mount."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root")
-    with short_folder() as folder:
-        data = folder / "data"
-        data.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=755", "small", str(data)]
-        if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-            pytest.skip("mounting a small tmpfs is not allowed here")
-        try:
-            yield folder
-        finally:
-            subprocess.run(["umount", "-l", str(data)], check=True)
+    """A folder whose `data` is a file system of 8 MiB."""
+    with short_folder() as folder, small_disk(folder / "data", "8m"):
+        yield folder
 
 
 @pytest.fixture

@@ -214,16 +214,18 @@ def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[
 
 
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
-    """Six times as long as with the others, and four inside, two ticks in a row."""
+    """Six times as long as with the others, and four inside, three ticks in a row."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
     others = {"a": 8, "b": 8, "c": 4}
-    for held, found in [(6, set()), (6, {"d"}), (5, set()), (6, set()), (None, set())]:
+    none: set[str] = set()
+    for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (6, none), (6, none)]:
         assert broken(streaks, {**others, "d": held}) == found
+    assert broken(streaks, {**others, "d": None}) == none
     few = dict.fromkeys("abc", 1)
-    for held, found in [(3, set()), (3, set()), (4, set()), (4, {"d"})]:
+    for held, found in [(3, none), (3, none), (4, none), (4, none), (4, {"d"})]:
         assert broken(streaks, {**few, "d": held}) == found
     busy = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
-    for _ in range(3):
+    for _ in range(5):
         assert broken(busy, {**others, "d": 64}) == set()
         assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
 
@@ -259,7 +261,7 @@ def test_old_figures_of_an_application_make_nobody_stall(
 ) -> None:
     """A scrape that is late looks as if nobody left; a plane's own count is never old."""
     governor = GroupGovernor("web", GroupRules(Config()))
-    for tick in range(8):
+    for tick in range(10):
         done = dict.fromkeys("abc", 10 * tick) | {"d": 50 if tick > 4 else 10 * tick}
         found = seen(**{
             id: BackendSeen(admitted=n, successes=n, errors=0, open=20 if id == "d" else 3,

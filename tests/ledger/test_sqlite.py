@@ -4,7 +4,6 @@ import os
 import resource
 import shutil
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 from tests.ledger.drafts import draft, drafts
 from tests.ledger.worlds import SqliteWorld
+from tests.mounts import small_disk
 
 
 @pytest.fixture
@@ -110,18 +110,9 @@ def test_a_reader_holds_nobody_up(world: SqliteWorld) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; needs the right to mount."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a tiny tmpfs needs root")
-    place = tmp_path / "tiny"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tiny", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tiny tmpfs is not allowed here")
-    try:
+    """A file system of 1 MiB."""
+    with small_disk(tmp_path / "tiny", "1m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def _fill(ledger: Writing) -> int:

@@ -3,8 +3,6 @@
 import errno
 import os
 import resource
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.recorder import FileRecorder, read, verify
+from tests.mounts import small_disk
 from tests.recorder.documents import record, small
 from tests.recorder.kill import kill_writers
 
@@ -171,18 +170,9 @@ def test_a_file_size_limit_leaves_the_record_consistent(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB; needs the right to mount."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a tiny tmpfs needs root")
-    place = tmp_path / "tiny"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tiny", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tiny tmpfs is not allowed here")
-    try:
+    """A file system of 64 KiB."""
+    with small_disk(tmp_path / "tiny", "64k") as place:
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_leaves_the_record_consistent(tiny_disk: Path) -> None:

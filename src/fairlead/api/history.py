@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fairlead.core.invariant import require
+from fairlead.core.invariant import known
 from fairlead.ports.ledger import Entry, Ledger
 
 READ_AT_ONCE = 2_000
@@ -40,6 +40,5 @@ def known_since_ms(ledger: Ledger) -> int:
 
 
 def _time_ms(ledger: Ledger, seq: int) -> int:
-    entry = ledger.entry(seq)
-    require(entry is not None, "an entry behind the archive and below the head is there")
-    return entry.time_ms  # type: ignore[union-attr]
+    promise = "an entry behind the archive and below the head is there"
+    return known(ledger.entry(seq), promise).time_ms

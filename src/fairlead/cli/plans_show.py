@@ -1,5 +1,6 @@
 """Plans and refusals in words: who pays, or what stands in the way and what would help."""
 
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -29,7 +30,7 @@ def print_plan(found: dict[str, Any], indent: str = "") -> None:
         return
     rows_of(
         found["plan"],
-        [(key.upper(), lambda row, key=key: row[key]) for key in _LINE],  # type: ignore[misc]
+        [(key.upper(), itemgetter(key)) for key in _LINE],
         indent=indent,
     )
     if found["starts"]:

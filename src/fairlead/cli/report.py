@@ -2,6 +2,7 @@
 
 import sys
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -85,7 +86,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     used = [row for row in rows if row["kind"] == "usage"]
     told = [name for name in _TOLD if any(row[name] is not None for row in used)]
     columns: list[Column] = [("PERIOD", lambda r: r["period"])]
-    columns += [(name.upper(), lambda r, name=name: r[name]) for name in told]  # type: ignore[misc]
+    columns += [(name.upper(), itemgetter(name)) for name in told]
     if used:
         rows_of(used, [*columns, *_USAGE])
     else:

@@ -1,5 +1,9 @@
 """The third kind of "no": a broken promise of our own, which stops the process."""
 
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
 
 class InvariantBroken(Exception):  # noqa: N818 - it names what happened, as the documents do
     """A decision broke its own promise. A bug: no loop swallows it, the CLI exits with 70."""
@@ -9,3 +13,17 @@ def require(holds: bool, promise: str) -> None:  # noqa: FBT001 - reads as a sen
     """Stop unless `holds`. Always on: unlike `assert` it survives `python -O`."""
     if not holds:
         raise InvariantBroken(promise)
+
+
+def known(value: _T | None, promise: str) -> _T:
+    """The value, which is there as promised."""
+    if value is None:
+        raise InvariantBroken(promise)
+    return value
+
+
+def of_kind(value: object, kind: type[_T], promise: str) -> _T:
+    """The value, which is of this kind as promised."""
+    if not isinstance(value, kind):
+        raise InvariantBroken(promise)
+    return value

@@ -14,7 +14,7 @@ from fairlead.ports.traffic import Look
 
 SPAN_MS = 600
 ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS = 3, 6
-HELD_MIN, TIMES_STAY, TICKS_HELD = 4, 6, 2
+HELD_MIN, TIMES_STAY, TICKS_HELD = 4, 6, 3
 
 
 class Streak:

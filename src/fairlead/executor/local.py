@@ -152,8 +152,10 @@ class LocalExecutor:
 
     def _newest(self, run: str) -> JobFolder | None:
         newest = durable.read(str(self._runs / key(run)))
-        for parent in (self._jobs, self._done) if newest else ():
-            folder = JobFolder(parent / str(newest["folder"]))  # type: ignore[index]
+        if not newest:
+            return None
+        for parent in (self._jobs, self._done):
+            folder = JobFolder(parent / str(newest["folder"]))
             if folder.job is not None:
                 return folder
         return None

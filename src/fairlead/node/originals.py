@@ -1,6 +1,6 @@
 """The limits as the user had set them, kept from first sight until they are restored or gone."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fairlead.node.actuator import CgroupActuator
@@ -81,8 +81,11 @@ class Originals:
         return restored, failed
 
 
-def _falling_first(files: CgroupFiles):  # type: ignore[no-untyped-def]
-    def key(item: tuple[tuple[str, str], Original]) -> tuple[bool, str, str]:
+_Kept = tuple[tuple[str, str], Original]
+
+
+def _falling_first(files: CgroupFiles) -> Callable[[_Kept], tuple[bool, str, str]]:
+    def key(item: _Kept) -> tuple[bool, str, str]:
         (pod, container), original = item
         now, then = _read(files, pod, container), original.quota.millicores
         rises = then is None or (now is not None and (now.millicores or 0) < then)

@@ -10,12 +10,13 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from bench.traffic.place import own_bpffs
 
 from fairlead.dataplane.ebpf import EbpfPlane, build, default_cgroup, missing, uninstall
 from fairlead.dataplane.ebpf.build import tools_missing
@@ -128,20 +129,6 @@ def grow_old(plane: EbpfPlane, seconds: float) -> None:
     """Set the heartbeat back, in the kernel's map, instead of waiting."""
     maps, _ = plane._open()
     maps.heartbeat[0] = ctypes.c_uint64(time.monotonic_ns() - round(seconds * 1e9))
-
-
-@contextlib.contextmanager
-def own_bpffs() -> Iterator[Path]:
-    """A bpf file system of our own."""
-    point = Path(tempfile.mkdtemp(prefix="fairlead-bpffs-"))
-    try:
-        subprocess.run(["mount", "-t", "bpf", "bpf", str(point)], check=True, capture_output=True)
-        try:
-            yield point
-        finally:
-            subprocess.run(["umount", str(point)], check=True, capture_output=True)
-    finally:
-        point.rmdir()
 
 
 @contextlib.contextmanager

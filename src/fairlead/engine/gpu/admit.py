@@ -12,7 +12,7 @@ import msgspec
 from fairlead.core.gpu import Request, Tier, cover
 from fairlead.core.gpu.charges import split_hold
 from fairlead.core.gpu.place import Gang, Node, Placement
-from fairlead.core.invariant import require
+from fairlead.core.invariant import known, of_kind, require
 from fairlead.engine.gpu.decided import decided
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
@@ -91,9 +91,9 @@ def fund_input(projection: Projection, request: Request, now_ms: int) -> dict[st
     documents, usage = [], {}
     for owner in kin | book.families.parents_circle(request.owner):
         for budget in book.by_owner.get(owner, ()):
-            spec = projection.objects["Budget", budget.name].spec
-            require(isinstance(spec, BudgetSpec), "a Budget has a budget's spec")
-            document = budget_document(budget.name, spec)  # type: ignore[arg-type]
+            stored = projection.objects["Budget", budget.name]
+            spec = of_kind(stored.spec, BudgetSpec, "a Budget has a budget's spec")
+            document = budget_document(budget.name, spec)
             if owner not in kin:  # an uncle makes cousins but pays for nothing
                 document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
             documents.append(document)
@@ -195,12 +195,12 @@ def place_draft(
     projection: Projection, name: str, verdict: Verdict, now_ms: int, *, plan_id: str
 ) -> Draft:
     """The recorded placement."""
-    gang, placement = verdict.gang, verdict.placement
-    require(gang is not None and placement is not None, "what starts was placed")
+    gang = known(verdict.gang, "what starts is a gang")
+    placement = known(verdict.placement, "what starts was placed")
     return decided(
         "gpu.place", PLACE_VERSION,
-        input=place_input(projection.nodes(), gang),  # type: ignore[arg-type]
-        output=from_placement(placement),  # type: ignore[arg-type]
+        input=place_input(projection.nodes(), gang),
+        output=from_placement(placement),
         now_ms=now_ms, about={"run": name}, plan_id=plan_id, effect="place",
     )  # fmt: skip
 
@@ -259,9 +259,9 @@ def lease_drafts(
     """A lease opens, and its hours are promised."""
     yield _draft("lease.open", now_ms, open_body(lease), job, f"open {lease.id}")
     if lease.expected_end_ms is not None:
-        account = projection.accounts.get(lease.budget, lease.envelope)
-        require(account is not None, "a payer has an account")
-        parts = split_hold(lease.to_lease(), account.envelope)  # type: ignore[union-attr]
+        found = projection.accounts.get(lease.budget, lease.envelope)
+        account = known(found, "a payer has an account")
+        parts = split_hold(lease.to_lease(), account.envelope)
         body = {
             "lease": lease.id, "budget": lease.budget, "envelope": lease.envelope,
             "gpu_ms": sum(amount for _, amount in parts),

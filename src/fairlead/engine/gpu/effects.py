@@ -5,6 +5,7 @@ between recording it and asking; jobs that the ledger no longer wants are stoppe
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from fairlead.engine.gpu.control import Core
@@ -43,15 +44,16 @@ class Effects(Core):
 
     def _poll(self) -> list[Exit]:
         found: list[Exit] = []
-        if self._executor is not None:
-            self._try("*poll", lambda: found.extend(self._executor.poll()))  # type: ignore[union-attr]
+        executor = self._executor
+        if executor is not None:
+            self._try("*poll", lambda: found.extend(executor.poll()))
         return found
 
     def _acknowledge(self, exits: Iterable[Exit]) -> None:
         """They stand in the ledger; when this fails they are heard of again, and known."""
-        gone = list(exits)
-        if gone and self._executor is not None:
-            self._try("*acknowledge", lambda: self._executor.acknowledge(gone))  # type: ignore[union-attr]
+        gone, executor = list(exits), self._executor
+        if gone and executor is not None:
+            self._try("*acknowledge", lambda: executor.acknowledge(gone))
 
     def _touch_world(self) -> None:
         """Every run's job as the ledger wants it."""
@@ -64,7 +66,7 @@ class Effects(Core):
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
-            self._try(run, lambda run=run: executor.stop(run, 0))  # type: ignore[misc]
+            self._try(run, partial(executor.stop, run, 0))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self._has_process(name):
                 self._drive(executor, name, state, running, running - wanted)

@@ -76,9 +76,9 @@ class ControlPlane(OutcomeReports, Reports):
                 self._drain(self._stored(kind, name), author)
             else:
                 self._commit(decide)
-            change = "configured" if self._projection.seq > before else "unchanged"
+            changed = self._projection.seq > before
             self._touch_world()
-            return Applied(self._document(kind, name), change)  # type: ignore[arg-type]
+            return Applied(self._document(kind, name), "configured" if changed else "unchanged")
 
     def _who_gives_way(self, kind: str, name: str, verb: str, author: Author) -> dict[str, Any]:
         """What a dry run says of others; with a resolver, it decides whom a drain hits."""
@@ -221,13 +221,15 @@ class ControlPlane(OutcomeReports, Reports):
     def _end_runs(self, now_ms: int) -> None:
         """Exits of commands, and runs without one whose time is over, in order of time."""
         exits = self._poll()
-        endings = [(each.time_ms, each.run, each) for each in exits]
+        endings: list[tuple[int, str, Exit | None]] = [
+            (each.time_ms, each.run, each) for each in exits
+        ]
         for name, state in self._projection.live.items():
             until_ms = self._virtual_end(name, state)
             if until_ms is not None and until_ms <= now_ms:
-                endings.append((until_ms, name, None))  # type: ignore[arg-type]
+                endings.append((until_ms, name, None))
         told = {each.run for each in exits}
-        endings += [(now_ms, name, None) for name in sorted(self._missing - told)]  # type: ignore[misc]
+        endings += [(now_ms, name, None) for name in sorted(self._missing - told)]
         for time_ms, name, found in sorted(endings, key=lambda each: each[:2]):
             self._end(name, min(time_ms, now_ms), now_ms, found)
         self._acknowledge(exits)
@@ -238,8 +240,9 @@ class ControlPlane(OutcomeReports, Reports):
         """When a run without a process is over: at the end of its duration."""
         if state.phase is not Phase.RUNNING or self._has_process(name):
             return None
-        ends = [lease.expected_end_ms for lease in state.leases.values()]
-        return None if None in ends or not ends else max(ends)  # type: ignore[type-var]
+        held = state.leases.values()
+        ends = [lease.expected_end_ms for lease in held if lease.expected_end_ms is not None]
+        return max(ends) if ends and len(ends) == len(held) else None
 
     def _end(self, name: str, end_ms: int, now_ms: int, found: Exit | None) -> None:
         # Who ran out of hours before this end is demoted first, at that moment.

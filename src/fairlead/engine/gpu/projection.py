@@ -12,7 +12,7 @@ from typing import Any
 from fairlead.core.gpu import Book, Budget
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.place import Gang, Node, Placement, place
-from fairlead.core.invariant import require
+from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu.resolver import fold as resolving
 from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
 from fairlead.engine.gpu.state import (
@@ -160,9 +160,7 @@ class Projection:
 
     def run_spec(self, name: str) -> RunSpec:
         """The spec of a run that exists."""
-        spec = self.objects["Run", name].spec
-        require(isinstance(spec, RunSpec), "a Run has a run's spec")
-        return spec  # type: ignore[return-value]
+        return of_kind(self.objects["Run", name].spec, RunSpec, "a Run has a run's spec")
 
     def owner_of(self, stored: Stored) -> str | None:
         """Whose an object is: a reservation is its run's owner's."""
@@ -395,5 +393,4 @@ def parse_slot(slot: str) -> tuple[str, int]:
 
 def node_spec(stored: Stored) -> NodeSpec:
     """The spec of a Node."""
-    require(isinstance(stored.spec, NodeSpec), "a Node has a node's spec")
-    return stored.spec  # type: ignore[return-value]
+    return of_kind(stored.spec, NodeSpec, "a Node has a node's spec")

@@ -5,10 +5,11 @@ turn, after a crash or by another replica, goes on where this one was; never wit
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fairlead.core.gpu import Budget, Conflict, Scope
-from fairlead.core.invariant import require
+from fairlead.core.invariant import known
 from fairlead.core.lottery import entropy_hash
 from fairlead.engine.gpu.admit import admission
 from fairlead.engine.gpu.applying import Wish
@@ -186,7 +187,7 @@ class Resolving(Effects, Store):
             self._draw(seq, now_ms)
         self._commit(lambda: self._due(now_ms))
         for seq in sorted(self._projection.resolver.open_seqs.values()):
-            self._commit(lambda seq=seq: self._finish(seq, now_ms))  # type: ignore[misc]
+            self._commit(partial(self._finish, seq, now_ms))
         for seq in [seq for seq in self._conflicts if not self._is_open(seq)]:
             del self._conflicts[seq]
 
@@ -216,12 +217,11 @@ class Resolving(Effects, Store):
             return []  # another replica was quicker
         conflict, names = self._conflict(outcome)
         shown = show(self._projection, chance, outcome, conflict, self._beacon_value(outcome))
-        resolution = shown.resolution
-        require(resolution is not None, "what waits for no beacon is decided")
+        resolution = known(shown.resolution, "what waits for no beacon is decided")
         if names is None:
             names = Names(self._projection, chance, outcome.chain, outcome.k)
             name_open_leases(self._projection, names, outcome.flavor)
-        actions = clear_actions(self._projection, names, resolution.actions)  # type: ignore[union-attr]
+        actions = clear_actions(self._projection, names, resolution.actions)
         why = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
         head = self._ledger.head().as_document()
         final = final_draft(
