@@ -170,6 +170,19 @@ def test_who_was_away_for_a_moment_is_still_warm() -> None:
         assert spared_ms <= age_ms <= max(0, 30_000 - (world.now_ms - left_ms) + 1_000)
 
 
+def test_who_could_not_be_reached_is_cold() -> None:
+    """It may have been started anew."""
+    world = TrafficWorld()
+    world.ticks(1)
+    world.backends["b"].reachable = False
+    world.ticks(2)
+    assert world.governor.isolated == {"b": "connect-failures"}
+    world.backends["b"].reachable = True
+    while world.governor.isolated:
+        made = world.tick()
+    assert [b.age_ms for b in made.groups["web"].snapshot.backends if b.id == "b"] == [0]
+
+
 def test_answers_of_probes_that_come_too_late_are_nobodys() -> None:
     """It is back already: what it answered while it was away changes nothing."""
     world = TrafficWorld()

@@ -91,6 +91,19 @@ def test_an_owner_hears_of_its_own() -> None:
     assert len(box.notices) == before
 
 
+def test_every_owner_hears_of_commits_and_draws() -> None:
+    """They hold the operator to its word; what names others is not told."""
+    world, box = world_of(), Box()
+    teller = herald(world, box, Subscription("c-team", owners=frozenset({"c"})))
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4))
+    world.turn()
+    teller.turn(world.now_ms)
+    told = {each["kind"] for each in box.events() if each["owner"] != "c"}
+    assert told == {"gpu.resolve.scope", "gpu.resolve.commit", "gpu.resolve.draw"}
+
+
 def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
     """Nothing is skipped, nothing overtakes; one receiver's trouble is not another's."""
     world, box, fine = World(), Box(), Box()

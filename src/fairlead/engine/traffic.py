@@ -201,11 +201,18 @@ class GroupGovernor:
                 self._backoff.isolated(name, self.clock_ms)
         for name in (before.keys() - self.isolated.keys()) & sighted.members.keys():
             self._meters[name].forget_probes()
-            away_ms = self._backoff.away_ms(name, self.clock_ms)
-            warmup_ms = self.rules.config.warmup_ms
-            self._still_warm_ms[name] = 0 if away_ms is None else max(0, warmup_ms - away_ms)
+            self._still_warm_ms[name] = self._spared(name, before[name])
             self._backoff.returned(name, self.clock_ms)
             self._failures_before[name] = connect_failures(sighted.seen, name)
+
+    def _spared(self, name: str, cause: Cause) -> int:
+        """Who was too slow, or failed, for a moment is still warm. Who could not be reached may be
+        another process.
+        """
+        away_ms = self._backoff.away_ms(name, self.clock_ms)
+        if cause is not Cause.OUTLIER or away_ms is None:
+            return 0
+        return max(0, self.rules.config.warmup_ms - away_ms)
 
     def _age(self, name: str) -> int | None:
         age_ms = self.tracked.age_ms.get(name) if self.tracked else None

@@ -5,7 +5,7 @@ receivers:
     url: https://hooks.example.org/fairlead
     secretFile: /etc/fairlead/ops.secret
     kinds: [gpu.resolve., run.phase]     # all kinds when left out; a beginning is enough
-    owners: [team-a]                     # all owners when left out
+    owners: [team-a]                     # all owners when left out; commits and draws come anyway
 """
 
 from typing import Annotated

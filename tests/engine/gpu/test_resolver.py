@@ -4,6 +4,7 @@ import pytest
 
 from fairlead.engine.gpu import Refused
 from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.schema.border import BadInput
 from tests.engine.gpu.resolving import closed, outcomes, phases, reservation, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run, state_of
 
@@ -222,6 +223,12 @@ def test_by_hand_for_a_scope() -> None:
     assert sorted(phases(world).values()) == ["Pending", "Running"]
     with pytest.raises(Refused, match="would be missing"):
         world.plane.resolve(flavor="H100", gpus=40, author=ADMIN)
+    for flavor, place, problem in (
+        ("H200", {}, "flavor: no node has 'H200'; there are H100"),
+        ("H100", {"domain": "d9"}, "location: no node with H100 is in domain=d9"),
+    ):
+        with pytest.raises(BadInput, match=problem):
+            world.plane.resolve(flavor=flavor, gpus=1, location=place, author=ADMIN, dry_run=True)
 
 
 def test_a_tightened_budget_cuts_under_its_cap_only() -> None:

@@ -20,6 +20,9 @@ BATCH = 100
 # even if each delivery takes its ten seconds.
 NOTICES_AT_ONCE = 10
 WAIT_MS_MIN, WAIT_MS_MAX = 1_000, 300_000
+PUBLIC = ("gpu.resolve.scope", "gpu.resolve.commit", "gpu.resolve.draw", "gpu.resolve.void",
+          "events.archived")  # fmt: skip
+"""Commitments and what they were opened to, under pseudonyms; and that something is not told."""
 Events = Callable[[int, int], list[dict[str, Any]]]
 """Events after a number, at most so many; as `ControlPlane.events`."""
 
@@ -28,7 +31,8 @@ Events = Callable[[int, int], list[dict[str, Any]]]
 class Subscription:
     """What one receiver wants to hear: events of some owners, of some kinds; empty: of all.
 
-    A kind may be a beginning: `gpu.resolve.` is every step of every outcome.
+    A kind may be a beginning: `gpu.resolve.` is every step of every outcome. What holds the
+    operator to its word is for every owner.
     """
 
     name: str
@@ -37,7 +41,8 @@ class Subscription:
 
     def wants(self, event: dict[str, Any]) -> bool:
         """Whether an event is for it."""
-        if self.owners and event["owner"] not in self.owners:
+        mine = not self.owners or event["owner"] in self.owners
+        if not mine and event["kind"] not in PUBLIC:
             return False
         return not self.kinds or event["kind"].startswith(self.kinds)
 

@@ -36,7 +36,10 @@ class ResolverCommands(Reserving):
         """Free so many GPUs somewhere, for maintenance: nobody is placed on them."""
         refuse_others(author)
         scope = Scope(flavor, dict(location or {}))
-        return self._by_hand(Case("scope", scope, gpus, author.user), dry_run=dry_run)
+        with self._lock:
+            self._catch_up()
+            refuse_nowhere(self._projection, scope)
+            return self._by_hand(Case("scope", scope, gpus, author.user), dry_run=dry_run)
 
     def _by_hand(self, case: Case, *, dry_run: bool) -> dict[str, Any]:
         with self._lock:
@@ -208,6 +211,19 @@ def refuse_others(author: Author) -> None:
     """By hand it is the operator's."""
     if not author.admin:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
+
+
+def refuse_nowhere(projection: Projection, scope: Scope) -> None:
+    """A name that no node has is a slip of the pen, not a shortage."""
+    nodes = projection.nodes()
+    flavors = sorted({node.flavor for node in nodes})
+    if scope.flavor not in flavors:
+        there = f"there are {', '.join(flavors)}" if flavors else "there are no nodes"
+        raise BadInput("flavor", f"no node has {scope.flavor!r}; {there}")
+    wanted = scope.location.items()
+    if not any(node.flavor == scope.flavor and wanted <= node.location.items() for node in nodes):
+        place = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
+        raise BadInput("location", f"no node with {scope.flavor} is in {place}")
 
 
 def refuse_short(shown: dict[str, Any]) -> None:
