@@ -47,7 +47,7 @@ from fairlead.engine.traffic_values import (
     served,
     unmoved,
 )
-from fairlead.ports.dataplane import Admission, GroupSeen, Table
+from fairlead.ports.dataplane import Admission, BackendSeen, GroupSeen, Table
 from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
@@ -253,12 +253,24 @@ class GroupGovernor:
             counted = outcomes(backend, reading, sighted.covered)
             streak = self._streaks.setdefault(name, Streak())
             streak.advance(self.clock_ms, *counted, None if backend is None else backend.open)
+            streak.send(self.clock_ms, None if backend is None else backend.admitted)
             if reading.looks:
                 streak.adopt(reading.looks)
-            # What is scraped may be older than these moments: nobody stalls by that.
-            if name not in self.isolated and "requests" not in sighted.covered:
-                held[name] = None if backend is None else backend.open
+            if name not in self.isolated:
+                held[name] = self._held(backend, reading, sighted.covered)
         return broken(self._streaks, held)
+
+    @staticmethod
+    def _held(
+        backend: BackendSeen | None, reading: Reading, covered: Collection[str]
+    ) -> int | None:
+        """What is in it, by whoever counts what leaves it: two counts of different age would make
+        the healthy stall.
+        """
+        if {"requests", "errors"} & set(covered):
+            known = reading.looks and "queue" in covered
+            return reading.looks[-1].inside if known else None
+        return None if backend is None else backend.open
 
     def _in_a_row(self, name: str, seen: GroupSeen | None, signals: Seen) -> int:
         """Connects that failed in a row: of probes while it is isolated, for its counter stands

@@ -14,7 +14,10 @@ from fairlead.ports.traffic import Look
 
 SPAN_MS = 600
 ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS = 3, 6
-HELD_MIN, TIMES_STAY, TICKS_HELD = 4, 6, 3
+HELD_MIN, TIMES_STAY = 4, 6
+TICKS_HELD, TICKS_HARMLESS, HARMLESS = 3, 10, 0.05
+"""Who stalls is isolated after so many ticks; who gets next to nothing anyway, because its plane
+passes it over, after as long as any other outlier."""
 
 
 class Streak:
@@ -25,7 +28,10 @@ class Streak:
         self.failed = self.served = 0
         """In these moments."""
         self._full = 0
-        """Ticks in a row in which too much was in it."""
+        """Ticks in which too much was in it, less those since then in which it was not."""
+        self._sent: deque[tuple[int, int]] = deque()
+        self.came = 0
+        """Requests that were sent to it in these moments."""
 
     def advance(
         self, clock_ms: int, successes: int | None, errors: int | None, inside: int | None = None
@@ -42,6 +48,16 @@ class Streak:
         while self._seen[0].at_ms < clock_ms - SPAN_MS:
             self._seen.popleft()
         self._count()
+
+    def send(self, clock_ms: int, admitted: int | None) -> None:
+        """What the plane has sent it so far."""
+        if admitted is None or (self._sent and admitted < self._sent[-1][1]):
+            self._sent.clear()
+        if admitted is not None:
+            self._sent.append((clock_ms, admitted))
+        while self._sent and self._sent[0][0] < clock_ms - SPAN_MS:
+            self._sent.popleft()
+        self.came = self._sent[-1][1] - self._sent[0][1] if self._sent else 0
 
     def adopt(self, looks: Sequence[Look]) -> None:
         """Instead of our own looks those of somebody who looks more often."""
@@ -74,10 +90,15 @@ class Streak:
         return False
 
     def stay(self, held: int | None) -> float | None:
-        """How long a request stays with it, by Little's law, in moments."""
-        return None if held is None else held / max(1, self.served)
+        """How long a request stays with it, by Little's law, in moments; None where too little of
+        them was seen.
+        """
+        seen = bool(self._seen) and 2 * (self._seen[-1].at_ms - self._seen[0].at_ms) >= SPAN_MS
+        return held / max(1, self.served) if seen and held is not None else None
 
-    def stalls(self, held: int | None, others: Sequence[tuple[float, int]]) -> bool:
+    def stalls(
+        self, held: int | None, others: Sequence[tuple[float, int]], *, harmless: bool
+    ) -> bool:
         """Whether requests have piled up in it for some ticks, and hardly one leaves it, beside how
         long they stay with the others and how many those served.
 
@@ -89,8 +110,8 @@ class Streak:
             self._full = 0
             return False
         full = held >= HELD_MIN and stay > TIMES_STAY * usual and 2 * self.served < served
-        self._full = self._full + 1 if full else 0
-        return self._full >= TICKS_HELD
+        self._full = self._full + 1 if full else max(0, self._full - 1)
+        return self._full >= (TICKS_HARMLESS if harmless else TICKS_HELD)
 
 
 def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set[str]:
@@ -101,11 +122,13 @@ def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set
     some away helps nobody.
     """
     total = sum(each.failed for each in streaks.values())
+    came = sum(each.came for each in streaks.values())
     found = set()
     for name, each in streaks.items():
         least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
         stays = {id: streaks[id].stay(n) for id, n in held.items() if id != name}
         others = [(s, streaks[id].served) for id, s in stays.items() if s is not None]
-        if each.stalls(held.get(name), others) or each.fails(least):
+        harmless = each.came <= HARMLESS * came
+        if each.stalls(held.get(name), others, harmless=harmless) or each.fails(least):
             found.add(name)
     return found if 2 * len(found) <= len(streaks) else set()
