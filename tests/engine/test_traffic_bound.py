@@ -143,8 +143,9 @@ def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
     made = {}
     for name, (failed, served_) in counted.items():
         made[name] = Streak()
-        made[name].advance(0, 0, 0)
-        made[name].advance(200, served_, failed)
+        for clock_ms, part in ((0, 0), (400, 1)):
+            made[name].advance(clock_ms, part * served_, part * failed)
+            made[name].send(clock_ms, part * (served_ + failed))
     return made
 
 
@@ -214,11 +215,12 @@ def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[
 
 
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
-    """Six times as long as with the others, and four inside, three ticks in a row."""
+    """Six times as long as with the others, and four inside, three ticks more than not."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"].came = 9
     others = {"a": 8, "b": 8, "c": 4}
     none: set[str] = set()
-    for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (6, none), (6, none)]:
+    for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (5, none), (6, none)]:
         assert broken(streaks, {**others, "d": held}) == found
     assert broken(streaks, {**others, "d": None}) == none
     few = dict.fromkeys("abc", 1)
@@ -228,6 +230,32 @@ def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
     for _ in range(5):
         assert broken(busy, {**others, "d": 64}) == set()
         assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
+
+
+def test_who_is_passed_over_is_given_more_time() -> None:
+    """It does no harm, and may only have hiccuped; but not for ever."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    held = {"a": 4, "b": 4, "c": 4, "d": 6}
+    assert [broken(streaks, held) for _ in range(10)] == [set()] * 9 + [{"d"}]
+
+
+def test_too_little_of_the_last_moments_says_nothing() -> None:
+    """A scrape that was late leaves one look, between which and itself nobody was served."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"].came = 9
+    streaks["d"].adopt([Look(700, 50, 0), Look(900, 50, 0)])
+    for _ in range(20):
+        assert broken(streaks, {"a": 4, "b": 4, "c": 4, "d": 6}) == set()
+
+
+def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
+    """A counter that falls, or is not there, begins anew."""
+    streak = Streak()
+    for clock_ms, admitted, came in [
+        (0, 10, 0), (400, 30, 20), (800, 35, 5), (1_000, 3, 0), (1_200, 9, 6), (1_400, None, 0),
+    ]:  # fmt: skip
+        streak.send(clock_ms, admitted)
+        assert streak.came == came
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:
@@ -255,23 +283,36 @@ def test_who_answers_with_errors_only_is_an_outlier_at_once(
     assert set(governor.isolated) == isolated
 
 
-@pytest.mark.parametrize(("covered", "isolated"), [((), {"d"}), (("requests", "errors"), set())])
-def test_old_figures_of_an_application_make_nobody_stall(
-    covered: tuple[str, ...], isolated: set[str]
+ASKED = ("requests", "errors", "queue")
+
+
+@pytest.mark.parametrize(
+    ("covered", "inside_d", "isolated"),
+    [((), 0, {"d"}), (ASKED[:2], 20, set()), (ASKED, 3, set()), (ASKED, 20, {"d"})],
+)
+def test_who_stalls_is_seen_by_one_count_and_not_by_two(
+    covered: tuple[str, ...], inside_d: int, isolated: set[str]
 ) -> None:
-    """A scrape that is late looks as if nobody left; a plane's own count is never old."""
+    """What is in it and what leaves it are the plane's figures, or both the application's, whose
+    last word may be older: beside the plane's a late scrape looks as if nobody left.
+    """
     governor = GroupGovernor("web", GroupRules(Config()))
-    for tick in range(10):
+    looks: dict[str, list[Look]] = {id: [] for id in "abcd"}
+    for tick in range(18):
+        now_ms = tick * 200
         done = dict.fromkeys("abc", 10 * tick) | {"d": 50 if tick > 4 else 10 * tick}
         found = seen(**{
-            id: BackendSeen(admitted=n, successes=n, errors=0, open=20 if id == "d" else 3,
-                            queue=0, p95_ms=20.0)
+            id: BackendSeen(admitted=20 * tick, successes=n, errors=0,
+                            open=20 if id == "d" else 3, queue=0, p95_ms=20.0)
             for id, n in done.items()
         })  # fmt: skip
-        readings = {id: Reading(requests=n, errors=0) for id, n in done.items()}
+        readings = {}
+        for id, n in done.items():
+            looks[id] = [*looks[id][-3:], Look(now_ms, n, 0, inside_d if id == "d" else 3)]
+            readings[id] = Reading(requests=n, errors=0, queue=3.0, looks=tuple(looks[id]))
         snapshot = governor.observe(
-            Sighted(now_ms=tick * 400, members=dict.fromkeys("abcd"), seen=found,
-                    readings=readings, covered=covered)
+            Sighted(now_ms=now_ms, members=dict.fromkeys("abcd"), seen=found,
+                    readings=readings if covered else {}, covered=covered)
         )  # fmt: skip
         governor.settle(governor.decide(snapshot), applied=True)
     assert set(governor.isolated) == isolated
