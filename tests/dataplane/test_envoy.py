@@ -23,7 +23,7 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
 from tests.dataplane.proxy_worlds import EnvoyWorld
-from tests.dataplane.tables import only, opened
+from tests.dataplane.tables import IDS, only, opened
 
 needs_envoy = pytest.mark.component("envoy")
 
@@ -82,6 +82,21 @@ def test_a_backend_that_moves_is_followed(world: EnvoyWorld) -> None:
     world.plane.configure([replace(group, backends=(moved, *group.backends[1:]))])
     assert set(world.send(group, 10)) == {"b1"}
     assert world.plane.read()["web"].epoch == 1
+
+
+@needs_envoy
+def test_three_errors_in_a_row_are_enough_for_a_second(world: EnvoyWorld) -> None:
+    """Until the agent has seen it; then it is asked again, and the only one always is."""
+    group = opened(world)
+    world.apply("web", dict.fromkeys(IDS, 64), epoch=1)
+    world.backends.behaviour["b1"].status = 500
+    words = world.send(group, 80)
+    assert sum("500" in word for word in words) == 3
+    world.backends.behaviour["b1"].status = 200
+    world.until(lambda: "b1" in world.send(group, 8), "asked again")
+    world.apply("web", only("b1"), epoch=2)
+    world.backends.behaviour["b1"].status = 500
+    assert all("500" in word for word in world.send(group, 20))
 
 
 @needs_envoy

@@ -26,6 +26,14 @@ _FINE = 1000
 _LEANS = 0.6  # with 1 a host that fails at once, and so never holds anything, would draw most of it
 """Parts of a slot: what tells equal weights apart must not be felt in a split."""
 _FULL_RETRY_S = 1
+# Who gives three errors in a row gets nothing for a second: by then the agent has seen it, and
+# decides. Connects that fail are the agent's business alone.
+_PASSED_OVER: Document = {
+    "consecutive_5xx": 3, "interval": "0.5s", "base_ejection_time": "1s", "max_ejection_time": "1s",
+    "max_ejection_percent": 50, "split_external_local_origin_errors": True,
+    "enforcing_consecutive_local_origin_failure": 0, "enforcing_local_origin_success_rate": 0,
+    "enforcing_consecutive_gateway_failure": 0, "enforcing_success_rate": 0,
+}  # fmt: skip
 # What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
 # and listener, and walks through all of them for every question: 10 ms for 30 groups.
 _STATS = [
@@ -136,7 +144,11 @@ def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Docu
     # With a bias of 0 it goes by turns. Envoy asks for the bias whenever weights change.
     bias = {"default_value": 0.0, "runtime_key": _BIAS + name}
     chosen = {"active_request_bias": bias}
-    return made | {"lb_policy": "LEAST_REQUEST", "least_request_lb_config": chosen}
+    return made | {
+        "lb_policy": "LEAST_REQUEST",
+        "least_request_lb_config": chosen,
+        "outlier_detection": _PASSED_OVER,
+    }
 
 
 def endpoints(group: RouteGroup, side: str, table: Current, version: str) -> Document:
