@@ -25,12 +25,17 @@ class Bell:
         self._loop = loop
 
     def ring(self, seq: int, *, close: bool = False) -> None:
-        """From any thread: the ledger has this size; `close`: nobody need wait any more."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ring, seq, close)
+        """From any thread: the ledger has this size; `close`: nobody need wait any more.
 
-    def _ring(self, seq: int, close: bool) -> None:  # noqa: FBT001 - a callback
-        self.seq, self.closed = max(self.seq, seq), self.closed or close
+        The number is set at once: whoever waits for a higher one must not ring again and again
+        until the loop has heard. So many calls fill its pipe, and a signal then gets lost.
+        """
+        self.seq = max(self.seq, seq)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring, close)
+
+    def _ring(self, close: bool) -> None:  # noqa: FBT001 - a callback
+        self.closed = self.closed or close
         rung, self._rung = self._rung, asyncio.Event()
         rung.set()
 
