@@ -5,13 +5,17 @@ time whether or not earlier ones were answered; its latency counts from that tim
 a connection of its own, because that is what the eBPF plane places; the proxies get the same. Runs
 pinned and in the real-time class, so that it is never late; it says how late it was.
 
-Writes [intended, lag, latency, outcome, backend] per request. `connect` is non-blocking and its
-errno is looked at, not guessed: EAGAIN is a refusal of the plane, EINPROGRESS is not.
+A client may try again: whoever was refused, failed or waited too long pauses for a moment first.
+The outcome is that of its last try, the latency counts from its first.
+
+Writes [intended, lag, latency, outcome, backend, tries] per request. `connect` is non-blocking and
+its errno is looked at, not guessed: EAGAIN is a refusal of the plane, EINPROGRESS is not.
 """
 
 import contextlib
 import errno
 import gc
+import heapq
 import json
 import random
 import resource
@@ -32,6 +36,7 @@ from bench.cpu.workloads import die_with_parent, wait_for_go
 OK, ERROR, REFUSED, TIMEOUT, BROKEN = "ok", "error", "refused", "timeout", "broken"
 _REFUSALS = {errno.EAGAIN, errno.ECONNREFUSED, errno.EPERM}
 _UNDER_WAY = {0, errno.EINPROGRESS}
+PAUSES_S = (0.05, 0.15)
 # Envoy's own words for requests that it turned away on purpose.
 _TURNED_AWAY = ("reached_concurrency_limit", "denied_by_admission_control", "{overflow}")
 
@@ -43,6 +48,8 @@ class Request:
     at_s: float
     work_s: float
     fails: bool
+    pause_s: float = 0.0
+    """Before it is tried again."""
 
 
 def draw_requests(
@@ -50,13 +57,14 @@ def draw_requests(
     failing_share: float = 0.0,
 ) -> list[Request]:  # fmt: skip
     """All requests of a run; `rates` are (until when, per second), in order."""
-    chance, drawn, at_s = random.Random(seed), [], 0.0
+    chance, pauses, drawn, at_s = random.Random(seed), random.Random(f"pauses/{seed}"), [], 0.0
     for until_s, rate in rates:
         while (next_s := at_s + chance.expovariate(rate)) < until_s:
             at_s = next_s
             # Capped at ten times the mean: one monster would decide the tail of a short run.
             work_s = min(chance.lognormvariate(-(sigma**2) / 2, sigma), 10.0) * mean_s
-            drawn.append(Request(at_s, work_s, chance.random() < failing_share))
+            fails = chance.random() < failing_share
+            drawn.append(Request(at_s, work_s, fails, pauses.uniform(*PAUSES_S)))
         at_s = until_s  # memoryless: the wait begins anew under the next rate
     return drawn
 
@@ -78,12 +86,15 @@ def outcome_of(head: bytes) -> tuple[str, str]:
 
 
 class _Call:
-    """One request under way."""
+    """One try of a request, under way."""
 
-    __slots__ = ("number", "received", "socket", "unsent")
+    __slots__ = ("deadline_s", "number", "received", "socket", "unsent")
 
-    def __init__(self, number: int, connection: socket.socket, request: bytes) -> None:
+    def __init__(
+        self, number: int, connection: socket.socket, request: bytes, deadline_s: float
+    ) -> None:
         self.number, self.socket, self.unsent = number, connection, request
+        self.deadline_s = deadline_s
         self.received = b""
 
 
@@ -91,24 +102,28 @@ class Generator:
     """Sends on time, receives whenever."""
 
     def __init__(
-        self, target: tuple[str, int], requests: list[Request], patience_s: float
-    ) -> None:  # fmt: skip
-        self._target, self._requests, self._patience_s = target, requests, patience_s
+        self, target: tuple[str, int], requests: list[Request], patience_s: float, tries: int = 1
+    ) -> None:
+        self._target, self._requests = target, requests
+        self._patience_s, self._tries = patience_s / tries, tries
         self._start = 0.0
         self._poll = select.epoll()
         self._calls: dict[int, _Call] = {}
         self._waiting: deque[_Call] = deque()
+        """In the order of their deadlines, for every try has the same patience."""
+        self._again: list[tuple[float, int]] = []
         self.rows: list[list[Any]] = []
 
     def run(self, start: float) -> None:
         """From the common start until every request is answered or given up."""
         self._start = start
         last_s = self._requests[-1].at_s if self._requests else 0.0
-        while len(self.rows) < len(self._requests) or self._calls:
+        while len(self.rows) < len(self._requests) or self._calls or self._again:
             now = self._now()
-            if now > last_s + self._patience_s + 5.0:
+            if now > last_s + self._tries * (self._patience_s + PAUSES_S[1]) + 5.0:
                 raise RuntimeError("requests that never end")
             self._send_due(now)
+            self._send_again(now)
             self._give_up(now)
             for descriptor, events in self._poll.poll(self._wait_s()):
                 self._handle(descriptor, events)
@@ -122,7 +137,9 @@ class Generator:
         if number < len(self._requests):
             due = self._requests[number].at_s
         if self._waiting:
-            due = min(due, self._requests[self._waiting[0].number].at_s + self._patience_s)
+            due = min(due, self._waiting[0].deadline_s)
+        if self._again:
+            due = min(due, self._again[0][0])
         return max(0.0, due - self._now())
 
     def _send_due(self, now: float) -> None:
@@ -131,16 +148,22 @@ class Generator:
             request = self._requests[number]
             if request.at_s > now:
                 return
-            self.rows.append([request.at_s, now - request.at_s, None, None, ""])
-            self._call(number, request)
+            self.rows.append([request.at_s, now - request.at_s, None, None, "", 1])
+            self._call(number, request, request.at_s)
             now = self._now()
 
-    def _call(self, number: int, request: Request) -> None:
+    def _send_again(self, now: float) -> None:
+        while self._again and self._again[0][0] <= now:
+            due_s, number = heapq.heappop(self._again)
+            self.rows[number][5] += 1
+            self._call(number, self._requests[number], due_s)
+
+    def _call(self, number: int, request: Request, at_s: float) -> None:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         path = f"/work?ms={request.work_s * 1000:.3f}&fail={int(request.fails)}"
         wire = f"GET {path} HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n".encode()
-        call = _Call(number, connection, wire)
+        call = _Call(number, connection, wire, at_s + self._patience_s)
         code = connection.connect_ex(self._target)
         if code not in _UNDER_WAY:
             connection.close()
@@ -177,12 +200,11 @@ class Generator:
     def _give_up(self, now: float) -> None:
         while self._waiting:
             call = self._waiting[0]
-            settled = self.rows[call.number][3] is not None
-            late = now - self._requests[call.number].at_s >= self._patience_s
-            if not settled and not late:
+            ended = call.socket.fileno() < 0
+            if not ended and now < call.deadline_s:
                 return
             self._waiting.popleft()
-            if not settled:
+            if not ended:
                 self._end(call, TIMEOUT)
 
     def _end(self, call: _Call, outcome: str, backend: str = "") -> None:
@@ -193,8 +215,11 @@ class Generator:
         self._settle(call.number, outcome, backend)
 
     def _settle(self, number: int, outcome: str, backend: str = "") -> None:
-        row = self.rows[number]
-        row[2:] = [self._now() - row[0], outcome, backend]
+        row, now = self.rows[number], self._now()
+        if outcome != OK and row[5] < self._tries:
+            heapq.heappush(self._again, (now + self._requests[number].pause_s, number))
+            return
+        row[2:5] = [now - row[0], outcome, backend]
 
 
 def _length(head: bytes) -> int:
@@ -218,7 +243,7 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     host, port = spec["target"]
-    generator = Generator((host, port), requests, spec["patience_s"])
+    generator = Generator((host, port), requests, spec["patience_s"], spec["tries"])
     gc.disable()  # a collection is a pause; the run is short
     with contextlib.suppress(PermissionError):  # without the right to it: late, and discarded
         become_punctual(spec["cpu"])

@@ -17,6 +17,8 @@ RESTORED = 0.8
 """Of the even share: from then on the backend counts as restored."""
 SPAN_S, STEP_S = 2.0, 0.1
 """A share is of the requests of 2 s: of so many, a twentieth is about 17."""
+CALM_SPAN_S, FINE_SHARE = 2.0, 0.95
+"""After a rush the service is back with the first 2 s of which so many requests are good."""
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def measure(run: Run) -> dict[str, Any]:
         **client_figures(run.rows, begin, end),
         "settled": client_figures(run.rows, *settled) if end > settled[0] else None,
         **share_figures(run),
+        **recovery_figures(run),
         **decision_figures(run),
         "cpu_s_per_10k": run.arm_cpu_s / max(1, len(run.rows)) * 10_000,
         "generator_lag_p99_ms": percentile([row.lag_s for row in run.rows], 0.99) * 1000,
@@ -80,6 +83,26 @@ def share_figures(run: Run) -> dict[str, Any]:
         "small_after_s": small,
         "returned_after_s": returned,
         "restored_after_s": restored,
+    }
+
+
+def recovery_figures(run: Run) -> dict[str, Any]:
+    """Seconds from the end of the rush until requests are good again, and how often was tried."""
+    calm_s = run.scenario.calm_s
+    if calm_s is None:
+        return {}
+    begin, end = run.scenario.window
+    tries = [row.tries for row in run.rows if begin <= row.at_s < end]
+    steps = range(int((end - CALM_SPAN_S - calm_s) / STEP_S + 1e-9) + 1)
+    spans = ((step * STEP_S, calm_s + step * STEP_S) for step in steps)
+    fine = (
+        after_s
+        for after_s, at_s in spans
+        if client_figures(run.rows, at_s, at_s + CALM_SPAN_S)["good_share"] >= FINE_SHARE
+    )
+    return {
+        "recovered_after_s": next(fine, None),
+        "tries_per_request": sum(tries) / max(1, len(tries)),
     }
 
 

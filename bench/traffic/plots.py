@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 
 from bench.traffic.promises import Figures
 from bench.traffic.report import LABELS, is_ours
-from bench.traffic.scenarios import CAPACITY_PER_S, SICK, scenarios
+from bench.traffic.scenarios import SICK, scenarios
 
 PEER, OURS_COLOUR, HURT = "#8a8f98", "#1f6feb", "#d0342c"
 # Good, late, refused, failed.
 OUTCOMES = (("good", "#2f9e63"), ("late", "#f0a02f"), ("refused", "#9aa7b8"), ("failed", HURT))
 TIMELINES = ("slow", "errors", "noisy", "killed")
+RUSHES = ("overload", "retries", "monopoly")
 
 
 def draw_plots(document: dict[str, Any], where: Path) -> None:
@@ -24,7 +25,7 @@ def draw_plots(document: dict[str, Any], where: Path) -> None:
     figures = Figures(document["runs"])
     ran = list(dict.fromkeys(run["scenario"] for run in document["runs"]))
     _save(_outcomes(figures, ran), where / "traffic-outcomes.png")
-    for scenario in (*TIMELINES, "overload"):
+    for scenario in (*TIMELINES, *RUSHES):
         if scenario in ran:
             _save(_over_time(document, scenario), where / f"traffic-{scenario}.png")
 
@@ -95,13 +96,15 @@ def _over_time(document: dict[str, Any], scenario: str) -> plt.Figure:
         rows, columns, figsize=(6.2 * columns, 1.35 * rows + 0.5), sharex=True, sharey=True,
         squeeze=False, layout="constrained",
     )  # fmt: skip
+    marks = known.sick or (() if known.calm_s is None else (known.calm_s,))
     for axes in grid.flat[len(arms) :]:
         axes.set_axis_off()
     for axes, arm in zip(grid.T.flat, arms, strict=False):
         _draw_run(axes, series[f"{scenario}/{arm}"], share=scenario in TIMELINES)
+        axes.axhline(known.capacity_per_s, color="#222", lw=0.6, ls="--")
         axes.set_title(_name(arm), loc="left", pad=2,
                        color=OURS_COLOUR if is_ours(arm) else "#444")  # fmt: skip
-        for at_s in known.sick or ():
+        for at_s in marks:
             axes.axvline(at_s, color="#222", lw=0.8, ls=":")
         if known.kill_agent_s is not None:
             axes.axvline(known.kill_agent_s, color=HURT, lw=1, ls="--")
@@ -120,7 +123,6 @@ def _draw_run(axes: Axes, seen: dict[str, Any], *, share: bool) -> None:
         times, *[[value / step for value in each] for each in stacked], step="post",
         colors=[colour for _, colour in OUTCOMES], lw=0,
     )  # fmt: skip
-    axes.axhline(CAPACITY_PER_S, color="#222", lw=0.6, ls="--")
     if share:
         came = seen["came"]
         totals = [max(1, sum(each)) for each in zip(*came.values(), strict=True)]

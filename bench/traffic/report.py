@@ -42,6 +42,10 @@ REACTION = (
     ("back after s", "returned_after_s", "{:.1f}"),
     ("restored after s", "restored_after_s", "{:.1f}"),
 )
+RECOVERY = (
+    ("tries", "tries_per_request", "{:.2f}"),
+    ("good again after s", "recovered_after_s", "{:.1f}"),
+)
 DECISIONS = (
     ("slots moved /min", "slot_churn_per_min", "{:.0f}"),
     ("mode changes /min", "mode_transitions_per_min", "{:.1f}"),
@@ -119,6 +123,8 @@ def _table(figures: Figures, scenario: str) -> list[str]:
     columns = list(COLUMNS)
     if any("small_after_s" in run for run in _runs(figures, scenario, arms)):
         columns += REACTION
+    if any("recovered_after_s" in run for run in _runs(figures, scenario, arms)):
+        columns += RECOVERY
     if any("ticks" in run for run in _runs(figures, scenario, arms)):
         columns += DECISIONS
     lines = [

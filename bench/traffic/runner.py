@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from bench.cpu.processes import machine_cpu_seconds
 from bench.traffic.arms import GROUP, STATE, Started, Variant, started
 from bench.traffic.place import ARM, BACKENDS, BACKENDS_CPU, CLIENTS, PROXY_CPU, Place
-from bench.traffic.scenarios import MEAN_S, NAMES, PATIENCE_S, SICK, SIGMA, WORKERS, Scenario
+from bench.traffic.scenarios import MEAN_S, PATIENCE_S, SICK, SIGMA, WORKERS, Scenario
 from fairlead.recorder import read
 
 START_IN_S = 0.5
@@ -31,6 +31,7 @@ class Row(NamedTuple):
     took_s: float
     outcome: str
     backend: str
+    tries: int = 1
 
 
 class Tick(NamedTuple):
@@ -72,7 +73,9 @@ def run_arm(
             begun_ms = _go(run, place, running, generator, backends)
         rows = json.loads((folder / "requests.json").read_text())
         run.rows = [Row(*row) for row in rows]
-        run.arrivals = {id: json.loads((folder / f"{id}.json").read_text()) for id in NAMES}
+        run.arrivals = {
+            id: json.loads((folder / f"{id}.json").read_text()) for id in scenario.names
+        }
         if variant is not None:
             run.ticks = _ticks(folder / STATE / "record" / GROUP, begun_ms)
     return run
@@ -87,10 +90,10 @@ def _memory() -> str | None:
 def _backends(
     place: Place, scenario: Scenario, folder: Path
 ) -> Iterator[tuple[dict[str, int], list[subprocess.Popen[str]]]]:
-    """Four of them, waiting for `go`; their ports by name."""
+    """All of them, waiting for `go`; their ports by name."""
     ports, processes = {}, []
     try:
-        for name in NAMES:
+        for name in scenario.names:
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
             ports[name] = listener.getsockname()[1]
             faults = [list(asdict(f).values()) for f in scenario.faults] if name == SICK else []
@@ -121,7 +124,8 @@ def _generator(
     spec = {
         "target": running.target, "rates": scenario.rates, "seed": f"{seed}/{scenario.name}",
         "mean_s": MEAN_S, "sigma": SIGMA, "failing_share": scenario.failing_share,
-        "patience_s": PATIENCE_S, "cpu": PROXY_CPU, "result": str(folder / "requests.json"),
+        "patience_s": PATIENCE_S, "tries": scenario.tries, "cpu": PROXY_CPU,
+        "result": str(folder / "requests.json"),
     }  # fmt: skip
     generator = _python(place, "bench.traffic.generator", spec, where=CLIENTS)
     _wait_word(generator)

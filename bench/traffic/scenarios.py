@@ -26,6 +26,8 @@ PEERS = (
 OURS = ("ours-ebpf", "ours-haproxy", "ours-envoy")
 ALL = (*PEERS, *OURS)
 SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
+SHEDDING = ("haproxy-leastconn", "envoy-outlier", "envoy-admission", "envoy-adaptive", *OURS)
+"""Those that refuse anything, and two that do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,21 @@ class Scenario:
     failing_share: float = 0.0
     """Of all requests, wherever they go."""
     kill_agent_s: float | None = None
+    backends: int = len(NAMES)
+    tries: int = 1
+    """How often a client tries; its patience is for all of them together."""
+    calm_s: float | None = None
+    """From when on the load is usual again; None where nobody has to recover."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends it has."""
+        return NAMES[: self.backends]
+
+    @property
+    def capacity_per_s(self) -> float:
+        """What they can do together."""
+        return self.backends * WORKERS / MEAN_S
 
 
 def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
@@ -66,6 +83,8 @@ def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
         _healthy(12.0 if quick else 16.0),
         _killed(20.0),
         _noisy(seed, 25.0 if quick else 60.0),
+        _retries(8.0 if quick else 20.0),
+        _monopoly(10.0 if quick else 20.0),
     )
     return {scenario.name: scenario for scenario in listed}
 
@@ -131,4 +150,26 @@ def _killed(lasts_s: float) -> Scenario:
     return Scenario(
         "killed", "the agent is killed, 70 % load", end_s, (WARM_S, end_s),
         ((end_s, USUAL_PER_S),), OURS, kill_agent_s=WARM_S,
+    )  # fmt: skip
+
+
+def _retries(after_s: float) -> Scenario:
+    """Half as much again as the group can do, for 6 s, by clients who wait a second and try again.
+    It is a storm: what comes then is several times what is meant.
+    """
+    calm_s = WARM_S + 6.0
+    end_s = calm_s + after_s
+    return Scenario(
+        "retries", "half too much for 6 s, clients try up to four times", end_s, (WARM_S, end_s),
+        ((WARM_S, USUAL_PER_S), (calm_s, 1.5 * CAPACITY_PER_S), (end_s, USUAL_PER_S)),
+        SHEDDING, tries=4, calm_s=calm_s,
+    )  # fmt: skip
+
+
+def _monopoly(lasts_s: float) -> Scenario:
+    """Nobody to turn to: only the door is left."""
+    end_s, alone_per_s = WARM_S + lasts_s, CAPACITY_PER_S / len(NAMES)
+    return Scenario(
+        "monopoly", "a single backend, twice what it can do", end_s, (WARM_S, end_s),
+        ((WARM_S, 0.7 * alone_per_s), (end_s, 2 * alone_per_s)), SHEDDING, backends=1,
     )  # fmt: skip
