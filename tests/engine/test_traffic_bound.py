@@ -42,8 +42,19 @@ def test_where_nobody_can_tell_there_is_no_bound(inside: int | None, best: float
 
 
 def test_nobody_is_bounded_in_the_first_moments() -> None:
-    """Three looks, one a second."""
-    assert Group().go(2, 20, 240.0) is None
+    """Two seconds of looks."""
+    group = Group()
+    assert group.go(2, 20, 240.0) is None
+    assert group.go(0.2, 20, 240.0) == 60
+
+
+def test_one_busy_moment_is_not_what_is_usual() -> None:
+    """Every tick counts: of a small group a look now and then would be luck."""
+    bound = InsideBound()
+    for number in range(12):
+        inside = 9 if number % 5 == 0 else 4
+        bound.advance(200 * number, inside=inside, idle=0, best=60.0, l_ref_ms=L_REF_MS, serving=1)
+    assert bound.value == 15
 
 
 def test_a_small_or_idle_group_may_still_have_a_burst() -> None:
