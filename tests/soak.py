@@ -161,27 +161,33 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
 
 
 def main(names: list[str]) -> int:
-    """Run the soaks, print as they end, store the report; exit 1 if any failed."""
-    stored = json.loads(REPORT.read_text()) if REPORT.exists() else {}
-    results = stored.get("soaks", {})
+    """Run the soaks, print and store each as it ends; exit 1 if any failed."""
+    unknown = set(names) - set(SOAKS)
+    if unknown:
+        print(f"no such soak: {', '.join(sorted(unknown))}; there are: {', '.join(SOAKS)}")
+        return 2
+    results = json.loads(REPORT.read_text())["soaks"] if REPORT.exists() else {}
     failed = False
-    for name, soak in SOAKS.items():
-        if names and name not in names:
-            continue
+    for name in names or SOAKS:
         print(f"{name} ...", flush=True)
         began = time.monotonic()
         try:
-            counted, ok = soak(), True
+            counted, ok = SOAKS[name](), True
         except Exception:  # noqa: BLE001 - the report must name every failure, not the first
             counted, ok = {"failure": traceback.format_exc(limit=-3)}, False
         seconds = round(time.monotonic() - began, 1)
         results[name] = {"passed": ok, "seconds": seconds, "counted": counted}
         failed = failed or not ok
         print(f"{name}: {'passed' if ok else 'FAILED'} in {seconds} s {json.dumps(counted)}")
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    report = {"python": platform.python_version(), "soaks": results}
-    REPORT.write_text(json.dumps(report, indent=2) + "\n")
+        _store(results)
     return 1 if failed else 0
+
+
+def _store(results: dict[str, object]) -> None:
+    """At once: a soak takes many minutes, and the next may be cut short."""
+    report = {"python": platform.python_version(), "soaks": results}
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
