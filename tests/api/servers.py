@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairlead import compose
+from fairlead.compose import up
 from fairlead.schema.objects import API_VERSION
 
 
@@ -53,7 +53,7 @@ class Running:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
-        self.socket = folder / compose.SOCKET
+        self.socket = folder / up.SOCKET
 
     def send(
         self, method: str, path: str, body: Any = None, *, tcp: bool = False,
@@ -135,8 +135,8 @@ def short_folder() -> Iterator[Path]:
 def serving(folder: Path, **more: Any) -> Iterator[Running]:
     """A control plane on a folder, with its loop, its executor and both sockets."""
     given = {"data": folder, "port": 0, "allow_root": True, "grace_ms": 500, **more}
-    config = compose.UpConfig(**given)
-    with compose.control_server(config) as server:
+    config = up.UpConfig(**given)
+    with up.control_server(config) as server:
         thread = threading.Thread(target=server.run, kwargs={"signals": False})
         thread.start()
         try:

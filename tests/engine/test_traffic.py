@@ -127,14 +127,20 @@ def test_a_backend_that_is_only_sick_under_load_comes_back_ever_later() -> None:
     assert 1 <= count <= 7
 
 
-def test_failed_connects_before_a_return_are_forgiven() -> None:
-    """The plane's counter stands still while nothing is sent; it must not send it away again."""
+def unreachable_for_a_moment() -> TrafficWorld:
+    """`b` could not be reached and was sent away for it; now it could be."""
     world = TrafficWorld()
     world.ticks(1)
     world.backends["b"].reachable = False
     world.ticks(2)
     assert world.governor.isolated == {"b": "connect-failures"}
     world.backends["b"].reachable = True
+    return world
+
+
+def test_failed_connects_before_a_return_are_forgiven() -> None:
+    """The plane's counter stands still while nothing is sent; it must not send it away again."""
+    world = unreachable_for_a_moment()
     world.ticks(15)
     assert not world.governor.isolated
     assert sum(t.after == "connect-failures" for t in world.eyes.told) == 1
@@ -172,12 +178,7 @@ def test_who_was_away_for_a_moment_is_still_warm() -> None:
 
 def test_who_could_not_be_reached_is_cold() -> None:
     """It may have been started anew."""
-    world = TrafficWorld()
-    world.ticks(1)
-    world.backends["b"].reachable = False
-    world.ticks(2)
-    assert world.governor.isolated == {"b": "connect-failures"}
-    world.backends["b"].reachable = True
+    world = unreachable_for_a_moment()
     while world.governor.isolated:
         made = world.tick()
     assert [b.age_ms for b in made.groups["web"].snapshot.backends if b.id == "b"] == [0]

@@ -1,4 +1,4 @@
-"""What the handlers work on: the control plane and its neighbours, put together by `compose`."""
+"""What the handlers work on: the control plane and its neighbours, put together by `compose.up`."""
 
 import asyncio
 import threading
@@ -27,15 +27,15 @@ class Bell:
     def ring(self, seq: int, *, close: bool = False) -> None:
         """From any thread: the ledger has this size; `close`: nobody need wait any more.
 
-        The number is set at once: whoever waits for a higher one must not ring again and again
+        Both are set at once: whoever waits for a higher number must not ring again and again
         until the loop has heard. So many calls fill its pipe, and a signal then gets lost.
         """
         self.seq = max(self.seq, seq)
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._ring, close)
-
-    def _ring(self, close: bool) -> None:  # noqa: FBT001 - a callback
         self.closed = self.closed or close
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         rung, self._rung = self._rung, asyncio.Event()
         rung.set()
 

@@ -8,7 +8,7 @@ import click
 
 from fairlead.cli.audit_show import Counter, held_head, ledger_option, print_head
 from fairlead.cli.manifests import dry_run_option
-from fairlead.compose import archivable
+from fairlead.compose.archive import archivable
 from fairlead.ledger import backup as backups
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading

@@ -113,14 +113,14 @@ def run(
     *, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any
 ) -> None:  # fmt: skip
     """Run the agent in the foreground."""
-    from fairlead import compose
     from fairlead.cli.node_log import NodeLog
+    from fairlead.compose.node import node_agent
 
     document = _document(config_file, flags)
     if document.root is None:
         raise click.UsageError("say which cgroup to govern below with --root")
     log = NodeLog(dry_run=dry_run)
-    agent = compose.node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
+    agent = node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
     try:
         agent.start()
         agent.handle_signals()
@@ -225,17 +225,17 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     \b
       fairlead node restore --root machine.slice
     """
-    from fairlead import compose
+    from fairlead.compose.node import node_directory, node_files
     from fairlead.node.originals import Originals
     from fairlead.node.state import STATE, StateDirectory
 
     document = _document(config_file, {"root": root, "state_dir": state_dir})
-    directory = StateDirectory(compose.node_directory(document))
+    directory = StateDirectory(node_directory(document))
     if not directory.path.is_dir():
         raise click.UsageError(f"no agent has run on {directory.path}")
     directory.lock()
     try:
-        restored, failed = Originals(directory).restore(compose.node_files(document))
+        restored, failed = Originals(directory).restore(node_files(document))
         # What the user sets from here on is the user's own: the old ceilings must not outlive this.
         directory.forget(STATE)
     finally:

@@ -90,12 +90,12 @@ def command() -> None:
 @click.option("--ticks", type=click.IntRange(1), help="Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
-    from fairlead import compose_traffic
     from fairlead.cli.traffic_log import TrafficLog
+    from fairlead.compose import traffic as composed
 
     document = _document(file, flags)
     log = TrafficLog()
-    agent = compose_traffic.traffic_agent(
+    agent = composed.traffic_agent(
         document, report=log.round, warn=log.warn, reload=lambda: _read(file, flags)
     )
     try:
@@ -286,14 +286,14 @@ def remove(*, file: Path, **flags: Any) -> None:
     \b
       fairlead traffic remove web.yaml
     """
-    from fairlead import compose_traffic
+    from fairlead.compose import traffic as composed
 
     document = _document(file, flags)
-    directory = state_directory(compose_traffic.traffic_directory(document))
+    directory = state_directory(composed.traffic_directory(document))
     directory.create()
     directory.lock()
     try:
-        compose_traffic.remove_plane(document.plane, directory.path)
+        composed.remove_plane(document.plane, directory.path)
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} plane is removed")

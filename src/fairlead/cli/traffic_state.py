@@ -33,7 +33,7 @@ def order_option(command: F) -> F:
 
 def state_directory(state_dir: Path | None) -> "StateDirectory":
     """The agent's directory."""
-    from fairlead.compose_traffic import default_directory
+    from fairlead.compose.traffic import default_directory
     from fairlead.node.state import StateDirectory
 
     return StateDirectory(state_dir or default_directory())

@@ -189,13 +189,13 @@ def command(
     beacon: tuple[str, int, int] | None, webhooks: Path | None, no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
-    from fairlead import compose
+    from fairlead.compose.up import UpConfig, control_server
 
     if demo and ledger is not None:
         raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
     _structured_logs()
     with _directory(data, demo=demo) as directory:
-        config = compose.UpConfig(
+        config = UpConfig(
             data=directory, ledger=ledger, keep_output_ms=keep_output_ms,
             port=None if no_http else port, allow_root=allow_root,
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
@@ -205,7 +205,7 @@ def command(
             owner_weighting=owner_weighting,
             webhooks=webhooks.resolve() if webhooks else None,
         )  # fmt: skip
-        with compose.control_server(config) as server:
+        with control_server(config) as server:
             click.echo(f"fairlead: socket {config.socket_path}", err=True)
             if server.port is not None:
                 click.echo(f"fairlead: http://127.0.0.1:{server.port}", err=True)

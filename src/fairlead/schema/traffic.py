@@ -4,6 +4,7 @@ A null signal is a missing signal, and so is one that is left out; what a sensor
 should not have to invent. Rubbish (NaN, a negative latency, a rate above 1) is bad input.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -78,7 +79,7 @@ class TickDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     now_ms: Time
     group: str
-    backends: list[BackendDocument]
+    backends: Sequence[BackendDocument]
     nodes: list[NodeDocument] = []
     retry_index: Measure | None = None
     config: ConfigDocument = DEFAULT
@@ -95,7 +96,7 @@ class AgentBackendDocument(BackendDocument, frozen=True):
 class AgentTickDocument(TickDocument, frozen=True):
     """The second version of the input, which the agent records where debt is weighed."""
 
-    backends: list[AgentBackendDocument]  # type: ignore[assignment] # a list that is only read
+    backends: Sequence[AgentBackendDocument]
     config: AgentConfigDocument = AgentConfigDocument()
 
 
@@ -141,21 +142,24 @@ def to_snapshot(document: TickDocument) -> traffic.Snapshot:
         return traffic.Snapshot(
             now_ms=document.now_ms,
             group=document.group,
-            backends=tuple(
-                traffic.Backend(
-                    b.id, b.queue, b.p95_ms, b.error_rate, b.requests, b.isolated, b.age_ms,
-                    b.rtt_ms, b.retrans_rate, b.jitter_ms, b.node,
-                    getattr(b, "debt", None), getattr(b, "drain_per_s", None),
-                )
-                for b in document.backends
-            ),
+            backends=tuple(_backend(each) for each in document.backends),
             nodes=nodes,
             retry_index=document.retry_index,
             config=config,
             state=state,
-        )  # fmt: skip
+        )
     except OutOfRange as error:
         raise BadInput(error.field, error.message) from error
+
+
+def _backend(b: BackendDocument) -> traffic.Backend:
+    debt, drain_per_s = None, None
+    if isinstance(b, AgentBackendDocument):
+        debt, drain_per_s = b.debt, b.drain_per_s
+    return traffic.Backend(
+        b.id, b.queue, b.p95_ms, b.error_rate, b.requests, b.isolated, b.age_ms,
+        b.rtt_ms, b.retrans_rate, b.jitter_ms, b.node, debt, drain_per_s,
+    )  # fmt: skip
 
 
 def _node(document: NodeDocument, path: str) -> traffic.Node:

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from fairlead.compose_traffic import open_plane
+from fairlead.compose.traffic import open_plane
 from fairlead.dataplane.ebpf import EbpfPlane
 from fairlead.dataplane.ebpf.libbpf import Libbpf
 from fairlead.ports.dataplane import Admission, Mode

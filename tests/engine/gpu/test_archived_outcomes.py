@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.compose import archivable
+from fairlead.compose.archive import archivable
 from fairlead.engine.gpu.resolver.state import Stage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.place import open_file

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.engine.gpu import Author, Conflict, Forbidden, Refused
+from fairlead.engine.gpu import Conflict, Forbidden, Refused
 from fairlead.engine.gpu.checkpoint import NAME
 from fairlead.ledger import MemoryLedger
 from fairlead.ledger.replay import replay
@@ -12,14 +12,7 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import HeadMoved
 from fairlead.schema.border import BadInput
 from fairlead.schema.replay import Verdict
-from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
-
-ALICE = Author("alice", frozenset({"a"}))
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+from tests.engine.gpu.worlds import ADMIN, ALICE, START, World, budget, envelope, node, run
 
 
 def batches(ledger: MemoryLedger) -> list[int]:

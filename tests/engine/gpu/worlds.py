@@ -15,6 +15,7 @@ from fairlead.schema.objects import API_VERSION
 HOUR = 3_600_000
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday
 ADMIN = Author("root", admin=True)
+ALICE = Author("alice", frozenset({"a"}))
 
 
 def manifest(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -136,3 +137,8 @@ class World:
 
     def kinds(self) -> list[str]:
         return [entry.kind for entry in self.log]
+
+
+def lines(found: dict[str, Any]) -> list[tuple[str, int, bool]]:
+    """Who pays for how much of a plan, and whether it is borrowed."""
+    return [(each["budget"], each["gpus"], each["borrowed"]) for each in found["plan"]]

@@ -219,7 +219,7 @@ def _check(check: CheckDocument) -> CheckRules:
 
 def _open_recorder(path: Path, warn: Callable[[str], None]) -> FlightRecorder:
     """A group's record. A damaged one is put aside: traffic does not wait for its past."""
-    from fairlead.recorder import CorruptRecord, FileRecorder  # noqa: PLC0415 - as in `compose`
+    from fairlead.recorder import CorruptRecord, FileRecorder  # noqa: PLC0415 - as in `node`
 
     try:
         return FileRecorder(

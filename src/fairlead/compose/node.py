@@ -1,0 +1,78 @@
+"""Where the node agent meets this machine's cgroups, its record and its state."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlead.engine.cpu_loop import Turn
+from fairlead.node.agent import Agent, NodeConfig, cpu_config
+from fairlead.node.cgroups import CgroupFiles, open_files
+from fairlead.node.host import CgroupHost, read_cgroup_host
+from fairlead.node.sensor import PodRule
+from fairlead.node.state import default_directory
+from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.recorder import Recorder
+from fairlead.schema.node import NodeDocument
+
+
+def node_agent(
+    document: NodeDocument,
+    *,
+    dry_run: bool,
+    report: Callable[[Turn, Agent], None],
+    fault: Callable[[TemporaryFault], None],
+) -> Agent:
+    """An agent on this machine's cgroups, as configured."""
+    files = node_files(document)
+    config = NodeConfig(
+        cpu=cpu_config(document, document.capacity_millicores or machine_millicores()),
+        pattern=document.pattern,
+        rules=tuple(
+            PodRule(rule.match, rule.request_millicores, rule.priority, rule.opted_out)
+            for rule in document.pods
+        ),
+        state_directory=node_directory(document),
+        burst=document.burst,
+        observe_only=document.observe_only,
+        dry_run=dry_run,
+    )
+    return Agent(config, files=files, open_recorder=_open_recorder, report=report, fault=fault)
+
+
+def node_files(document: NodeDocument) -> CgroupFiles:
+    """The cgroup files below the configured root."""
+    if document.root is None:
+        raise PermanentFault("no root is configured; say which cgroup to govern with --root")
+    host = read_cgroup_host()
+    root = root_below(host, document.root)
+    cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
+    return open_files(host.version, host.cpu_mount / root, cpuacct)
+
+
+def root_below(host: CgroupHost, root: str) -> str:
+    """A root as the user says it (a path in the cgroup file system, or below it), relative."""
+    inside = os.path.normpath(root)
+    mount = str(host.cpu_mount)
+    if inside == mount or inside.startswith(mount + "/"):
+        inside = inside[len(mount) :]
+    relative = inside.strip("/")
+    if relative in ("", ".") or relative.split("/")[0] == "..":
+        raise PermanentFault(f"{root!r}: the root must be a cgroup below {mount}, not all of it")
+    return relative
+
+
+def node_directory(document: NodeDocument) -> Path:
+    """Where the agent keeps its state."""
+    return Path(document.state_dir) if document.state_dir else default_directory()
+
+
+def machine_millicores() -> int:
+    """The CPUs this machine has online."""
+    return (os.cpu_count() or 1) * 1000
+
+
+def _open_recorder(path: Path) -> Recorder:
+    from fairlead.recorder import FileRecorder  # noqa: PLC0415 - a dry run needs none
+
+    # A start reads the newest segment again: 1 MiB of it takes half a second, 4 MiB two.
+    return FileRecorder(path, segment_bytes=2**20, segment_count=64)
