@@ -46,11 +46,16 @@ def _order(arm: str) -> tuple[int, str]:
 
 def _outcomes(figures: Figures, ran: list[str]) -> plt.Figure:
     """A bar per arm and scenario: how much of what was asked became what."""
+    columns = min(4, len(ran))
+    rows = -(-len(ran) // columns)
     figure, grid = plt.subplots(
-        1, len(ran), figsize=(1.2 + 2.6 * len(ran), 3.6), sharey=True, squeeze=False
-    )
+        rows, columns, figsize=(1.2 + 2.6 * columns, 3.4 * rows), sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
     arms = sorted({arm for scenario in ran for arm in figures.arms(scenario)}, key=_order)
-    for axes, scenario in zip(grid[0], ran, strict=True):
+    for axes in grid.flat[len(ran) :]:
+        axes.set_axis_off()
+    for axes, scenario in zip(grid.flat, ran, strict=False):
         here = figures.arms(scenario)
         for row, arm in enumerate(arms):
             if arm in here:
@@ -61,7 +66,7 @@ def _outcomes(figures: Figures, ran: list[str]) -> plt.Figure:
     grid[0][0].set_yticks(range(len(arms)))
     grid[0][0].set_yticklabels([_name(arm) for arm in arms])
     grid[0][0].invert_yaxis()
-    for label in grid[0][0].get_yticklabels():
+    for label in (label for row in grid for label in row[0].get_yticklabels()):
         label.set_color(OURS_COLOUR if label.get_text().startswith("fairlead") else "#444")
     grid[0][-1].legend(
         [plt.Rectangle((0, 0), 1, 1, color=colour) for _, colour in OUTCOMES],
