@@ -115,8 +115,10 @@ def run(
     """Run the agent in the foreground."""
     from fairlead.cli.node_log import NodeLog
     from fairlead.compose.node import node_agent
+    from fairlead.node.supervisor import end_with_supervisor
 
-    document = _document(config_file, flags)
+    end_with_supervisor()
+    document = node_document(config_file, flags)
     if document.root is None:
         raise click.UsageError("say which cgroup to govern below with --root")
     log = NodeLog(dry_run=dry_run)
@@ -136,7 +138,8 @@ def run(
         agent.close()
 
 
-def _document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocument:
+    """The agent's settings; what is wrong with them is bad usage."""
     given = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in given:
         given["state_dir"] = str(given["state_dir"])
@@ -229,7 +232,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     from fairlead.node.originals import Originals
     from fairlead.node.state import STATE, StateDirectory
 
-    document = _document(config_file, {"root": root, "state_dir": state_dir})
+    document = node_document(config_file, {"root": root, "state_dir": state_dir})
     directory = StateDirectory(node_directory(document))
     if not directory.path.is_dir():
         raise click.UsageError(f"no agent has run on {directory.path}")

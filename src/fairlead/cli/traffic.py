@@ -92,8 +92,10 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
     from fairlead.cli.traffic_log import TrafficLog
     from fairlead.compose import traffic as composed
+    from fairlead.node.supervisor import end_with_supervisor
 
-    document = _document(file, flags)
+    end_with_supervisor()
+    document = traffic_document(file, flags)
     log = TrafficLog()
     agent = composed.traffic_agent(
         document, report=log.round, warn=log.warn, reload=lambda: _read(file, flags)
@@ -114,7 +116,8 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
         agent.close()
 
 
-def _document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+def traffic_document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
+    """The agent's settings; what is wrong with them is bad usage."""
     try:
         return _read(file, flags)
     except BadInput as error:
@@ -140,7 +143,7 @@ def check(*, file: Path, output: str) -> None:
     \b
       fairlead traffic check web.yaml
     """
-    document = _document(file, {})
+    document = traffic_document(file, {})
     summary = [
         {"group": g.name, "address": f"{g.vip}:{g.port}/{g.proto.value}",
          "backends": g.service or len(g.backends or ())}
@@ -288,7 +291,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     """
     from fairlead.compose import traffic as composed
 
-    document = _document(file, flags)
+    document = traffic_document(file, flags)
     directory = state_directory(composed.traffic_directory(document))
     directory.create()
     directory.lock()

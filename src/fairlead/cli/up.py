@@ -1,6 +1,7 @@
 """`fairlead up`: the embedded control plane, in the foreground."""
 
 import grp
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,11 +32,15 @@ to). With --socket-group only that group can reach it.
 Nobody is made to give way unless you say so: with --resolver dry-run a reservation that lacks
 devices is Blocked, and `fairlead describe reservation/NAME` says who would have given way.
 
+With --node and --traffic it also runs the agents that govern this machine's CPU and a service's
+traffic, as processes of their own: started again when they end, ended with it.
+
 \b
   fairlead up                                  # in the state directory of this user
   fairlead up --demo                           # a lab to look at, gone when it ends
   fairlead up --data /srv/fairlead --socket-group gpu-users
   fairlead up --resolver enforce --beacon drand-quicknet,2023-08-23T15:09:27Z,3s
+  fairlead up --node node.yaml --traffic web.yaml
   FAIRLEAD_SERVER=/srv/fairlead/fairlead.sock fairlead get runs
 """
 
@@ -175,6 +180,12 @@ class Postgres(click.ParamType[str]):
               "`fairlead audit beacon`.")  # fmt: skip
 @click.option("--webhooks", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="FILE", help="Whom to tell what happens, in YAML.")  # fmt: skip
+@click.option("--node", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              metavar="FILE", envvar="FAIRLEAD_UP_NODE",
+              help="Run the node agent too, as `fairlead node run --config FILE`.")  # fmt: skip
+@click.option("--traffic", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              metavar="FILE", envvar="FAIRLEAD_UP_TRAFFIC",
+              help="Run the traffic agent too, as `fairlead traffic run FILE`.")  # fmt: skip
 @click.option("--no-discover", is_flag=True,
               help="Do not make a Node of this machine's NVIDIA devices.")  # fmt: skip
 @click.option("--demo", is_flag=True,
@@ -186,13 +197,16 @@ def command(
     socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
     resolver: Literal["off", "dry-run", "enforce"], may_resolve: tuple[str, ...],
     owner_weighting: Literal["owners", "tokens"],
-    beacon: tuple[str, int, int] | None, webhooks: Path | None, no_discover: bool, demo: bool,
+    beacon: tuple[str, int, int] | None, webhooks: Path | None, node: Path | None,
+    traffic: Path | None, no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
     from fairlead.compose.up import UpConfig, control_server
+    from fairlead.node.supervisor import Agents
 
     if demo and ledger is not None:
         raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
+    agents = Agents(_agents(node, traffic), lambda line: click.echo(f"fairlead: {line}", err=True))
     _structured_logs()
     with _directory(data, demo=demo) as directory:
         config = UpConfig(
@@ -211,9 +225,25 @@ def command(
                 click.echo(f"fairlead: http://127.0.0.1:{server.port}", err=True)
             if demo:
                 click.echo(DEMO.format(socket=config.socket_path), err=True)
-            with _lab(server) if demo else nullcontext():
+            with agents, _lab(server) if demo else nullcontext():
                 server.run()
     click.echo(f"fairlead: stopped{'' if demo else '; runs go on'}", err=True)
+
+
+def _agents(node: Path | None, traffic: Path | None) -> dict[str, list[str]]:
+    """The agents' commands by name. What is wrong in a file is said before anything starts."""
+    from fairlead.cli.node import node_document
+    from fairlead.cli.traffic import traffic_document
+
+    fairlead, commands = [sys.executable, "-m", "fairlead"], {}
+    if node is not None:
+        if not (node_document(node, {}).root or os.environ.get("FAIRLEAD_NODE_ROOT")):
+            raise click.UsageError(f"{node}: root: say which cgroup to govern below")
+        commands["node"] = [*fairlead, "node", "run", "--config", str(node.resolve())]
+    if traffic is not None:
+        traffic_document(traffic, {})
+        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic.resolve())]
+    return commands
 
 
 def _lab(server: "ControlServer") -> "Lab":

@@ -1,0 +1,124 @@
+"""The agents beside an embedded control plane, each a process of its own.
+
+`fairlead up` starts them, so that one command runs everything, and a long resolve never delays a
+tick of 200 ms. One that ends is started again, ever later while it keeps ending at once. One that
+says its configuration is wrong would only say so again, and is left alone. They end with the
+control plane, however that ends: the next one starts its own, and two would fight over one plane.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from fairlead.ports.faults import PermanentFault
+
+SUPERVISOR = "FAIRLEAD_SUPERVISOR"
+FIRST_S, MOST_S, LONG_S = 1.0, 30.0, 60.0
+"""The first pause, the longest one, and how long an agent has to live for the next to be short."""
+STOP_S = 20.0
+FINAL = {0: "it has done what it was told", 2: "its configuration is wrong"}
+_PR_SET_PDEATHSIG = 1
+
+
+class Agents:
+    """Processes that are there as long as the block runs; `say` takes lines for the operator."""
+
+    def __init__(
+        self, commands: Mapping[str, Sequence[str]], say: Callable[[str], None],
+        *, first_s: float = FIRST_S,
+    ) -> None:  # fmt: skip
+        self._commands, self._say, self._first_s = commands, say, first_s
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._processes: dict[str, subprocess.Popen[Any]] = {}
+        self._threads = [
+            threading.Thread(target=self._keep, args=(name,), name=f"agent {name}", daemon=True)
+            for name in commands
+        ]
+
+    def __enter__(self) -> "Agents":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._stop.set()
+        self._signal(signal.SIGTERM)
+        give_up = time.monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        self._signal(signal.SIGKILL)
+        for thread in self._threads:
+            thread.join()
+
+    def _signal(self, number: int) -> None:
+        with self._lock:
+            for process in self._processes.values():
+                process.send_signal(number)
+
+    def _keep(self, name: str) -> None:
+        pause_s = self._first_s
+        while not self._stop.is_set():
+            began = time.monotonic()
+            code = self._run(name)
+            if self._stop.is_set():
+                return
+            if code in FINAL:
+                self._say(f"the {name} agent ended, and is not started again: {FINAL[code]}")
+                return
+            if time.monotonic() - began >= LONG_S:
+                pause_s = self._first_s
+            self._say(f"the {name} agent ended {_how(code)}; it starts again in {pause_s:g} s")
+            self._stop.wait(pause_s)
+            pause_s = min(MOST_S, 2 * pause_s)
+
+    def _run(self, name: str) -> int:
+        """One life of an agent; how it ended."""
+        try:
+            process = self._start(name)
+        except OSError as error:  # no more processes, no more memory: later perhaps
+            self._say(f"the {name} agent cannot be started: {error.strerror}")
+            return os.EX_OSERR
+        if process is None:
+            return 0
+        self._say(f"the {name} agent runs as process {process.pid}")
+        code = process.wait()
+        with self._lock:
+            del self._processes[name]
+        return code
+
+    def _start(self, name: str) -> "subprocess.Popen[Any] | None":
+        """None when the end has come: whoever is started after that would never be told."""
+        with self._lock:
+            if self._stop.is_set():
+                return None
+            # A session of its own: Ctrl-C is for the control plane, which tells its agents.
+            process = self._processes[name] = subprocess.Popen(
+                self._commands[name], stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, SUPERVISOR: str(os.getpid())},
+            )  # fmt: skip
+            return process
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with {code}"
+
+
+def end_with_supervisor() -> None:
+    """In an agent: have the kernel end us with whoever supervises us, if somebody does."""
+    supervisor = os.environ.pop(SUPERVISOR, None)
+    if supervisor is None:
+        return
+    import ctypes  # noqa: PLC0415 - only the supervised pay for it
+
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):
+        raise PermanentFault(f"prctl: {os.strerror(ctypes.get_errno())}")
+    if str(os.getppid()) != supervisor:  # it was gone before the kernel knew
+        raise PermanentFault("the control plane that started this agent is gone")

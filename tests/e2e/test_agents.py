@@ -1,0 +1,93 @@
+"""One command runs all three governors: `fairlead up` with the agents beside it."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.servers import short_folder
+from tests.e2e.agents import FAST
+from tests.e2e.planes import Plane
+from tests.node.cgroup_worlds import RealTree, real_tree
+from tests.node.test_supervisor import alive, until
+
+pytestmark = pytest.mark.component("cgroups")
+
+
+@pytest.fixture
+def tree() -> Iterator[RealTree]:
+    """Cgroups of our own, with one pod."""
+    with real_tree() as found:
+        found.create("pod")
+        yield found
+
+
+@pytest.fixture
+def plane(tree: RealTree) -> Iterator[Plane]:
+    """A control plane with both agents; the traffic agent's plane is in its memory."""
+    with short_folder() as folder:
+        node = {**FAST, "root": str(tree.root), "state_dir": str(folder / "node")}
+        backends = [{"id": id, "host": "127.0.0.1", "port": n} for n, id in enumerate("ab", 9)]
+        traffic = {
+            "plane": "memory", "state_dir": str(folder / "traffic"), "node": {"watch": False},
+            "groups": [{"name": "web", "vip": "127.0.0.1", "port": 80, "backends": backends}],
+        }  # fmt: skip
+        files = {"node": folder / "node.yaml", "traffic": folder / "web.yaml"}
+        for name, document in (("node", node), ("traffic", traffic)):
+            files[name].write_text(json.dumps(document))  # JSON is YAML
+        flags = [part for name, file in files.items() for part in (f"--{name}", str(file))]
+        found = Plane(folder, "--no-http", *flags).up()
+        try:
+            yield found
+        finally:
+            if found.process is not None and found.process.poll() is None:
+                found.down()
+
+
+def pids(plane: Plane, name: str) -> list[int]:
+    """Of every life of an agent, in order."""
+    said = re.findall(rf"the {name} agent runs as process (\d+)", plane.log.read_text())
+    return [int(pid) for pid in said]
+
+
+def test_all_three_governors_run_and_end_together(plane: Plane) -> None:
+    """One that is killed comes back as another process; with the control plane they end."""
+    statuses = [plane.folder / name / "status.json" for name in ("node", "traffic")]
+    plane.until("both decide", lambda: all(status.exists() for status in statuses))
+    (node,), (traffic,) = pids(plane, "node"), pids(plane, "traffic")
+    os.kill(traffic, signal.SIGKILL)
+    plane.until("another traffic agent", lambda: len(pids(plane, "traffic")) == 2)
+    assert "the traffic agent ended by signal 9; it starts again in 1 s" in plane.log.read_text()
+    assert alive(node)
+    assert pids(plane, "node") == [node]
+    assert plane.down() == 0
+    assert not any(map(alive, (node, *pids(plane, "traffic"))))
+
+
+def test_agents_do_not_outlive_a_control_plane_that_is_killed(plane: Plane) -> None:
+    """The next one starts its own, and they find the state directories free."""
+    first = [*pids(plane, "node"), *pids(plane, "traffic")]
+    assert len(first) == 2
+    plane.down(signal.SIGKILL)
+    until(lambda: not any(map(alive, first)))
+    plane.up()
+    plane.until("both again", lambda: len(pids(plane, "node")) == len(pids(plane, "traffic")) == 2)
+
+
+def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """By the path of the field, exit code 2; there is no ledger yet."""
+    plane = Plane(tmp_path)
+    for flag, text, path in (
+        ("--node", "root: x\nsample_ms: soon\n", "sample_ms"),
+        ("--node", "sample_ms: 1000\n", "root"),
+        ("--traffic", "plane: memory\ngroups: []\n", "groups"),
+    ):
+        (tmp_path / "agent.yaml").write_text(text)
+        done = plane.run("up", "--data", str(tmp_path / "data"), flag, str(tmp_path / "agent.yaml"))
+        assert done.returncode == 2
+        assert path in done.stderr
+    assert not (tmp_path / "data").exists()

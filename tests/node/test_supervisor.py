@@ -1,0 +1,138 @@
+"""Agents beside the control plane: started again, left alone, ended with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlead.node.supervisor import SUPERVISOR, Agents
+
+STAY = "import time; time.sleep(600)"
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process does not listen to a signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [line.split()[1] for line in lines if line.startswith("SigIgn")]
+    return bool(int(mask, 16) & 1 << (number - 1))
+
+
+def pid_in(line: str) -> int:
+    return int(line.rpartition(" ")[2])
+
+
+def test_one_that_ends_is_started_again_ever_later() -> None:
+    """Killed or failed: the operator reads how, and when it is tried again."""
+    said: list[str] = []
+    with Agents({"node": python("raise SystemExit(3)")}, said.append, first_s=0.01):
+        until(lambda: sum("runs as" in line for line in said) >= 4)
+    pauses = [line.rpartition(" in ")[2] for line in said if "again" in line]
+    assert pauses[:3] == ["0.01 s", "0.02 s", "0.04 s"]
+    assert said[1].startswith("the node agent ended with 3; it starts again")
+
+
+def test_one_that_was_killed_is_another_process_afterwards() -> None:
+    """And its neighbour never noticed."""
+    said: list[str] = []
+    commands = {"node": python(STAY), "traffic": python(STAY)}
+    with Agents(commands, said.append, first_s=0.01):
+        until(lambda: len(said) == 2)
+        first = {line.split()[1]: pid_in(line) for line in said}
+        os.kill(first["node"], signal.SIGKILL)
+        until(lambda: len(said) == 4)
+        assert said[2].startswith("the node agent ended by signal 9")
+        again = pid_in(said[3])
+        assert again != first["node"]
+        assert alive(first["traffic"])
+    assert not any(map(alive, (again, first["traffic"])))
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(("code", "why"), [(2, "configuration is wrong"), (0, "it was told")])
+def test_one_that_would_only_say_the_same_again_is_left_alone(code: int, why: str) -> None:
+    """Bad usage stays bad usage."""
+    said: list[str] = []
+    agents = Agents({"traffic": python(f"raise SystemExit({code})")}, said.append, first_s=0.01)
+    with agents:
+        until(lambda: not any(thread.is_alive() for thread in agents._threads))
+    assert len(said) == 2
+    assert said[1].startswith("the traffic agent ended, and is not started again")
+    assert why in said[1]
+
+
+def test_one_that_cannot_be_started_is_tried_again() -> None:
+    """No thread dies of it in silence."""
+    said: list[str] = []
+    with Agents({"node": ["/nowhere/at/all"]}, said.append, first_s=0.01):
+        until(lambda: sum("cannot be started" in line for line in said) >= 2)
+
+
+def test_one_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its time first."""
+    monkeypatch.setattr("fairlead.node.supervisor.STOP_S", 0.2)
+    said: list[str] = []
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); " + STAY
+    with Agents({"node": python(deaf)}, said.append):
+        until(lambda: len(said) == 1)
+        until(lambda: ignores(pid_in(said[0]), signal.SIGTERM))
+    assert not alive(pid_in(said[0]))
+
+
+SUPERVISED = """
+import sys
+from fairlead.node.supervisor import end_with_supervisor
+end_with_supervisor()
+print("here", flush=True)
+import time; time.sleep(600)
+"""
+SUPERVISOR_PROGRAM = f"""
+import sys, time
+from fairlead.node.supervisor import Agents
+command = [sys.executable, "-c", {SUPERVISED!r}]
+with Agents({{"node": command}}, lambda line: print(line, flush=True)):
+    time.sleep(600)
+"""
+
+
+def test_an_agent_ends_with_a_supervisor_that_is_killed() -> None:
+    """kill -9 gives nobody the time to say so: the kernel does."""
+    supervisor = subprocess.Popen(python(SUPERVISOR_PROGRAM), stdout=subprocess.PIPE, text=True)
+    with supervisor:
+        assert supervisor.stdout is not None
+        agent = pid_in(supervisor.stdout.readline())
+        assert supervisor.stdout.readline() == "here\n"
+        supervisor.kill()
+    until(lambda: not alive(agent))
+
+
+def test_an_agent_whose_supervisor_is_gone_already_does_not_begin() -> None:
+    """The next control plane has one of its own by now."""
+    environment = {**os.environ, SUPERVISOR: "1"}
+    done = subprocess.run(
+        python(SUPERVISED), env=environment, capture_output=True, text=True, check=False
+    )
+    assert "PermanentFault: the control plane that started this agent is gone" in done.stderr
