@@ -1,7 +1,8 @@
 """A second, independent implementation of `gpu.cover`, from the specification alone.
 
 Fractions and dictionaries, every remedy tried value by value on the whole walk, nothing imported
-from Fairlead: what the core is compared with. Slow on purpose; documents are kept small.
+from Fairlead: what the core is compared with. Slow on purpose; documents are kept small. One file,
+so that it can be read beside the page from top to bottom.
 """
 # ruff: noqa: N818, PLR0917
 # mypy: ignore-errors
