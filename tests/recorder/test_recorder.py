@@ -190,3 +190,19 @@ def test_a_reader_beside_a_writer_sees_whole_entries(tmp_path: Path) -> None:
         with pytest.raises(TemporaryFault, match="was dropped"):
             list(reading)
         assert [entry.input["number"] for entry in read(tmp_path)][-3:] == [47, 48, 49]
+
+
+def test_the_last_entry_is_known_however_full_its_segment_is(tmp_path: Path) -> None:
+    """A mark stays with its entry: a segment that began with it would have none to go on from."""
+    for size in range(600, 1_400, 20):
+        place = tmp_path / str(size)
+        with FileRecorder(place, segment_bytes=size, segment_count=99) as recorder:
+            for number in range(8):
+                seq = recorder.append(**small(number))
+                recorder.mark(seq, "applied", time_ms=number, note="x" * 80)
+                last = recorder.last("test.small")
+                assert last is not None
+                assert last["input"]["number"] == number
+        with FileRecorder(place, segment_bytes=size, segment_count=99) as recorder:
+            assert recorder.last("test.small") is not None
+        verify(place)
