@@ -3,8 +3,10 @@
 import pytest
 
 from fairlead.core.traffic import Config
+from fairlead.core.traffic import Mode as DoorMode
 from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
 from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
+from fairlead.engine.traffic_budget import Budget
 from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import inside, outcomes, served
 from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, Mode
@@ -25,7 +27,13 @@ class Group:
         for _ in range(round(seconds * 5)):
             self.clock_ms += 200
             self.bound.advance(
-                self.clock_ms, inside=inside, idle=idle, best=best, l_ref_ms=L_REF_MS, serving=4
+                self.clock_ms,
+                inside=inside,
+                idle=idle,
+                best=best,
+                per_s=best,
+                l_ref_ms=L_REF_MS,
+                serving=4,
             )
         return self.bound.value
 
@@ -53,13 +61,70 @@ def test_one_busy_moment_is_not_what_is_usual() -> None:
     bound = InsideBound()
     for number in range(12):
         inside = 9 if number % 5 == 0 else 4
-        bound.advance(200 * number, inside=inside, idle=0, best=60.0, l_ref_ms=L_REF_MS, serving=1)
+        bound.advance(
+            200 * number, inside=inside, idle=0, best=60.0, per_s=60.0, l_ref_ms=L_REF_MS, serving=1
+        )
     assert bound.value == 15
 
 
 def test_a_small_or_idle_group_may_still_have_a_burst() -> None:
     """A few for each backend."""
     assert Group().go(60, 0, 1.0) == 4 * LEAST_EACH
+
+
+class Crowd:
+    """A real group behind the bound: so many workers (None: as many as come), so long a stay."""
+
+    def __init__(self, stay_ms: int, workers: int | None = None) -> None:
+        self.stay_ms, self.workers = stay_ms, workers
+        self.budget, self.bound = Budget(Config(), window_ms=5_000), InsideBound()
+        self.now_ms = self.served = 0
+        self.inside: list[int] = []
+        """When each is done."""
+
+    def go(self, seconds: int, per_s: int) -> float:
+        """Let so many come; returns which part of them was refused."""
+        came = refused = 0
+        for _ in range(seconds * 5):
+            self.now_ms += 200
+            done = sum(end <= self.now_ms for end in self.inside)
+            self.inside, self.served = self.inside[done:], self.served + done
+            value = self.bound.value
+            for _ in range(per_s // 5):
+                came += 1
+                if value is not None and len(self.inside) >= value:
+                    refused += 1
+                    continue
+                begins = self.now_ms
+                if self.workers is not None and len(self.inside) >= self.workers:
+                    begins = max(begins, self.inside[-self.workers])
+                self.inside.append(begins + self.stay_ms)
+            self.budget.advance(self.now_ms, self.served, mode=DoorMode.NORMAL, triggered=False)
+            self.bound.advance(
+                self.now_ms, inside=len(self.inside), idle=0, best=self.budget.best(),
+                per_s=self.budget.now(), l_ref_ms=100.0, serving=4,
+            )  # fmt: skip
+        return refused / max(1, came)
+
+
+@pytest.mark.parametrize("stay_ms", [90, 500])
+def test_a_healthy_group_may_grow_however_ambitious_the_reference(stay_ms: int) -> None:
+    """From a quiet night to 25 times as much: within seconds nobody is refused any more."""
+    crowd = Crowd(stay_ms)
+    crowd.go(60, 25)
+    crowd.go(20, 600)
+    assert crowd.go(30, 600) == 0
+
+
+def test_a_long_overload_does_not_become_what_is_usual() -> None:
+    """An hour later as much is inside as in its first minute, and requests stay as long."""
+    crowd = Crowd(100, workers=24)
+    crowd.go(60, 150)
+    crowd.go(60, 480)
+    before = crowd.bound.value
+    crowd.go(3_600, 480)
+    assert before is not None
+    assert crowd.bound.value == pytest.approx(before, rel=0.12)
 
 
 def test_a_reference_too_ambitious_for_the_service_refuses_nobody() -> None:
@@ -225,6 +290,13 @@ def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[
     assert set(governor.isolated) == isolated
 
 
+def again(streaks: dict[str, Streak], held: dict[str, int | None]) -> set[str]:
+    """Who is broken, by one more look at the same."""
+    for each in streaks.values():
+        each.adopt([look._replace(at_ms=look.at_ms + 200) for look in each.looks])
+    return broken(streaks, held)
+
+
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
     """Six times as long as with the others, and four inside, three ticks more than not."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
@@ -232,22 +304,49 @@ def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
     others = {"a": 8, "b": 8, "c": 4}
     none: set[str] = set()
     for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (5, none), (6, none)]:
-        assert broken(streaks, {**others, "d": held}) == found
-    assert broken(streaks, {**others, "d": None}) == none
+        assert again(streaks, {**others, "d": held}) == found
+    assert again(streaks, {**others, "d": None}) == none
     few = dict.fromkeys("abc", 1)
     for held, found in [(3, none), (3, none), (4, none), (4, none), (4, {"d"})]:
-        assert broken(streaks, {**few, "d": held}) == found
+        assert again(streaks, {**few, "d": held}) == found
     busy = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
     for _ in range(5):
-        assert broken(busy, {**others, "d": 64}) == set()
-        assert broken(streaks, {"d": 99}) == set()  # there is nobody to compare it with
+        assert again(busy, {**others, "d": 64}) == set()
+        assert again(streaks, {"d": 99}) == set()  # there is nobody to compare it with
 
 
 def test_who_is_passed_over_is_given_more_time() -> None:
     """It does no harm, and may only have hiccuped; but not for ever."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
     held = {"a": 4, "b": 4, "c": 4, "d": 6}
-    assert [broken(streaks, held) for _ in range(10)] == [set()] * 9 + [{"d"}]
+    assert [again(streaks, held) for _ in range(10)] == [set()] * 9 + [{"d"}]
+
+
+def test_the_same_look_twice_proves_nothing_more() -> None:
+    """Who is asked once a second is judged once a second, however often we tick."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"].came = 9
+    held = {"a": 8, "b": 8, "c": 4, "d": 6}
+    assert [broken(streaks, held) for _ in range(20)] == [set()] * 20
+    assert [again(streaks, held) for _ in range(2)] == [set(), {"d"}]
+
+
+@pytest.mark.parametrize("every_ms", [100, 700, 1_000, 5_000])
+def test_however_seldom_it_is_asked_a_backend_that_fails_or_stalls_is_found(every_ms: int) -> None:
+    """Two looks at least are held against each other."""
+    failing, names = {name: Streak(every_ms) for name in "abcd"}, ("a", "b", "c")
+    stalling = {name: Streak(every_ms) for name in "abcd"}
+    for number in range(10):
+        at_ms = number * every_ms
+        for name in names:
+            failing[name].advance(at_ms, at_ms // 10, 0, 4)
+            stalling[name].advance(at_ms, at_ms // 10, 0, 4)
+        failing["d"].advance(at_ms, 50, at_ms // 10, 0)
+        stalling["d"].advance(at_ms, 50, 0, 20)
+        stalling["d"].came = 100
+        held = {**dict.fromkeys(names, 4), "d": 20}
+        found = broken(stalling, held)
+    assert broken(failing, {}) == found == {"d"}
 
 
 def test_too_little_of_the_last_moments_says_nothing() -> None:

@@ -1,10 +1,14 @@
-"""What the agent learns of a group where the operator set nothing: its budget, its usual queue."""
+"""What the agent learns of a group where the operator set nothing: its budget, what is usual."""
 
 import pytest
 
 from fairlead.core.traffic import Config, Mode
+from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
 from fairlead.engine.traffic_budget import CUT, Budget
-from fairlead.engine.traffic_reference import LEAST, QueueReference
+from fairlead.engine.traffic_reference import LEAST, LatencyReference, QueueReference
+from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness
+from fairlead.ports.dataplane import Mode as PlaneMode
+from fairlead.schema.traffic import from_snapshot
 
 
 class Door:
@@ -45,10 +49,14 @@ def test_soft_starts_below_what_was_served_and_is_cut_once_per_window() -> None:
 
 
 def test_the_budget_has_a_floor() -> None:
-    """A tenth of what was served; below that it is the business of hard."""
+    """A quarter of what was served when the door was open: of what it lets in now there would be no
+    end. If less does not help either, it is not the load.
+    """
     door = Door()
     door.go(10, 400)
-    assert door.go(300, 400, Mode.SOFT, triggered=True) >= 40
+    for _ in range(3_600):
+        door.go(1, round(door.budget.rate), Mode.SOFT, triggered=True)
+    assert door.budget.rate == pytest.approx(100)
 
 
 def test_hard_leaves_the_budget_alone() -> None:
@@ -112,9 +120,53 @@ def test_the_reference_has_its_limits(queue: float, found: float) -> None:
     assert reference.value == found
 
 
-def test_a_closed_door_teaches_nothing_about_queues() -> None:
-    """What piles up then is not usual."""
+def learn(
+    reference: QueueReference | LatencyReference,
+    seconds: int,
+    value: float,
+    mode: Mode,
+    from_s: int,
+) -> float | None:
+    """So many seconds of ticks from a time on."""
+    for tick in range(seconds * 5):
+        reference.advance(from_s * 1_000 + tick * 200, [value], mode)
+    return reference.value
+
+
+def test_a_closed_door_teaches_nothing_unless_it_does_not_help() -> None:
+    """What piles up in its first half minute is not usual. What is still there then is."""
     reference = QueueReference(Config())
-    for tick in range(400):
-        reference.advance(tick * 200, [30.0], Mode.SOFT)
-    assert reference.value == Config().q_ref
+    assert learn(reference, 60, 3.0, Mode.NORMAL, 0) == 6.0
+    assert learn(reference, 30, 20.0, Mode.SOFT, 60) == 6.0
+    assert learn(reference, 90, 20.0, Mode.HARD, 90) == 6.0
+    assert learn(reference, 60, 20.0, Mode.SOFT, 180) == 40.0
+
+
+def test_a_service_that_takes_its_time_has_a_reference_of_its_own() -> None:
+    """Unknown for ten looks, then what is usual; a service that is faster keeps the default."""
+    reference = LatencyReference(Config())
+    assert learn(reference, 8, 400.0, Mode.NORMAL, 0) is None
+    assert learn(reference, 10, 400.0, Mode.NORMAL, 8) == 400.0
+    assert learn(reference, 30, 1_600.0, Mode.SOFT, 18) == 400.0
+    assert learn(reference, 90, 40.0, Mode.NORMAL, 48) == Config().l_ref_ms
+
+
+def test_until_the_usual_latency_is_known_it_closes_no_door() -> None:
+    """A healthy group of 400 ms, without an objective: never anything but open."""
+    governor = GroupGovernor("web", GroupRules(Config(), own_latency=True))
+    references = set()
+    for tick in range(100):
+        seen = {id: BackendSeen(queue=1, open=1, p95_ms=400.0, successes=tick, errors=0,
+                                admitted=tick) for id in ("a", "b")}  # fmt: skip
+        snapshot = governor.observe(
+            Sighted(now_ms=1_000 + tick * 200, members=dict.fromkeys(seen),
+                    seen=GroupSeen(1, Liveness.NORMAL, PlaneMode.NORMAL, 2 * tick, 0, 0, seen))
+        )  # fmt: skip
+        plan = governor.decide(snapshot)
+        governor.settle(plan, applied=True)
+        references.add((snapshot.config.g_min, snapshot.config.l_ref_ms))
+        assert plan.admission.mode is Mode.NORMAL
+    assert references == {(0.0, 100.0), (0.3, 400.0)}
+    after = GroupGovernor("web", GroupRules(Config(), own_latency=True))
+    after.resume(None, from_snapshot(snapshot)["config"])
+    assert after._usual_latency.value == 400.0

@@ -151,6 +151,7 @@ def group_specs(document: TrafficDocument) -> list[GroupSpec]:
                 document.window_ms,
                 own_budget=not {"bucket_rate", "bucket_burst"} & {*document.config, *group.config},
                 own_reference="q_ref" not in {*document.config, *group.config},
+                own_latency="l_ref_ms" not in {*document.config, *group.config},
                 own_bound="inside_max" not in {*document.config, *group.config},
             ),
             {each.id: each.node for each in group.backends or () if each.node is not None},

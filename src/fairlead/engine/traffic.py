@@ -31,7 +31,7 @@ from fairlead.core.units import SIZE_MAX
 from fairlead.engine.traffic_backoff import Backoff
 from fairlead.engine.traffic_bound import InsideBound
 from fairlead.engine.traffic_budget import Budget
-from fairlead.engine.traffic_reference import QueueReference
+from fairlead.engine.traffic_reference import LatencyReference, QueueReference
 from fairlead.engine.traffic_signals import BackendMeters, Meter, Seen
 from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import (
@@ -77,6 +77,7 @@ class GroupGovernor:
         """Of those who came back: how much of the warm-up a short absence spares them."""
         self._budget = Budget(rules.config, window_ms=rules.window_ms)
         self._reference = QueueReference(rules.config)
+        self._usual_latency = LatencyReference(rules.config)
         self._bound = InsideBound()
         self._streaks: dict[str, Streak] = {}
         self._norms: deque[float] = deque(maxlen=USUAL_TICKS)
@@ -289,6 +290,15 @@ class GroupGovernor:
         if self.rules.own_reference:
             queues = [each.queue for each in serving if each.queue is not None]
             config = replace(config, q_ref=self._reference.advance(self.clock_ms, queues, mode))
+        if self.rules.own_latency:
+            latencies = [each.p95_ms for each in serving if each.p95_ms is not None]
+            usual_ms = self._usual_latency.advance(self.clock_ms, latencies, mode)
+            # Unknown yet: latency alone closes no door.
+            config = (
+                replace(config, g_min=0.0)
+                if usual_ms is None
+                else replace(config, l_ref_ms=usual_ms)
+            )
         triggered = door is not None and door.calm_since_ms is None
         self._budget.advance(self.clock_ms, served(sighted), mode=mode, triggered=triggered)
         if self.rules.own_budget:
@@ -297,7 +307,7 @@ class GroupGovernor:
             busy, idle = inside(sighted)
             most = self._bound.advance(
                 self.clock_ms, inside=busy, idle=idle, best=self._budget.best(),
-                l_ref_ms=config.l_ref_ms, serving=len(serving),
+                per_s=self._budget.now(), l_ref_ms=config.l_ref_ms, serving=len(serving),
             )  # fmt: skip
             config = replace(config, inside_max=most)
         if config.inside_max is not None:
@@ -351,3 +361,5 @@ class GroupGovernor:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         self._budget.rate, self._reference.value = learnt.bucket_rate, learnt.q_ref
         self._bound.value = learnt.inside_max
+        if learnt.g_min:  # else it was not known yet
+            self._usual_latency.value = learnt.l_ref_ms

@@ -8,9 +8,11 @@ signals need seconds. A budget per second cannot do this: with the smallest erro
 grows without end.
 
 A bound must never be what keeps a healthy group small. It is never below three times what is
-usually inside (a reference that is too ambitious for the service refuses nobody), nor below a few
-for each backend, and it needs to have seen the group serve. Where clients keep their connections
-and a plane counts nothing else, there is none.
+usually inside, nor below a few for each backend, and it needs to have seen the group serve. And it
+always has room for half again as long a stay as is usual: as long as requests do not stay longer
+when more come, what is served grows with the bound, and the bound with what is served, whatever
+the reference says. Only where they queue does that end. Where clients keep their connections and a
+plane counts nothing else, there is none.
 
 The bound is a parameter of the tick (`inside_max`), which does not use it: so the record holds what
 the plane was told.
@@ -27,8 +29,9 @@ TIMES_USUAL, LEAST_EACH = 3, 8
 LEARN_MS, SAMPLES = 2_000, 300
 """A minute of ticks. Three looks at a small backend are luck: with 7 of its usual 4 inside, the
 bound came out half again too high, and a third of what it served was late (`monopoly`)."""
-BUSY = 0.75
-"""Of the bound."""
+TIMES_STAY, BUSY = 1.5, 0.5
+"""Of the usual stay; and of the bound: with more than that inside nothing is usual. Their product
+is below 1, or an overload would slowly become what is usual."""
 IDLE_MS = 5_000
 """What was idle all this time is idle: the plane and the application are not asked at once."""
 STEP = 0.1
@@ -40,7 +43,8 @@ class InsideBound:
 
     def __init__(self) -> None:
         self.value: int | None = None
-        self._samples: deque[int] = deque(maxlen=SAMPLES)
+        self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES)
+        """What was inside, and what was served in the second before."""
         self._since_ms: int | None = None
         self._idle: deque[tuple[int, int]] = deque()
         self._busy: float | None = None
@@ -48,16 +52,17 @@ class InsideBound:
 
     def advance(
         self, clock_ms: int, *, inside: int | None, idle: int, best: float | None,
-        l_ref_ms: float, serving: int,
+        per_s: float | None, l_ref_ms: float, serving: int,
     ) -> int | None:  # fmt: skip
-        """One tick. `inside` is what is being worked on, `idle` what the plane counts besides.
+        """One tick. `inside` is what is being worked on, `idle` what the plane counts besides;
+        `per_s` what is served now, `best` what was served lately.
 
         Returns the bound in the plane's own count, None as long as nobody can tell.
         """
         if inside is None or best is None:
             return self.value
         if self._busy is None or inside <= self._busy:
-            self._samples.append(inside)
+            self._samples.append((inside, per_s or 0.0))
         if self._since_ms is None:
             self._since_ms = clock_ms
         self._idle.append((clock_ms, idle))
@@ -65,8 +70,9 @@ class InsideBound:
             self._idle.popleft()
         if clock_ms - self._since_ms < LEARN_MS:
             return self.value
-        usual = ceil(TIMES_USUAL * (median(list(self._samples)) or 0))
-        most = max(ceil(PART * best * l_ref_ms / 1000), usual, LEAST_EACH * serving)
+        usual = ceil(TIMES_USUAL * (median([each for each, _ in self._samples]) or 0))
+        stay_s = max(PART * l_ref_ms / 1000, TIMES_STAY * self._usual_stay_s())
+        most = max(ceil(best * stay_s), usual, LEAST_EACH * serving)
         self._busy = BUSY * most
         resting = min(each for _, each in self._idle)
         if 2 * resting > most:  # kept connections: how many there are says nothing about the load
@@ -76,3 +82,8 @@ class InsideBound:
         if self.value is None or abs(wanted - self.value) > STEP * self.value:
             self.value = wanted
         return self.value
+
+    def _usual_stay_s(self) -> float:
+        """By Little's law over all samples; 0 where nothing was served."""
+        served = sum(per_s for _, per_s in self._samples)
+        return sum(inside for inside, _ in self._samples) / served if served else 0.0

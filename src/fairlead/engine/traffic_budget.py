@@ -16,8 +16,9 @@ from fairlead.core.traffic import Config, Mode
 
 LOOK_MS, KEEP_MS = 1_000, 10_000
 CUT, GROW_PER_S = 0.85, 0.07
-FLOOR = 0.1
-"""Of the most that was served lately: less is `hard`'s business."""
+FLOOR = 0.25
+"""Of the most that was served before the door closed: if less does not help either, it is not the
+load, and less than that is `hard`'s business."""
 BURST_S, STEP = 0.1, 0.1
 LONG = 60
 """How many stretches of `KEEP_MS` are remembered: ten minutes."""
@@ -36,6 +37,8 @@ class Budget:
         self._recent: deque[tuple[int, float]] = deque()
         self._long: deque[tuple[int, float]] = deque(maxlen=LONG)
         self._soft, self._cut_ms, self._at_ms = False, 0, 0
+        self._before = 0.0
+        """The most that was served when the door was open: later it is what we let in."""
 
     def advance(
         self, clock_ms: int, served: int | None, *, mode: Mode, triggered: bool
@@ -48,6 +51,7 @@ class Budget:
         if mode is Mode.NORMAL:
             self._soft = False
             # In steps: every change is a flip of the plane and a line in the record.
+            self._before = best or 0.0
             if best is not None and abs(best - self.rate) > STEP * self.rate:
                 self.rate = max(self._least, best)
         elif mode is Mode.HARD:
@@ -56,7 +60,7 @@ class Budget:
             self._soft = True
             self._cut(clock_ms, self._least)
         elif triggered and clock_ms - self._cut_ms >= self._window_ms:
-            self._cut(clock_ms, 0.0 if best is None else FLOOR * best)
+            self._cut(clock_ms, FLOOR * self._before)
         elif not triggered:
             self.rate *= 1 + GROW_PER_S * elapsed_s
 
@@ -70,6 +74,10 @@ class Budget:
         recent = max((each for _, each in self._recent), default=0.0)
         ever = max((each for _, each in self._long), default=0.0)
         return max(recent, ever if recent < IDLE * ever else 0.0) or None
+
+    def now(self) -> float | None:
+        """What was served in the last second; None where nobody can tell."""
+        return self._recent[-1][1] if self._recent else None
 
     def _cut(self, clock_ms: int, floor: float) -> None:
         self._cut_ms = clock_ms

@@ -12,23 +12,27 @@ from operator import lt
 from fairlead.core.traffic.health import median
 from fairlead.ports.traffic import Look
 
-SPAN_MS = 600
+SPAN_MS, LOOKS = 600, 2
+"""How long a moment is, and of how many intervals it consists at least: with the whole of one in
+between, a late answer leaves it with two looks."""
 ERRORS_MIN, ERRORS_MIN_AMONG_ERRORS = 3, 6
 HELD_MIN, TIMES_STAY = 4, 6
 TICKS_HELD, TICKS_HARMLESS, HARMLESS = 3, 10, 0.05
-"""Who stalls is isolated after so many ticks; who gets next to nothing anyway, because its plane
-passes it over, after as long as any other outlier."""
+"""Who stalls is isolated after so many looks, one a tick where the plane counts; who gets next to
+nothing anyway, because its plane passes it over, after as long as any other outlier."""
 
 
 class Streak:
-    """The last moments of one backend."""
+    """The last moments of one backend; where it is looked at less often, the last few looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_ms: int = 0) -> None:
+        self._span_ms = max(SPAN_MS, LOOKS * every_ms)
         self._seen: deque[Look] = deque()
         self.failed = self.served = 0
         """In these moments."""
         self._full = 0
-        """Ticks in which too much was in it, less those since then in which it was not."""
+        """Looks with too much in it, less those since then without."""
+        self._judged_ms: int | None = None
         self._sent: deque[tuple[int, int]] = deque()
         self.came = 0
         """Requests that were sent to it in these moments."""
@@ -45,7 +49,7 @@ class Streak:
         if self._seen and any(map(lt, look[:3], self._seen[-1][:3])):
             self._seen.clear()  # another process counts, or the clock went back
         self._seen.append(look)
-        while self._seen[0].at_ms < clock_ms - SPAN_MS:
+        while self._seen[0].at_ms < clock_ms - self._span_ms:
             self._seen.popleft()
         self._count()
 
@@ -89,28 +93,35 @@ class Streak:
                 return True
         return False
 
-    def stay(self, held: int | None) -> float | None:
-        """How long a request stays with it, by Little's law, in moments; None where too little of
-        them was seen.
-        """
-        seen = bool(self._seen) and 2 * (self._seen[-1].at_ms - self._seen[0].at_ms) >= SPAN_MS
-        return held / max(1, self.served) if seen and held is not None else None
+    @property
+    def per_s(self) -> float | None:
+        """How many it served in a second of these moments; None where too little was seen."""
+        span_ms = self._seen[-1].at_ms - self._seen[0].at_ms if self._seen else 0
+        return self.served * 1000 / span_ms if 2 * span_ms >= SPAN_MS else None
+
+    def stay_s(self, held: int | None) -> float | None:
+        """How long a request stays with it, by Little's law; None where that is not known."""
+        if held is None or self.per_s is None:
+            return None
+        return held / max(self.per_s, 1000 / self._span_ms)
 
     def stalls(
-        self, held: int | None, others: Sequence[tuple[float, int]], *, harmless: bool
+        self, held: int | None, others: Sequence[tuple[float, float]], *, harmless: bool
     ) -> bool:
         """Whether requests have piled up in it for some ticks, and hardly one leaves it, beside how
-        long they stay with the others and how many those served.
+        long they stay with the others and how many those serve.
 
         Both: who is only busy holds much too, and sending the busy away makes the next ones busy.
         """
-        stay = self.stay(held)
-        usual, served = median([s for s, _ in others]), median([n for _, n in others])
-        if held is None or stay is None or usual is None or served is None:
+        stay_s = self.stay_s(held)
+        usual_s, served = median([s for s, _ in others]), median([n for _, n in others])
+        if held is None or stay_s is None or usual_s is None or served is None:
             self._full = 0
             return False
-        full = held >= HELD_MIN and stay > TIMES_STAY * usual and 2 * self.served < served
-        self._full = self._full + 1 if full else max(0, self._full - 1)
+        if self._seen[-1].at_ms != self._judged_ms:  # the same look twice proves nothing more
+            self._judged_ms = self._seen[-1].at_ms
+            slow = stay_s > TIMES_STAY * usual_s and 2 * (self.per_s or 0.0) < served
+            self._full = self._full + 1 if held >= HELD_MIN and slow else max(0, self._full - 1)
         return self._full >= (TICKS_HARMLESS if harmless else TICKS_HELD)
 
 
@@ -126,8 +137,8 @@ def broken(streaks: Mapping[str, Streak], held: Mapping[str, int | None]) -> set
     found = set()
     for name, each in streaks.items():
         least = ERRORS_MIN if each.failed == total else ERRORS_MIN_AMONG_ERRORS
-        stays = {id: streaks[id].stay(n) for id, n in held.items() if id != name}
-        others = [(s, streaks[id].served) for id, s in stays.items() if s is not None]
+        stays = {id: streaks[id].stay_s(n) for id, n in held.items() if id != name}
+        others = [(s, streaks[id].per_s or 0.0) for id, s in stays.items() if s is not None]
         harmless = each.came <= HARMLESS * came
         if each.stalls(held.get(name), others, harmless=harmless) or each.fails(least):
             found.add(name)

@@ -31,6 +31,8 @@ class GroupRules:
     """The operator set no `bucket_rate`: the soft door's budget follows what is served."""
     own_reference: bool = False
     """The operator set no `q_ref`: it follows the usual queue."""
+    own_latency: bool = False
+    """The operator set no `l_ref_ms`: it follows the usual latency."""
     own_bound: bool = False
     """The operator set no `inside_max`: it follows what is served."""
 

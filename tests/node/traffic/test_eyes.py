@@ -92,6 +92,25 @@ def test_a_backend_that_begins_to_fail_is_reported_once(outreach: Outreach) -> N
         assert len(alarms) == 1
 
 
+def test_an_answer_that_comes_after_its_group_has_gone_is_nobodys(outreach: Outreach) -> None:
+    """It was asked, then the file was read again without the group: the next look must not fail."""
+    clock, dropped = Clock(), threading.Event()
+    with serving(Page("r_total 10\ne_total 0\n")) as page:
+        scraper = Scraper(outreach, clock, nobody)
+
+        def late() -> int:
+            if scraper._rules and not dropped.is_set():
+                dropped.set()
+                scraper.watch({}, {})
+            return 0
+
+        scraper._clock_ms = late
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(dropped.is_set, "asked")
+        until(lambda: page.asked, "answered")
+        assert scraper.read(0) == {}
+
+
 def test_an_agent_that_has_just_started_is_not_blind(outreach: Outreach) -> None:
     """Until somebody could have answered, nothing is covered; then silence is blindness."""
     clock = Clock()

@@ -164,6 +164,8 @@ class TrafficAgent:
             if self._news.wait(max(0.0, due - time.monotonic())) and not self._stop.is_set():
                 self.tick()  # between two; the next comes when it was due
                 self.early_ticks += 1
+                if self.ticks == ticks_max:
+                    break
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 break
             self._news.clear()

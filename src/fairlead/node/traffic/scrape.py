@@ -63,7 +63,7 @@ class _Target:
         self._names = {selector.name for selector in rules.selectors.values()}
         if self._latency is not None:
             self._names.add(self._latency.name)
-        self._streak, self._failed = Streak(), False
+        self._streak, self._failed = Streak(rules.every_ms), False
 
     async def ask(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
         """What it says, and whether that is the first to show hardly anything but errors."""
@@ -120,8 +120,8 @@ class Scraper:
             self._tasks.pop(key).cancel()
         now_ms = self._clock_ms()
         self._began_ms = {group: self._began_ms.get(group, now_ms) for group in rules}
-        self._rules = dict(rules)
         with self._lock:
+            self._rules = dict(rules)
             names = {(group, each.id) for group, each in kept}
             self._readings = {key: each for key, each in self._readings.items() if key in names}
         for group, backend in wanted - kept:
@@ -159,6 +159,8 @@ class Scraper:
                 self.failures += 1
                 return
             with self._lock:
+                if group not in self._rules:
+                    return  # it was dropped while the answer was read
                 self._readings[group, backend.id] = (self._clock_ms(), reading)
             if fails:
                 self._alarm()

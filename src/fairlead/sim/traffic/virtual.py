@@ -58,6 +58,7 @@ class VirtualPlay:
             HealthRules(),
             own_budget=not {"bucket_rate", "bucket_burst"} & scenario.config.keys(),
             own_reference="q_ref" not in scenario.config,
+            own_latency="l_ref_ms" not in scenario.config,
             own_bound="inside_max" not in scenario.config,
         )
         self._alive, self._number = True, 0
