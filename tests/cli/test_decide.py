@@ -60,6 +60,7 @@ def pod(**fields: object) -> bytes:
 GOOD = DOCUMENT["pods"][0]
 HOSTILE = {
     "nan": (pod(demand=float("nan")), "pods[0].demand"),
+    "unknown field of two lines": (pod(**{"a\nb": 1}), "pods[0].a\nb"),
     "infinity": (pod(weight=float("inf")), "pods[0].weight"),
     "minus infinity": (pod(demand=float("-inf")), "pods[0].demand"),
     "too large for a double": (pod().replace(b"0.5", b"1e999"), "pods[0].demand"),
@@ -195,6 +196,29 @@ def test_a_reader_that_goes_away_is_not_an_error() -> None:
         input=(pod() + b"\n") * 5000, capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, b"")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--jsonl"]])
+def test_an_answer_that_cannot_be_written_is_a_fault(arguments: list[str]) -> None:
+    """The disk is full: that is no bug, and nobody gets half an answer unnoticed."""
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [*FAIRLEAD, "decide", "cpu.clear", *arguments], input=pod() + b"\n", stdout=full,
+            stderr=subprocess.PIPE, check=False, timeout=60,
+        )  # fmt: skip
+    assert result.returncode == 3
+    assert result.stderr == b"fault: cannot write the answer: No space left on device\n"
+
+
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 2), (">&-", 0), ("2>&-", 0)])
+def test_a_closed_stream_is_nobody_and_no_bug(closed: str, code: int) -> None:
+    """As some supervisors start their programs."""
+    command = f"'{sys.executable}' -m fairlead decide cpu.clear {closed}"
+    result = subprocess.run(
+        ["bash", "-c", command], input=pod(), capture_output=True, check=False, timeout=60
+    )
+    assert result.returncode == code
+    assert b"Traceback" not in result.stderr
 
 
 def test_ten_thousand_documents_in_under_ten_seconds() -> None:

@@ -1,5 +1,6 @@
 """The `fairlead` command: finds the subcommand, turns every kind of "no" into its exit code."""
 
+import errno
 import importlib
 import os
 import sys
@@ -10,11 +11,12 @@ import click
 
 from fairlead import __version__
 from fairlead.core.invariant import InvariantBroken
-from fairlead.ports.faults import Fault
+from fairlead.ports.faults import Fault, PermanentFault
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 EXIT_REFUSED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 3, 70, 130
 
 
@@ -89,14 +91,23 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Python would try to flush once more at exit: give it somewhere to flush to.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _silence()
             return ctx.exit(0)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _silence()
+            raise PermanentFault(f"cannot write the answer: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.MODULES[name][1]) for name in self.list_commands(ctx)])
+
+
+def _silence() -> None:
+    """Python would try to flush once more at exit: give it somewhere to flush to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,6 +126,9 @@ def run() -> None:
 
 
 def _run() -> int:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us: nobody there
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we run
     try:
         code = main.main(prog_name="fairlead", standalone_mode=False)
     except click.exceptions.Abort:

@@ -21,7 +21,9 @@ _NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow o
 _SHOWN_CHARACTERS_MAX = 60
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
-_FIELD = re.compile(r"^Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`$")
+_FIELD = re.compile(
+    r"^Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`$", re.DOTALL
+)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 
 _NOUNS: dict[type, str] = {
@@ -66,7 +68,8 @@ def _loads(text: str) -> Any:
     except _RepeatedKey:
         raise _find_repeated(text) from None
     except json.JSONDecodeError as error:
-        raise BadInput("$", f"must be JSON: {error.msg} at character {error.pos + 1}") from error
+        what = error.msg.removesuffix(" at").partition(" (")[0]
+        raise BadInput("$", f"must be JSON: {what} at character {error.pos + 1}") from error
     except RecursionError as error:
         raise BadInput("$", "is nested too deeply") from error
     except ValueError:  # an integer of thousands of digits: parse again without int()
