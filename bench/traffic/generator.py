@@ -8,7 +8,7 @@ pinned and in the real-time class, so that it is never late; it says how late it
 A client may try again: whoever was refused, failed or waited too long pauses for a moment first.
 The outcome is that of its last try, the latency counts from its first.
 
-Writes [intended, lag, latency, outcome, backend, tries] per request. `connect` is non-blocking and
+Writes [intended, worst lag, latency, outcome, backend, tries] per request. `connect` is non-blocking and
 its errno is looked at, not guessed: EAGAIN is a refusal of the plane, EINPROGRESS is not.
 """
 
@@ -110,7 +110,7 @@ class Generator:
         self._poll = select.epoll()
         self._calls: dict[int, _Call] = {}
         self._waiting: deque[_Call] = deque()
-        """In the order of their deadlines, for every try has the same patience."""
+        """In the order of their deadlines, as good as: every try has the same patience."""
         self._again: list[tuple[float, int]] = []
         self.rows: list[list[Any]] = []
 
@@ -155,7 +155,8 @@ class Generator:
     def _send_again(self, now: float) -> None:
         while self._again and self._again[0][0] <= now:
             due_s, number = heapq.heappop(self._again)
-            self.rows[number][5] += 1
+            row = self.rows[number]
+            row[1], row[5] = max(row[1], now - due_s), row[5] + 1
             self._call(number, self._requests[number], due_s)
 
     def _call(self, number: int, request: Request, at_s: float) -> None:

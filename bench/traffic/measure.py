@@ -74,7 +74,7 @@ def share_figures(run: Run) -> dict[str, Any]:
     if run.scenario.sick is None:
         return {}
     sick_s, well_s = run.scenario.sick
-    small = first_share(run, sick_s, well_s, lambda share: share <= SMALL_SHARE)
+    small = small_from(run, sick_s, well_s)
     even = RESTORED / len(NAMES)
     restored = first_share(run, well_s, run.scenario.until_s, lambda share: share >= even)
     returned = first_share(run, well_s, run.scenario.until_s, lambda share: share > SMALL_SHARE)
@@ -113,6 +113,22 @@ def share(run: Run, begin: float, end: float) -> float:
         for name, arrivals in run.arrivals.items()
     }
     return came[SICK] / max(1, sum(came.values()))
+
+
+def small_from(run: Run, begin: float, end: float) -> float | None:
+    """From when on, counted from `begin`, it stays small: on the whole, and in all but a tenth of
+    the spans, for who is probed with real requests gets a handful at a time. None: never.
+    """
+    steps = int((end - SPAN_S - begin) / STEP_S + 1e-9)
+    large = [
+        share(run, begin + step * STEP_S, begin + step * STEP_S + SPAN_S) > SMALL_SHARE
+        for step in range(steps + 1)
+    ]
+    for step in range(steps + 1):
+        at_s, rest = begin + step * STEP_S, large[step:]
+        if not rest[0] and share(run, at_s, end) <= SMALL_SHARE and 10 * sum(rest) <= len(rest):
+            return step * STEP_S
+    return None
 
 
 def first_share(run: Run, begin: float, end: float, fits: Any) -> float | None:

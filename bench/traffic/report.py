@@ -92,8 +92,8 @@ def markdown(document: dict[str, Any]) -> str:
         f"*Good* is a success within {SLO_S * 1000:.0f} ms of the intended sending; *late* a later "
         "success. Percentiles are of successes and of clients that gave up. *Refused* are explicit "
         "rejections (EAGAIN, ECONNREFUSED, 429, 503 with a reason), *errors* other 5xx. CPU is "
-        "that of all processes of the arm; what the eBPF programs use is the client's, under a "
-        "microsecond per connection (`traffic_ebpf.json`).",
+        "that of all processes of the arm; what the eBPF programs use is the client's: under a "
+        "microsecond in `connect`, two more over the life of a connection (`traffic_ebpf.json`).",
         "",
         *_sources(),
     ]

@@ -59,7 +59,7 @@ class Scenario:
     kill_agent_s: float | None = None
     backends: int = len(NAMES)
     tries: int = 1
-    """How often a client tries; its patience is for all of them together."""
+    """How often a client tries; its patience is divided among them, the pauses come on top."""
     calm_s: float | None = None
     """From when on the load is usual again; None where nobody has to recover."""
 

@@ -231,6 +231,8 @@ def test_reaction_counts_from_the_fault_and_from_its_end() -> None:
     assert figures["restored_after_s"] == pytest.approx(18.5, abs=1.0)
     never = share_figures(synthetic({}))
     assert never["small_after_s"] is None
+    for_a_moment = share_figures(synthetic({(7.0, 9.2): 0.0}))
+    assert for_a_moment["small_after_s"] is None
 
 
 def test_clients_figures() -> None:
