@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def tree() -> Iterator[RealTree]:
 def plane(tree: RealTree) -> Iterator[Plane]:
     """A control plane with both agents; the traffic agent's plane is in its memory."""
     with short_folder() as folder:
-        node = {**FAST, "root": str(tree.root), "state_dir": str(folder / "node")}
+        node = {**FAST, "root": str(tree.root)}
         backends = [{"id": id, "host": "127.0.0.1", "port": n} for n, id in enumerate("ab", 9)]
         traffic = {
             "plane": "memory", "state_dir": str(folder / "traffic"), "node": {"watch": False},
@@ -56,7 +58,8 @@ def pids(plane: Plane, name: str) -> list[int]:
 
 def test_all_three_governors_run_and_end_together(plane: Plane) -> None:
     """One that is killed comes back as another process; with the control plane they end."""
-    statuses = [plane.folder / name / "status.json" for name in ("node", "traffic")]
+    state = plane.folder / "data" / "node", plane.folder / "traffic"
+    statuses = [directory / "status.json" for directory in state]
     plane.until("both decide", lambda: all(status.exists() for status in statuses))
     (node,), (traffic,) = pids(plane, "node"), pids(plane, "traffic")
     os.kill(traffic, signal.SIGKILL)
@@ -70,8 +73,8 @@ def test_all_three_governors_run_and_end_together(plane: Plane) -> None:
 
 def test_agents_do_not_outlive_a_control_plane_that_is_killed(plane: Plane) -> None:
     """The next one starts its own, and they find the state directories free."""
+    plane.until("both run", lambda: pids(plane, "node") and pids(plane, "traffic"))
     first = [*pids(plane, "node"), *pids(plane, "traffic")]
-    assert len(first) == 2
     plane.down(signal.SIGKILL)
     until(lambda: not any(map(alive, first)))
     plane.up()
@@ -91,3 +94,22 @@ def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert path in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_an_agent_goes_on_when_nobody_reads_its_log(tree: RealTree, tmp_path: Path) -> None:
+    """`| head -1` is not the end of a machine's governor."""
+    config = tmp_path / "node.yaml"
+    config.write_text(json.dumps({**FAST, "root": str(tree.root)}))
+    command = [sys.executable, "-m", "fairlead", "node", "run", "--config", str(config),
+               "--state-dir", str(tmp_path / "state")]  # fmt: skip
+    agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with agent:
+        assert agent.stderr is not None
+        assert json.loads(agent.stderr.readline())["agent"] == "node"
+        agent.stderr.close()
+        tree.create("another")  # which is worth a line
+        status = tmp_path / "state" / "status.json"
+        until(lambda: "another" in status.read_text() if status.exists() else False)
+        assert agent.poll() is None
+        agent.terminate()
+        assert agent.wait(30) == 0

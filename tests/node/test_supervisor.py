@@ -72,16 +72,35 @@ def test_one_that_was_killed_is_another_process_afterwards() -> None:
     assert len(said) == 4
 
 
-@pytest.mark.parametrize(("code", "why"), [(2, "configuration is wrong"), (0, "it was told")])
-def test_one_that_would_only_say_the_same_again_is_left_alone(code: int, why: str) -> None:
-    """Bad usage stays bad usage."""
+@pytest.mark.parametrize(("code", "why"), [(2, "configuration is wrong"), (70, "found a bug")])
+def test_one_that_must_not_go_on_is_left_alone(code: int, why: str) -> None:
+    """Bad usage stays bad usage, and whoever broke its own promises has stopped for a reason."""
     said: list[str] = []
     agents = Agents({"traffic": python(f"raise SystemExit({code})")}, said.append, first_s=0.01)
     with agents:
         until(lambda: not any(thread.is_alive() for thread in agents._threads))
     assert len(said) == 2
-    assert said[1].startswith("the traffic agent ended, and is not started again")
+    assert said[1].startswith(f"the traffic agent ended with {code} and is not started again")
     assert why in said[1]
+
+
+def test_one_that_somebody_told_to_end_is_started_again() -> None:
+    """An agent ends in peace on SIGTERM, whoever sent it; only we know when it is over."""
+    said: list[str] = []
+    with Agents({"node": python("raise SystemExit(0)")}, said.append, first_s=0.01):
+        until(lambda: sum("runs as" in line for line in said) >= 2)
+
+
+def test_nobody_who_listens_is_no_reason_to_stop() -> None:
+    """The terminal is gone, the pipe is broken: the agents are kept all the same."""
+    lives: list[str] = []
+
+    def say(line: str) -> None:
+        lives.append(line)
+        raise BrokenPipeError
+
+    with Agents({"node": python("raise SystemExit(3)")}, say, first_s=0.01):
+        until(lambda: sum("runs as" in line for line in lives) >= 3)
 
 
 def test_one_that_cannot_be_started_is_tried_again() -> None:

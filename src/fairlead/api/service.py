@@ -19,6 +19,7 @@ class Bell:
         self.closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = asyncio.Event()
+        self._lock = threading.Lock()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where those who wait live."""
@@ -30,8 +31,9 @@ class Bell:
         Both are set at once: whoever waits for a higher number must not ring again and again
         until the loop has heard. So many calls fill its pipe, and a signal then gets lost.
         """
-        self.seq = max(self.seq, seq)
-        self.closed = self.closed or close
+        with self._lock:
+            self.seq = max(self.seq, seq)
+            self.closed = self.closed or close
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 

@@ -1,11 +1,8 @@
 """The agent's log: one line per event with its reasons, JSON in a pipe, readable on a terminal."""
 
-import os
 import sys
-from typing import Any
 
-import structlog
-
+from fairlead.cli.agent_log import agent_log
 from fairlead.engine.cpu_loop import Turn
 from fairlead.node.agent import Agent
 from fairlead.ports.faults import TemporaryFault
@@ -16,18 +13,7 @@ class NodeLog:
     """Says what the agent does, on stderr; a dry run says it on stdout, as its result."""
 
     def __init__(self, *, dry_run: bool) -> None:
-        stream = sys.stdout if dry_run else sys.stderr
-        last: Any = structlog.processors.JSONRenderer()
-        if stream.isatty():
-            last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-        self._log = structlog.wrap_logger(
-            structlog.PrintLogger(stream),
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                last,
-            ],
-        )
+        self._log = agent_log("node", sys.stdout if dry_run else None)
         self._mode: str | None = None
 
     def started(self, agent: Agent, document: NodeDocument, port: int | None) -> None:

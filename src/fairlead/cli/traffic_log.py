@@ -1,11 +1,6 @@
 """The traffic agent's log: transitions and problems with their reasons, not every tick."""
 
-import os
-import sys
-from typing import Any
-
-import structlog
-
+from fairlead.cli.agent_log import agent_log
 from fairlead.engine.traffic_loop import Round
 from fairlead.node.traffic.agent import TrafficAgent
 
@@ -16,17 +11,7 @@ class TrafficLog:
     """Says what the agent does, on stderr: JSON in a pipe, readable on a terminal."""
 
     def __init__(self) -> None:
-        last: Any = structlog.processors.JSONRenderer()
-        if sys.stderr.isatty():
-            last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-        self._log = structlog.wrap_logger(
-            structlog.PrintLogger(sys.stderr),
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                last,
-            ],
-        )
+        self._log = agent_log("traffic")
         self._problems: frozenset[str] = frozenset()
 
     def started(self, agent: TrafficAgent, port: int | None) -> None:

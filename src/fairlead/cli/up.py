@@ -206,9 +206,10 @@ def command(
 
     if demo and ledger is not None:
         raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
-    agents = Agents(_agents(node, traffic), lambda line: click.echo(f"fairlead: {line}", err=True))
     _structured_logs()
     with _directory(data, demo=demo) as directory:
+        commands = _agents(node, traffic, directory if data is not None or demo else None)
+        agents = Agents(commands, lambda line: click.echo(f"fairlead: {line}", err=True))
         config = UpConfig(
             data=directory, ledger=ledger, keep_output_ms=keep_output_ms,
             port=None if no_http else port, allow_root=allow_root,
@@ -230,19 +231,29 @@ def command(
     click.echo(f"fairlead: stopped{'' if demo else '; runs go on'}", err=True)
 
 
-def _agents(node: Path | None, traffic: Path | None) -> dict[str, list[str]]:
-    """The agents' commands by name. What is wrong in a file is said before anything starts."""
+def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[str, list[str]]:
+    """The agents' commands by name. What is wrong in a file is said before anything starts.
+
+    With a `home` their state is kept there too, unless they were told otherwise.
+    """
     from fairlead.cli.node import node_document
     from fairlead.cli.traffic import traffic_document
 
     fairlead, commands = [sys.executable, "-m", "fairlead"], {}
+    told: dict[str, str | None] = {}
     if node is not None:
-        if not (node_document(node, {}).root or os.environ.get("FAIRLEAD_NODE_ROOT")):
+        document = node_document(node, {})
+        if not (document.root or os.environ.get("FAIRLEAD_NODE_ROOT")):
             raise click.UsageError(f"{node}: root: say which cgroup to govern below")
-        commands["node"] = [*fairlead, "node", "run", "--config", str(node.resolve())]
+        commands["node"] = [*fairlead, "node", "run", "--config", str(node.absolute())]
+        told["node"] = document.state_dir
     if traffic is not None:
-        traffic_document(traffic, {})
-        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic.resolve())]
+        told["traffic"] = traffic_document(traffic, {}).state_dir
+        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic.absolute())]
+    for name, command in commands.items():
+        given = told[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
+        if home is not None and not given:
+            command += ["--state-dir", str(home / name)]
     return commands
 
 

@@ -1,11 +1,13 @@
 """The agents beside an embedded control plane, each a process of its own.
 
 `fairlead up` starts them, so that one command runs everything, and a long resolve never delays a
-tick of 200 ms. One that ends is started again, ever later while it keeps ending at once. One that
-says its configuration is wrong would only say so again, and is left alone. They end with the
-control plane, however that ends: the next one starts its own, and two would fight over one plane.
+tick of 200 ms. One that ends is started again, ever later while it keeps ending at once. One whose
+configuration is wrong would only say so again, and one that found a bug in itself must not go on:
+both are left alone. They end with the control plane, however that ends: the next one starts its
+own, and two would fight over one plane.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +23,7 @@ SUPERVISOR = "FAIRLEAD_SUPERVISOR"
 FIRST_S, MOST_S, LONG_S = 1.0, 30.0, 60.0
 """The first pause, the longest one, and how long an agent has to live for the next to be short."""
 STOP_S = 20.0
-FINAL = {0: "it has done what it was told", 2: "its configuration is wrong"}
+FINAL = {2: "its configuration is wrong", 70: "it found a bug in itself"}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,32 +69,36 @@ class Agents:
         pause_s = self._first_s
         while not self._stop.is_set():
             began = time.monotonic()
-            code = self._run(name)
+            code, how = self._run(name)
             if self._stop.is_set():
                 return
             if code in FINAL:
-                self._say(f"the {name} agent ended, and is not started again: {FINAL[code]}")
+                self._tell(f"the {name} agent {how} and is not started again: {FINAL[code]}")
                 return
             if time.monotonic() - began >= LONG_S:
                 pause_s = self._first_s
-            self._say(f"the {name} agent ended {_how(code)}; it starts again in {pause_s:g} s")
+            self._tell(f"the {name} agent {how}; it starts again in {pause_s:g} s")
             self._stop.wait(pause_s)
             pause_s = min(MOST_S, 2 * pause_s)
 
-    def _run(self, name: str) -> int:
-        """One life of an agent; how it ended."""
+    def _run(self, name: str) -> tuple[int | None, str]:
+        """One life of an agent: how it ended, and that in words."""
         try:
             process = self._start(name)
         except OSError as error:  # no more processes, no more memory: later perhaps
-            self._say(f"the {name} agent cannot be started: {error.strerror}")
-            return os.EX_OSERR
+            return None, f"cannot be started ({error.strerror})"
         if process is None:
-            return 0
-        self._say(f"the {name} agent runs as process {process.pid}")
+            return None, "is not needed any more"
+        self._tell(f"the {name} agent runs as process {process.pid}")
         code = process.wait()
         with self._lock:
             del self._processes[name]
-        return code
+        return code, f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+
+    def _tell(self, line: str) -> None:
+        # Whoever read our lines may be gone; the agents are not.
+        with contextlib.suppress(OSError, ValueError):
+            self._say(line)
 
     def _start(self, name: str) -> "subprocess.Popen[Any] | None":
         """None when the end has come: whoever is started after that would never be told."""
@@ -105,10 +111,6 @@ class Agents:
                 env={**os.environ, SUPERVISOR: str(os.getpid())},
             )  # fmt: skip
             return process
-
-
-def _how(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"with {code}"
 
 
 def end_with_supervisor() -> None:
