@@ -8,8 +8,8 @@ pinned and in the real-time class, so that it is never late; it says how late it
 A client may try again: whoever was refused, failed or waited too long pauses for a moment first.
 The outcome is that of its last try, the latency counts from its first.
 
-Writes [intended, worst lag, latency, outcome, backend, tries] per request. `connect` is non-blocking and
-its errno is looked at, not guessed: EAGAIN is a refusal of the plane, EINPROGRESS is not.
+Writes [intended, worst lag, latency, outcome, backend, tries] per request. `connect` does not block
+and its errno is looked at, not guessed: EAGAIN is a refusal of the plane, EINPROGRESS is not.
 """
 
 import contextlib
