@@ -107,6 +107,14 @@ def backend(tmp_path: Path, faults: list[list[Any]]) -> Iterator[tuple[int, Any]
             process.wait()
 
 
+def go(process: Any) -> float:
+    """Tell the backend when everything begins: in a moment, so that it has heard by then."""
+    start = time.monotonic() + 0.2
+    process.stdin.write(f"go {start!r}\n")
+    process.stdin.flush()
+    return start
+
+
 def test_a_real_backend_queues_fails_and_lets_go(tmp_path: Path) -> None:
     """Two workers: the third request waits. Sick, it fails at once. Who gives up is a timeout."""
     plan = [
@@ -117,11 +125,7 @@ def test_a_real_backend_queues_fails_and_lets_go(tmp_path: Path) -> None:
     ]
     with backend(tmp_path, [[1.5, 1.0, True], [3.0, 1.0, False]]) as (port, process):
         generator = Generator(("127.0.0.1", port), plan, patience_s=1.5)
-        start = time.monotonic() + 0.2
-        process.stdin.write(f"go {start!r}\n")
-        process.stdin.flush()
-        time.sleep(max(0.0, start - time.monotonic()))
-        generator.run(start)
+        generator.run(go(process))
     rows = [Row(*row) for row in generator.rows]
     assert [row.outcome for row in rows] == [OK, OK, OK, ERROR, *[TIMEOUT] * 4]
     assert min(row.took_s for row in rows[:2]) >= 0.3
@@ -137,11 +141,7 @@ def test_a_client_that_tries_again_is_one_request(tmp_path: Path) -> None:
     plan = [Request(0.2, 0.01, fails=False, pause_s=0.1), Request(0.6, 0.01, fails=True)]
     with backend(tmp_path, [[0.0, 1.0, True], [0.35, 1.0, False]]) as (port, process):
         generator = Generator(("127.0.0.1", port), plan, patience_s=4.0, tries=4)
-        start = time.monotonic() + 0.2
-        process.stdin.write(f"go {start!r}\n")
-        process.stdin.flush()
-        time.sleep(max(0.0, start - time.monotonic()))
-        generator.run(start)
+        generator.run(go(process))
     first, second = (Row(*row) for row in generator.rows)
     assert (first.outcome, first.tries) == (OK, 3)
     assert first.took_s >= 0.2

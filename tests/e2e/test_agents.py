@@ -15,7 +15,8 @@ from tests.api.servers import short_folder
 from tests.e2e.agents import FAST
 from tests.e2e.planes import Plane
 from tests.node.cgroup_worlds import RealTree, real_tree
-from tests.node.test_supervisor import alive, until
+from tests.node.test_supervisor import alive
+from tests.node.traffic.servers import until
 
 pytestmark = pytest.mark.component("cgroups")
 
@@ -76,7 +77,7 @@ def test_agents_do_not_outlive_a_control_plane_that_is_killed(plane: Plane) -> N
     plane.until("both run", lambda: pids(plane, "node") and pids(plane, "traffic"))
     first = [*pids(plane, "node"), *pids(plane, "traffic")]
     plane.down(signal.SIGKILL)
-    until(lambda: not any(map(alive, first)))
+    until(lambda: not any(map(alive, first)), "ended")
     plane.up()
     plane.until("both again", lambda: len(pids(plane, "node")) == len(pids(plane, "traffic")) == 2)
 
@@ -109,7 +110,7 @@ def test_an_agent_goes_on_when_nobody_reads_its_log(tree: RealTree, tmp_path: Pa
         agent.stderr.close()
         tree.create("another")  # which is worth a line
         status = tmp_path / "state" / "status.json"
-        until(lambda: "another" in status.read_text() if status.exists() else False)
+        until(lambda: status.exists() and "another" in status.read_text(), "saw the other pod")
         assert agent.poll() is None
         agent.terminate()
         assert agent.wait(30) == 0

@@ -150,7 +150,7 @@ def test_another_window_of_samples_is_taken_over() -> None:
 
 
 @pytest.mark.parametrize(("cpu_some", "stall"), [(0.4, False), (0.41, True)])
-def test_the_smallest_share_of_samples_still_takes_one_stall(cpu_some: float, stall: bool) -> None:  # noqa: FBT001
+def test_the_smallest_share_of_samples_still_takes_one_stall(cpu_some: float, stall: bool) -> None:
     """Rounding must not make a stall of nothing, in columns neither."""
     config = Config(stall_m=1, stall_p=1e-9)
     fleet = Fleet([], config)

@@ -4,26 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairlead.node.supervisor import SUPERVISOR, Agents
+from tests.node.traffic.servers import until
 
-STAY = "import time; time.sleep(600)"
+STAY = "import signal; signal.pause()"
 
 
 def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
-
-
-def until(holds: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def alive(pid: int) -> bool:
@@ -49,7 +41,7 @@ def test_one_that_ends_is_started_again_ever_later() -> None:
     """Killed or failed: the operator reads how, and when it is tried again."""
     said: list[str] = []
     with Agents({"node": python("raise SystemExit(3)")}, said.append, first_s=0.01):
-        until(lambda: sum("runs as" in line for line in said) >= 4)
+        until(lambda: sum("runs as" in line for line in said) >= 4, "four lives")
     pauses = [line.rpartition(" in ")[2] for line in said if "again" in line]
     assert pauses[:3] == ["0.01 s", "0.02 s", "0.04 s"]
     assert said[1].startswith("the node agent ended with 3; it starts again")
@@ -60,10 +52,10 @@ def test_one_that_was_killed_is_another_process_afterwards() -> None:
     said: list[str] = []
     commands = {"node": python(STAY), "traffic": python(STAY)}
     with Agents(commands, said.append, first_s=0.01):
-        until(lambda: len(said) == 2)
+        until(lambda: len(said) == 2, "both run")
         first = {line.split()[1]: pid_in(line) for line in said}
         os.kill(first["node"], signal.SIGKILL)
-        until(lambda: len(said) == 4)
+        until(lambda: len(said) == 4, "it is back")
         assert said[2].startswith("the node agent ended by signal 9")
         again = pid_in(said[3])
         assert again != first["node"]
@@ -78,7 +70,7 @@ def test_one_that_must_not_go_on_is_left_alone(code: int, why: str) -> None:
     said: list[str] = []
     agents = Agents({"traffic": python(f"raise SystemExit({code})")}, said.append, first_s=0.01)
     with agents:
-        until(lambda: not any(thread.is_alive() for thread in agents._threads))
+        until(lambda: not any(thread.is_alive() for thread in agents._threads), "left alone")
     assert len(said) == 2
     assert said[1].startswith(f"the traffic agent ended with {code} and is not started again")
     assert why in said[1]
@@ -88,7 +80,7 @@ def test_one_that_somebody_told_to_end_is_started_again() -> None:
     """An agent ends in peace on SIGTERM, whoever sent it; only we know when it is over."""
     said: list[str] = []
     with Agents({"node": python("raise SystemExit(0)")}, said.append, first_s=0.01):
-        until(lambda: sum("runs as" in line for line in said) >= 2)
+        until(lambda: sum("runs as" in line for line in said) >= 2, "started again")
 
 
 def test_nobody_who_listens_is_no_reason_to_stop() -> None:
@@ -100,24 +92,24 @@ def test_nobody_who_listens_is_no_reason_to_stop() -> None:
         raise BrokenPipeError
 
     with Agents({"node": python("raise SystemExit(3)")}, say, first_s=0.01):
-        until(lambda: sum("runs as" in line for line in lives) >= 3)
+        until(lambda: sum("runs as" in line for line in lives) >= 3, "three lives")
 
 
 def test_one_that_cannot_be_started_is_tried_again() -> None:
     """No thread dies of it in silence."""
     said: list[str] = []
     with Agents({"node": ["/nowhere/at/all"]}, said.append, first_s=0.01):
-        until(lambda: sum("cannot be started" in line for line in said) >= 2)
+        until(lambda: sum("cannot be started" in line for line in said) >= 2, "tried again")
 
 
 def test_one_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its time first."""
     monkeypatch.setattr("fairlead.node.supervisor.STOP_S", 0.2)
     said: list[str] = []
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); " + STAY
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); " + STAY
     with Agents({"node": python(deaf)}, said.append):
-        until(lambda: len(said) == 1)
-        until(lambda: ignores(pid_in(said[0]), signal.SIGTERM))
+        until(lambda: len(said) == 1, "running")
+        until(lambda: ignores(pid_in(said[0]), signal.SIGTERM), "ignoring")
     assert not alive(pid_in(said[0]))
 
 
@@ -126,14 +118,14 @@ import sys
 from fairlead.node.supervisor import end_with_supervisor
 end_with_supervisor()
 print("here", flush=True)
-import time; time.sleep(600)
+import signal; signal.pause()
 """
 SUPERVISOR_PROGRAM = f"""
-import sys, time
+import signal, sys
 from fairlead.node.supervisor import Agents
 command = [sys.executable, "-c", {SUPERVISED!r}]
 with Agents({{"node": command}}, lambda line: print(line, flush=True)):
-    time.sleep(600)
+    signal.pause()
 """
 
 
@@ -145,7 +137,7 @@ def test_an_agent_ends_with_a_supervisor_that_is_killed() -> None:
         agent = pid_in(supervisor.stdout.readline())
         assert supervisor.stdout.readline() == "here\n"
         supervisor.kill()
-    until(lambda: not alive(agent))
+    until(lambda: not alive(agent), "ended")
 
 
 def test_an_agent_whose_supervisor_is_gone_already_does_not_begin() -> None:

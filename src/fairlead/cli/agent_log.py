@@ -8,22 +8,18 @@ from typing import Any, TextIO
 import structlog
 
 
-class Lasting:
-    """A stream whose reader may go away: an agent goes on governing without being heard."""
+class _Lasting:
+    """Prints for a reader who may go away: an agent goes on governing without being heard."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def write(self, text: str) -> int:
-        """As much as anybody takes."""
+    def info(self, message: str) -> None:
+        """One line, if anybody takes it."""
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
+            print(message, file=self._stream, flush=True)
 
-    def flush(self) -> None:
-        """Likewise."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+    warning = info
 
 
 def agent_log(agent: str, stream: TextIO | None = None) -> Any:
@@ -32,7 +28,7 @@ def agent_log(agent: str, stream: TextIO | None = None) -> Any:
     if (stream or sys.stderr).isatty():
         last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
     return structlog.wrap_logger(
-        structlog.PrintLogger(stream or Lasting(sys.stderr)),  # type: ignore[arg-type] # print() needs no more
+        structlog.PrintLogger(stream) if stream else _Lasting(sys.stderr),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -25,11 +25,11 @@ def random_snapshot(rng: random.Random, policy: Policy) -> Snapshot:
     )
 
 
-def _size(rng: random.Random, hostile: bool) -> int:  # noqa: FBT001
+def _size(rng: random.Random, hostile: bool) -> int:
     return rng.choice(SIZES) if hostile else rng.randint(0, 3000)
 
 
-def _pod(rng: random.Random, index: int, hostile: bool) -> Pod:  # noqa: FBT001
+def _pod(rng: random.Random, index: int, hostile: bool) -> Pod:
     low, high = _size(rng, hostile), _size(rng, hostile)
     if rng.random() < 0.8:
         low, high = min(low, high), max(low, high)

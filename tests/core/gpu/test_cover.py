@@ -253,7 +253,7 @@ def test_family_is_not_asked_for_lending_acls_or_sub_caps() -> None:
         (["*:a"], True, False),
     ],
 )
-def test_lending_acls(to: list[str], allow: bool, lends: bool) -> None:  # noqa: FBT001
+def test_lending_acls(to: list[str], allow: bool, lends: bool) -> None:
     """Exact, prefix or everybody; an empty list lends to nobody; `allow` is needed too."""
     rich = budget("rich", envelope("e", 1, lending={**lend(*to), "allow": allow}))
     result = cover(ask("org:a", 1, sponsors=["rich"]), rich)
@@ -313,7 +313,7 @@ def test_unknown_and_repeated_sponsors_do_no_harm() -> None:
         ({"region": "west", "rack": "7"}, False),
     ],
 )
-def test_location_selectors(selector: dict[str, str], here: bool) -> None:  # noqa: FBT001
+def test_location_selectors(selector: dict[str, str], here: bool) -> None:
     """Every key must be met; `*` needs the key to be present in the request."""
     mine = budget("t", envelope("e", 1, location=selector))
     result = cover(ask("t", 1, location={"region": "west", "cluster": "a"}), mine)
@@ -324,7 +324,7 @@ def test_location_selectors(selector: dict[str, str], here: bool) -> None:  # no
     ("start", "end", "opened"),
     [(-1, 1, True), (0, 1, True), (-1, 0, False), (1, 2, False), (-1, 1e-6, True)],
 )
-def test_a_window_gates_at_now_and_is_half_open(start: float, end: float, opened: bool) -> None:  # noqa: FBT001
+def test_a_window_gates_at_now_and_is_half_open(start: float, end: float, opened: bool) -> None:
     """Open from its start up to, not at, its end; a plan may outlast it."""
     mine = budget("t", envelope("e", 1, window={"start": at(start), "end": at(end)}))
     result = cover(ask("t", 1, 100), mine)

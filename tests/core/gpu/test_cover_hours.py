@@ -23,7 +23,7 @@ from tests.core.gpu.build import (
 
 
 @pytest.mark.parametrize(("gpus", "funded"), [(4, True), (5, False)])
-def test_a_request_needs_its_gpus_times_its_duration(gpus: int, funded: bool) -> None:  # noqa: FBT001
+def test_a_request_needs_its_gpus_times_its_duration(gpus: int, funded: bool) -> None:
     """9.2 h pay 4 GPUs for 2.3 h to the millisecond, not 5: decimals, not the doubles beside."""
     result = cover(ask("t", gpus, 2.3), budget("t", envelope("e", 8, 9.2)))
     assert result["funded"] is funded
@@ -60,7 +60,7 @@ def test_holds_and_requests_are_not_clipped_to_the_period_or_window() -> None:
 
 
 @pytest.mark.parametrize(("used", "funded"), [(9, True), (10, False), (11, False)])
-def test_without_a_duration_something_must_be_left(used: int, funded: bool) -> None:  # noqa: FBT001
+def test_without_a_duration_something_must_be_left(used: int, funded: bool) -> None:
     """A run without a duration holds nothing and needs remaining > 0, whatever its width."""
     mine = budget("t", envelope("e", 8, 10))
     result = cover(ask("t", 8), mine, leases=[lease("t/e", 1, -used, 0)])

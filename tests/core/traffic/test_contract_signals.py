@@ -163,7 +163,7 @@ def test_a_single_blind_backend_is_imputed_not_frozen(decide: Decide) -> None:
 def test_a_sample_stalls_strictly_above_theta(
     decide: Decide,
     psi: dict[str, float],
-    stall: bool,  # noqa: FBT001
+    stall: bool,
 ) -> None:
     """Cpu some, mem some and full, io full; never io some."""
     group = group_of(decide, 2)

@@ -79,7 +79,7 @@ def test_clipping_alone_would_break_the_sum() -> None:
         (Config(delta_max=2.5), True, 1, 5), (Config(delta_max=2.5), False, 0, 2),
     ],
 )  # fmt: skip
-def test_the_step_of_a_tick(config: Config, crisis: bool, halvings: int, limit: int) -> None:  # noqa: FBT001
+def test_the_step_of_a_tick(config: Config, crisis: bool, halvings: int, limit: int) -> None:
     """max(1, S/64), times 4 exactly in crisis, halved by the guard, floored after the factors."""
     assert step_limit(config, crisis=crisis, halvings=halvings) == limit
 

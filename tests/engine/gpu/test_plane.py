@@ -69,7 +69,7 @@ def test_a_sponsor_lends_up_to_its_caps(world: World, limit: int | None, code: s
 
 
 @pytest.mark.parametrize(("gpus", "starts"), [(10, True), (12, False)])
-def test_two_envelopes_under_one_cap(world: World, gpus: int, starts: bool) -> None:  # noqa: FBT001
+def test_two_envelopes_under_one_cap(world: World, gpus: int, starts: bool) -> None:
     """8 + 8 under a cap of 10: ten are 8 + 2, twelve are refused."""
     cap = {"name": "all", "flavor": "H100", "envelopes": ["x", "y"], "maxConcurrency": 10}
     world.apply(

@@ -48,7 +48,7 @@ def victims(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("cap", [False, True])
-def test_an_export_is_verified_without_fairlead(cap: bool) -> None:  # noqa: FBT001
+def test_an_export_is_verified_without_fairlead(cap: bool) -> None:
     """By the loser and by the public, against a kept head; any changed byte is found."""
     if cap:
         world = world_of(devices=16)
@@ -416,7 +416,7 @@ def story(world: World) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_crash_at_any_point_changes_nothing_about_who_gives_way(before: bool) -> None:  # noqa: FBT001
+def test_a_crash_at_any_point_changes_nothing_about_who_gives_way(before: bool) -> None:
     """Killed at every append between commit and applied; the next process goes on with the same."""
     calm = crowded()
     story(calm)

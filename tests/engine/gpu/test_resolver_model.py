@@ -40,8 +40,8 @@ class ResolverModel(RuleBasedStateMachine):
         owner: str,
         gpus: int,
         shape: int,
-        process: bool,  # noqa: FBT001
-        reserved: bool,  # noqa: FBT001
+        process: bool,
+        reserved: bool,
     ) -> None:
         more = {
             0: {},
@@ -103,7 +103,7 @@ class ResolverModel(RuleBasedStateMachine):
             return
 
     @rule(checkpoint=st.booleans())
-    def restart(self, checkpoint: bool) -> None:  # noqa: FBT001
+    def restart(self, checkpoint: bool) -> None:
         before = state_of(self.world)
         if checkpoint:
             self.world.plane.checkpoint()

@@ -63,13 +63,13 @@ class StoreModel(RuleBasedStateMachine):
         owner: str,
         gpus: int,
         duration: str | None,
-        command: bool,  # noqa: FBT001
+        command: bool,
     ) -> None:
         words = ["train"] if command else []
         self.applied(run(name, owner, gpus, duration=duration, command=words))
 
     @rule(name=names, other=names, gpus=st.integers(1, 6), parent=st.booleans())
-    def apply_both(self, name: str, other: str, gpus: int, parent: bool) -> None:  # noqa: FBT001
+    def apply_both(self, name: str, other: str, gpus: int, parent: bool) -> None:
         """Two objects in one step: both, or neither."""
         given = [
             budget(name, name, envelope(concurrency=gpus), parents=[other] if parent else []),
@@ -123,7 +123,7 @@ class StoreModel(RuleBasedStateMachine):
             return
 
     @rule(checkpoint=st.booleans())
-    def restart(self, checkpoint: bool) -> None:  # noqa: FBT001
+    def restart(self, checkpoint: bool) -> None:
         before = state_of(self.world)
         if checkpoint:
             self.world.plane.checkpoint()

@@ -100,7 +100,7 @@ def test_then_the_place() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_each_waits_for_the_graces_of_the_one_before(crash: bool) -> None:  # noqa: FBT001
+def test_each_waits_for_the_graces_of_the_one_before(crash: bool) -> None:
     """Processes are asked first; a restart, from the log or a checkpoint, goes on with the rest."""
     world = crowd(command=["train"])
     world.apply(lowered(cap("b-west", 4, "west"), cap("a-east", 4, "east")))
