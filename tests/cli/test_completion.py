@@ -74,15 +74,17 @@ def test_fish(named: Shell, tmp_path: Path, words: list[str], expected: set[str]
     assert all(each.startswith(words[-1]) for each in found)
 
 
+# What is waited for is never what is typed, which the terminal shows too; and nothing is typed
+# before the prompt, by which the line editor, not the terminal, has the keys.
 ZSH = """
 zmodload zsh/zpty
 zpty -b shell zsh -f -i
-zpty -w shell "PS1=; PS2=; unset zle_bracketed_paste; autoload -Uz compinit; compinit -u -D"
+zpty -w shell "PS2=; unset zle_bracketed_paste; autoload -Uz compinit; compinit -u -D"
 zpty -w shell 'eval "$(fairlead completion zsh)"; zstyle ":completion:*" list-prompt ""'
-zpty -w shell 'LISTMAX=1000; setopt no_always_last_prompt; print READY'
-zpty -r -m shell out '*READY*READY*'
+zpty -w shell 'LISTMAX=1000; setopt no_always_last_prompt; PS1=REA""DY'
+zpty -r -m shell out '*READY*'
 zpty -w -n shell $'LINE\\t\\t\\C-U'
-zpty -w shell 'print DONE'
+zpty -w shell 'print DO""NE'
 zpty -r -m shell out '*DONE*'
 print -r -- "$out"
 """
