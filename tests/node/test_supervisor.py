@@ -64,16 +64,32 @@ def test_one_that_was_killed_is_another_process_afterwards() -> None:
     assert len(said) == 4
 
 
-@pytest.mark.parametrize(("code", "why"), [(2, "configuration is wrong"), (70, "found a bug")])
-def test_one_that_must_not_go_on_is_left_alone(code: int, why: str) -> None:
-    """Bad usage stays bad usage, and whoever broke its own promises has stopped for a reason."""
+def test_one_that_found_a_bug_in_itself_is_left_alone() -> None:
+    """Whoever broke its own promises has stopped for a reason."""
     said: list[str] = []
-    agents = Agents({"traffic": python(f"raise SystemExit({code})")}, said.append, first_s=0.01)
+    agents = Agents({"traffic": python("raise SystemExit(70)")}, said.append, first_s=0.01)
     with agents:
         until(lambda: not any(thread.is_alive() for thread in agents._threads), "left alone")
-    assert len(said) == 2
-    assert said[1].startswith(f"the traffic agent ended with {code} and is not started again")
-    assert why in said[1]
+    assert said[1:] == [
+        "the traffic agent ended with 70 and is not started again: it found a bug in itself"
+    ]
+
+
+def test_one_whose_file_is_wrong_is_back_when_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the longest pause at once: its own words are not repeated every second."""
+    monkeypatch.setattr("fairlead.node.supervisor.MOST_S", 0.3)
+    said: list[str] = []
+    mended, back = tmp_path / "mended", tmp_path / "back"
+    program = f"import os; os.path.exists({str(mended)!r}) or exit(2); open({str(back)!r}, 'w')"
+    with Agents({"node": python(f"{program}; {STAY}")}, said.append, first_s=0.01):
+        until(lambda: len(said) >= 2, "refused")
+        mended.touch()
+        until(back.exists, "back")
+    assert said[1] == (
+        "the node agent ended with 2: its configuration is wrong; it starts again in 0.3 s"
+    )
 
 
 def test_one_that_somebody_told_to_end_is_started_again() -> None:
@@ -103,14 +119,16 @@ def test_one_that_cannot_be_started_is_tried_again() -> None:
 
 
 def test_one_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its time first."""
-    monkeypatch.setattr("fairlead.node.supervisor.STOP_S", 0.2)
+    """It has its time first, and the operator reads whom we wait for."""
+    monkeypatch.setattr("fairlead.node.supervisor.SAY_S", 0.1)
+    monkeypatch.setattr("fairlead.node.supervisor.STOP_S", 0.3)
     said: list[str] = []
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); " + STAY
     with Agents({"node": python(deaf)}, said.append):
         until(lambda: len(said) == 1, "running")
         until(lambda: ignores(pid_in(said[0]), signal.SIGTERM), "ignoring")
     assert not alive(pid_in(said[0]))
+    assert said[1].startswith("waiting for the node agent to end; killed in 0.2")
 
 
 SUPERVISED = """

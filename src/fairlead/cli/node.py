@@ -1,6 +1,8 @@
 """`fairlead node`: govern the CPU of this machine's cgroups, and look at what the governor does."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +121,9 @@ def run(
 
     end_with_supervisor()
     document = node_document(config_file, flags)
-    if document.root is None:
-        raise click.UsageError("say which cgroup to govern below with --root")
     log = NodeLog(dry_run=dry_run)
-    agent = node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
+    with bad_usage(config_file):
+        agent = node_agent(document, dry_run=dry_run, report=log.turn, fault=log.fault)
     try:
         agent.start()
         agent.handle_signals()
@@ -144,8 +145,15 @@ def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocume
     if "state_dir" in given:
         given["state_dir"] = str(given["state_dir"])
     data = config_file.read_bytes() if config_file else b""
-    try:
+    with bad_usage(config_file):
         return read_node_document(data, given)
+
+
+@contextmanager
+def bad_usage(config_file: Path | None) -> Iterator[None]:
+    """What is wrong with the settings is said with the file that may hold them."""
+    try:
+        yield
     except BadInput as error:
         where = f"{config_file}: " if config_file else ""
         raise click.UsageError(f"{where}{error}") from error
@@ -236,9 +244,11 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     directory = StateDirectory(node_directory(document))
     if not directory.path.is_dir():
         raise click.UsageError(f"no agent has run on {directory.path}")
+    with bad_usage(config_file):
+        files = node_files(document)
     directory.lock()
     try:
-        restored, failed = Originals(directory).restore(node_files(document))
+        restored, failed = Originals(directory).restore(files)
         # What the user sets from here on is the user's own: the old ceilings must not outlive this.
         directory.forget(STATE)
     finally:

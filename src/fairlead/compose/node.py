@@ -10,8 +10,9 @@ from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
 from fairlead.node.sensor import PodRule
 from fairlead.node.state import default_directory
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
+from fairlead.schema.border import BadInput
 from fairlead.schema.node import NodeDocument
 
 
@@ -42,7 +43,7 @@ def node_agent(
 def node_files(document: NodeDocument) -> CgroupFiles:
     """The cgroup files below the configured root."""
     if document.root is None:
-        raise PermanentFault("no root is configured; say which cgroup to govern with --root")
+        raise BadInput("root", "is missing: say which cgroup to govern with --root")
     host = read_cgroup_host()
     root = root_below(host, document.root)
     cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
@@ -57,7 +58,7 @@ def root_below(host: CgroupHost, root: str) -> str:
         inside = inside[len(mount) :]
     relative = inside.strip("/")
     if relative in ("", ".") or relative.split("/")[0] == "..":
-        raise PermanentFault(f"{root!r}: the root must be a cgroup below {mount}, not all of it")
+        raise BadInput("root", f"must be a cgroup below {mount}, not all of it, got {root!r}")
     return relative
 
 

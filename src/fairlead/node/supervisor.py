@@ -1,10 +1,10 @@
 """The agents beside an embedded control plane, each a process of its own.
 
 `fairlead up` starts them, so that one command runs everything, and a long resolve never delays a
-tick of 200 ms. One that ends is started again, ever later while it keeps ending at once. One whose
-configuration is wrong would only say so again, and one that found a bug in itself must not go on:
-both are left alone. They end with the control plane, however that ends: the next one starts its
-own, and two would fight over one plane.
+tick of 200 ms. One that ends is started again, ever later while it keeps ending at once; one whose
+configuration is wrong after the longest pause, for somebody may be mending it. One that found a bug
+in itself must not go on and is left alone. They end with the control plane, however that ends: the
+next one starts its own, and two would fight over one plane.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from fairlead.ports.faults import PermanentFault
 SUPERVISOR = "FAIRLEAD_SUPERVISOR"
 FIRST_S, MOST_S, LONG_S = 1.0, 30.0, 60.0
 """The first pause, the longest one, and how long an agent has to live for the next to be short."""
-STOP_S = 20.0
-FINAL = {2: "its configuration is wrong", 70: "it found a bug in itself"}
+SAY_S, STOP_S = 2.0, 20.0
+"""How long an agent may take to end before we say whom we wait for, and before it is killed."""
+WRONG, BUG = 2, 70
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,7 +39,7 @@ class Agents:
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._processes: dict[str, subprocess.Popen[Any]] = {}
         self._threads = [
-            threading.Thread(target=self._keep, args=(name,), name=f"agent {name}", daemon=True)
+            threading.Thread(target=self._keep, args=(name,), name=f"{name} agent", daemon=True)
             for name in commands
         ]
 
@@ -53,12 +54,20 @@ class Agents:
     ) -> None:  # fmt: skip
         self._stop.set()
         self._signal(signal.SIGTERM)
-        give_up = time.monotonic() + STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, give_up - time.monotonic()))
+        if waiting := self._join(SAY_S):
+            left_s = STOP_S - SAY_S
+            self._tell(f"waiting for the {waiting} to end; killed in {left_s:g} s otherwise")
+            self._join(left_s)
         self._signal(signal.SIGKILL)
         for thread in self._threads:
             thread.join()
+
+    def _join(self, most_s: float) -> str:
+        """Wait for all of them, not for ever; who is still there, in words."""
+        give_up = time.monotonic() + most_s
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        return " and the ".join(each.name for each in self._threads if each.is_alive())
 
     def _signal(self, number: int) -> None:
         with self._lock:
@@ -72,10 +81,14 @@ class Agents:
             code, how = self._run(name)
             if self._stop.is_set():
                 return
-            if code in FINAL:
-                self._tell(f"the {name} agent {how} and is not started again: {FINAL[code]}")
+            if code == BUG:
+                self._tell(
+                    f"the {name} agent {how} and is not started again: it found a bug in itself"
+                )
                 return
-            if time.monotonic() - began >= LONG_S:
+            if code == WRONG:
+                how, pause_s = f"{how}: its configuration is wrong", MOST_S
+            elif time.monotonic() - began >= LONG_S:
                 pause_s = self._first_s
             self._tell(f"the {name} agent {how}; it starts again in {pause_s:g} s")
             self._stop.wait(pause_s)
