@@ -17,6 +17,8 @@ from fairlead.engine.gpu.values import SYSTEM, Applied, Author, Refused
 from fairlead.ports.executor import Exit
 from fairlead.ports.ledger import Draft
 
+Decide = Callable[[Stored, Author], list[Draft]]
+
 
 class ControlPlane(OutcomeReports, Reports):
     """The embedded control plane. `reconcile` is to be called after commands and every second."""
@@ -38,20 +40,7 @@ class ControlPlane(OutcomeReports, Reports):
         **parameters: Any,
     ) -> Applied:  # fmt: skip
         """The same, with whether it changed anything; a dry run says which runs it would touch."""
-        verbs: dict[tuple[str, str], Callable[[Stored, Author], list[Draft]]] = {
-            ("Run", "cancel"): self._cancel,
-            ("Run", "pause"): lambda stored, by: self._pause(stored, by, paused=True),
-            ("Run", "resume"): lambda stored, by: self._pause(stored, by, paused=False),
-            ("Run", "nominate"): lambda stored, by: self._nominate(stored, by, nominated=True),
-            ("Run", "denominate"): lambda stored, by: self._nominate(stored, by, nominated=False),
-            ("Run", "shrink"): lambda stored, by: self._shrink(stored, by, **parameters),
-            ("Run", "resolve"): self._may_resolve,
-            ("Node", "cordon"): lambda stored, by: self._cordon(stored, by, cordoned=True),
-            ("Node", "uncordon"): lambda stored, by: self._cordon(stored, by, cordoned=False),
-            ("Node", "drain"): lambda stored, by: self._vacate(stored, by, "Drained"),
-            ("Node", "fail"): lambda stored, by: self._vacate(stored, by, "NodeFailed"),
-        }
-        found = verbs.get((kind, verb))
+        found = self._verbs(parameters).get((kind, verb))
         if found is None:
             raise Refused("UnknownVerb", f"a {kind} cannot {verb!r}")
 
@@ -79,6 +68,22 @@ class ControlPlane(OutcomeReports, Reports):
             changed = self._projection.seq > before
             self._touch_world()
             return Applied(self._document(kind, name), "configured" if changed else "unchanged")
+
+    def _verbs(self, parameters: dict[str, Any]) -> dict[tuple[str, str], Decide]:
+        """What can be done to an object, and what decides what comes of it."""
+        return {
+            ("Run", "cancel"): self._cancel,
+            ("Run", "pause"): lambda stored, by: self._pause(stored, by, paused=True),
+            ("Run", "resume"): lambda stored, by: self._pause(stored, by, paused=False),
+            ("Run", "nominate"): lambda stored, by: self._nominate(stored, by, nominated=True),
+            ("Run", "denominate"): lambda stored, by: self._nominate(stored, by, nominated=False),
+            ("Run", "shrink"): lambda stored, by: self._shrink(stored, by, **parameters),
+            ("Run", "resolve"): self._may_resolve,
+            ("Node", "cordon"): lambda stored, by: self._cordon(stored, by, cordoned=True),
+            ("Node", "uncordon"): lambda stored, by: self._cordon(stored, by, cordoned=False),
+            ("Node", "drain"): lambda stored, by: self._vacate(stored, by, "Drained"),
+            ("Node", "fail"): lambda stored, by: self._vacate(stored, by, "NodeFailed"),
+        }
 
     def _who_gives_way(self, kind: str, name: str, verb: str, author: Author) -> dict[str, Any]:
         """What a dry run says of others; with a resolver, it decides whom a drain hits."""

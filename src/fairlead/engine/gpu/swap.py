@@ -25,17 +25,9 @@ def swap(
     leaving = {} if cut is None else cut.leases
     closing: list[tuple[LeaseFact, str]] = []
     opening: list[LeaseFact] = []
-    for group in sorted({lease.group for lease in state.leases.values()}):
-        mine = sorted(
-            (
-                lease
-                for lease in state.leases.values()
-                if lease.group == group and lease.id not in leaving
-            ),
-            key=lambda lease: lease.id,
-        )
-        if not _swap_group(mine, node, closing, opening):
-            return []
+    staying = [lease for lease in state.leases.values() if lease.id not in leaving]
+    if not all(_swap_group(mine, node, closing, opening) for mine in _by_group(staying)):
+        return []
     drafts: list[Draft] = []
     for lease in _leaving_with(state.leases.values(), leaving, node):
         drafts += close_lease(
@@ -61,6 +53,14 @@ def swap(
               effect="phase")
     )  # fmt: skip
     return drafts
+
+
+def _by_group(leases: Iterable[LeaseFact]) -> list[list[LeaseFact]]:
+    """The leases of each group, by id; the groups by number."""
+    groups: dict[int, list[LeaseFact]] = {}
+    for lease in sorted(leases, key=lambda lease: (lease.group, lease.id)):
+        groups.setdefault(lease.group, []).append(lease)
+    return list(groups.values())
 
 
 def _leaving_with(
