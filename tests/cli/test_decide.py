@@ -129,6 +129,13 @@ def test_a_bad_document_exits_with_2(name: str) -> None:
     assert result.stderr.decode().startswith(f"error: {path}: ")
 
 
+def test_an_error_is_one_line_whatever_a_key_holds() -> None:
+    """No line of its own, no order to the terminal; letters stay letters."""
+    result = decide("cpu.clear", data=pod(**{"a\nb\x1b[31m\u00e9": 1}))
+    said = "error: pods[0].a\\nb\\x1b[31m\u00e9: is not a known field\n"
+    assert (result.returncode, result.stderr.decode()) == (2, said)
+
+
 def test_the_message_says_what_was_expected_and_what_was_given() -> None:
     """The sentence of the architecture page."""
     result = decide("cpu.clear", data=pod(demand=float("nan")))

@@ -192,7 +192,8 @@ def test_signals_may_be_null_or_left_out() -> None:
 STATE = decide(EXAMPLE)["state"]
 SPOILT = [
     ("version", 2), ("version", None), ("now_ms", -1), ("clock_ms", 1.5), ("samples", 0),
-    ("s_total", 0), ("parked", None), ("backends", None), ("backends[0].slots", 129),
+    ("s_total", 0), ("parked", None), ("backends", None), ("backends", []),
+    ("backends[0].slots", 129),
     ("backends[0].slots", "128"), ("backends[0].weight", float("nan")),
     ("backends[0].error_ms", 5), ("backends[1].id", "a"), ("backends[0].surplus", 1),
     ("nodes[0].stalled", [2]), ("nodes[0].trails[0].ewma", -1),
@@ -203,6 +204,7 @@ SPOILT = [
 ]  # fmt: skip
 NAMED_OTHERWISE = {
     ("backends[0].slots", 129): "backends",
+    ("backends", "[]"): "parked",
     ("nodes[0].stalled", "[2]"): "nodes[0].stalled[0]",
     ("gate.stepping", True): "gate.since_ms",
 }

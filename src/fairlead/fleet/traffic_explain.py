@@ -64,7 +64,8 @@ def _place(bit: Ints) -> Codes:
 
 def _moving_terms(conditions: Conditions, rows: Bools) -> Ints:
     """The code of the term that moved the slots most, as `core.traffic.explain.moving_term`."""
-    signals, count = conditions.signals, conditions.live[rows].sum(axis=1)
+    signals, live = conditions.signals, conditions.live[rows]
+    count = live.sum(axis=1)
     changes = np.abs(conditions.changes[rows])
     terms = (
         (TrafficReason.PRESSURE_ERRORS, signals.error[rows] + signals.penalty[rows]),
@@ -76,6 +77,8 @@ def _moving_terms(conditions: Conditions, rows: Bools) -> Ints:
     for reason, values in terms:
         total = left_sums(values)
         moved = left_sums(changes * np.abs(values - (total / count)[:, None]))
+        least = np.where(live, values, np.inf).min(axis=1)
+        moved[least == np.where(live, values, -np.inf).max(axis=1)] = 0.0
         larger = (moved > most) | ((moved == most) & (total > most_total))
         best = np.where(larger, REASON_CODE[reason], best)
         most, most_total = np.where(larger, moved, most), np.where(larger, total, most_total)

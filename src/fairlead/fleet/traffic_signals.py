@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairlead.core.traffic.config import Config
-from fairlead.core.traffic.signals import EPSILON, TERM_MAX
+from fairlead.core.traffic.signals import TERM_MAX
 from fairlead.fleet.columns import UNKNOWN, Bools, Floats, Ints
 from fairlead.fleet.traffic_slots import left_sums
 from fairlead.fleet.traffic_snapshot import TrafficSnapshot
@@ -120,7 +120,7 @@ def skews(signals: Signals, weights: Floats, counts: Ints, config: Config) -> Fl
     """max |share - w| of each row, NaN where it says nothing."""
     total = signals.requests.sum(axis=1)
     defined = (counts >= 2) & (total >= config.skew_requests_min)
-    shares = signals.requests / (total + EPSILON)[:, None]
+    shares = signals.requests / np.maximum(total, 1)[:, None]
     return np.where(defined, np.abs(shares - weights).max(axis=1), np.nan)
 
 

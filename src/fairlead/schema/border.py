@@ -41,7 +41,9 @@ class BadInput(ValueError):  # noqa: N818 - said to users as it is
         # A hostile key may hold a lone surrogate; the refusal must be printable all the same.
         self.path = path.encode("utf-8", "backslashreplace").decode()
         self.message = message.encode("utf-8", "backslashreplace").decode()
-        super().__init__(f"{self.path}: {self.message}")
+        # A key may hold anything, a line's end or a terminal's orders too: shown, it is one line.
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self.path)
+        super().__init__(f"{shown}: {self.message}")
 
 
 class _RepeatedKey(Exception):  # noqa: N818 - internal signal

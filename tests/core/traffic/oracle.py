@@ -103,7 +103,7 @@ def tick(document):
     skew = None
     judged = not monopoly and None not in requests
     if judged and total_requests >= config["skew_requests_min"]:
-        seen = {b["id"]: b["requests"] / (total_requests + signals.EPSILON) for b in backends}
+        seen = {b["id"]: b["requests"] / total_requests for b in backends}
         skew = table.skew_of(seen, weights)
     halvings, guarded_at = (0, None) if first else (state["halvings"], state["guarded_at"])
     guard_hold = False
@@ -207,6 +207,8 @@ def moving_term(pressure, before, slots):
         values = {name: sum(pressure[name][part] for part in parts) for name in slots}
         mean = sum(values.values()) / len(values)
         moved = sum(abs(slots[n] - before.get(n, 0)) * abs(values[n] - mean) for n in slots)
+        if min(values.values()) == max(values.values()):
+            moved = 0.0
         ranked.append((moved, sum(values.values()), label))
     return max(ranked, key=lambda each: each[:2])[2]
 

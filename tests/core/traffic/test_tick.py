@@ -1,5 +1,7 @@
 """One tick, as the contract settles it: a test per detail, in the page's order."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairlead.core.traffic import Mode, Regime, Snapshot, tick
@@ -77,6 +79,18 @@ def test_a_move_is_never_steady_and_names_its_term() -> None:
         plan = group.run(1_400)
         assert plan.applied
         assert reasons(plan)[-1] == reason
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_a_newborn_among_equals_is_named_by_the_largest_term(count: int) -> None:
+    """No term differs, so none moved it: a mean that rounds away from equals is no difference."""
+    group = Group(*(f"b{index}" for index in range(count)))
+    group.every(requests=4, queue=10, p95_ms=60)
+    group.step()
+    group.backends["new"] = replace(group.backends["b0"], id="new")
+    plan = group.run(1_400)
+    assert plan.applied
+    assert reasons(plan) == ["pressure.latency"]
 
 
 def test_isolation_bypasses_hold_and_slew_and_moves_only_what_it_frees() -> None:

@@ -162,6 +162,7 @@ TRAIL = GOOD.nodes[0].trails[0]
         ({"guard": Guard(9)}, "guard.halvings"),
         ({"guard": Guard(1, 1_001)}, "guard.since_ms"),
         ({"door": Door(Mode.HARD, Regime.LAMINAR)}, "door.regime"),
+        ({"backends": ()}, "parked"),
         ({"door": Door(Mode.SOFT, Regime.TRANSITION, 1_001)}, "door.calm_since_ms"),
         ({"door": Door(Mode.NORMAL, Regime.LAMINAR, 5)}, "door.calm_since_ms"),
         ({"door": Door(Mode.SOFT, Regime.RECOVERY)}, "door.rate_base"),

@@ -49,9 +49,12 @@ def moving_term(pressures: Sequence[Pressure], changes: Sequence[int]) -> Traffi
     for reason, values in terms:
         total = left_sum(values)
         mean = total / max(len(values), 1)
-        moved = left_sum(
-            abs(change) * abs(value - mean) for change, value in zip(changes, values, strict=True)
-        )
+        moved = 0.0
+        if len(set(values)) > 1:  # the mean of equals may round away from them
+            moved = left_sum(
+                abs(change) * abs(value - mean)
+                for change, value in zip(changes, values, strict=True)
+            )
         if (moved, total) > most:
             best, most = reason, (moved, total)
     return best

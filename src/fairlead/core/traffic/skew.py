@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend
-from fairlead.core.traffic.signals import EPSILON
 
 
 def observed_skew(
@@ -22,8 +21,7 @@ def observed_skew(
         return None
     if len(backends) == 1 and any(weights):
         return None
-    whole = total + EPSILON
-    return max(abs(each / whole - w) for each, w in zip(requests, weights, strict=True))
+    return max(abs(each / total - w) for each, w in zip(requests, weights, strict=True))
 
 
 def predicted_skew(slots: Sequence[int], weights: Sequence[float], s_total: int) -> float:

@@ -137,6 +137,8 @@ class State:
         slots = sum(backend.slots for backend in self.backends)
         if slots != (self.s_total if self.backends else 0):
             raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
+        if not self.backends and not self.parked:
+            raise OutOfRange("parked", "must be true where there is no backend")
 
     def _name_culprit(self, memory: BackendMemory, path: str) -> None:
         _whole(memory.slots, f"{path}.slots", 0, self.s_total)
