@@ -87,7 +87,8 @@ def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
     plane = Plane(tmp_path)
     for flag, text, path in (
         ("--node", "root: x\nsample_ms: soon\n", "sample_ms"),
-        ("--node", "sample_ms: 1000\n", "root"),
+        ("--node", "sample_ms: 1000\n", "root: is missing"),
+        ("--node", "root: /\n", "root: must be a cgroup below"),
         ("--traffic", "plane: memory\ngroups: []\n", "groups"),
     ):
         (tmp_path / "agent.yaml").write_text(text)

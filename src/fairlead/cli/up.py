@@ -236,15 +236,17 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
 
     With a `home` their state is kept there too, unless they were told otherwise.
     """
-    from fairlead.cli.node import node_document
+    from fairlead.cli.node import bad_usage, node_document
     from fairlead.cli.traffic import traffic_document
+    from fairlead.compose.node import root_below
+    from fairlead.node.host import read_cgroup_host
 
     fairlead, commands = [sys.executable, "-m", "fairlead"], {}
     told: dict[str, str | None] = {}
     if node is not None:
-        document = node_document(node, {})
-        if not (document.root or os.environ.get("FAIRLEAD_NODE_ROOT")):
-            raise click.UsageError(f"{node}: root: say which cgroup to govern below")
+        document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
+        with bad_usage(node):
+            root_below(read_cgroup_host(), document.root)
         commands["node"] = [*fairlead, "node", "run", "--config", str(node.absolute())]
         told["node"] = document.state_dir
     if traffic is not None:

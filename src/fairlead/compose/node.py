@@ -42,16 +42,16 @@ def node_agent(
 
 def node_files(document: NodeDocument) -> CgroupFiles:
     """The cgroup files below the configured root."""
-    if document.root is None:
-        raise BadInput("root", "is missing: say which cgroup to govern with --root")
     host = read_cgroup_host()
     root = root_below(host, document.root)
     cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
     return open_files(host.version, host.cpu_mount / root, cpuacct)
 
 
-def root_below(host: CgroupHost, root: str) -> str:
+def root_below(host: CgroupHost, root: str | None) -> str:
     """A root as the user says it (a path in the cgroup file system, or below it), relative."""
+    if root is None:
+        raise BadInput("root", "is missing: say which cgroup to govern with --root")
     inside = os.path.normpath(root)
     mount = str(host.cpu_mount)
     if inside == mount or inside.startswith(mount + "/"):

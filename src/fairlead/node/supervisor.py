@@ -25,6 +25,7 @@ FIRST_S, MOST_S, LONG_S = 1.0, 30.0, 60.0
 SAY_S, STOP_S = 2.0, 20.0
 """How long an agent may take to end before we say whom we wait for, and before it is killed."""
 WRONG, BUG = 2, 70
+"""Exit codes of the command line, which this room cannot see."""
 _PR_SET_PDEATHSIG = 1
 
 

@@ -21,6 +21,9 @@ from tests.core.gpu.build import (
     remedy,
 )  # fmt: skip
 
+MS = 1 / 3_600_000
+"""In hours."""
+
 
 @pytest.mark.parametrize(("gpus", "funded"), [(4, True), (5, False)])
 def test_a_request_needs_its_gpus_times_its_duration(gpus: int, funded: bool) -> None:
@@ -59,15 +62,15 @@ def test_holds_and_requests_are_not_clipped_to_the_period_or_window() -> None:
     assert binding(result) == {("envelope", "t", "e", 4, 7)}
 
 
-@pytest.mark.parametrize(("used", "funded"), [(9, True), (10, False), (11, False)])
-def test_without_a_duration_something_must_be_left(used: int, funded: bool) -> None:
+@pytest.mark.parametrize(("used", "to"), [(9, None), (10, 10 + MS), (11, 11 + MS)])
+def test_without_a_duration_something_must_be_left(used: int, to: float | None) -> None:
     """A run without a duration holds nothing and needs remaining > 0, whatever its width."""
     mine = budget("t", envelope("e", 8, 10))
     result = cover(ask("t", 8), mine, leases=[lease("t/e", 1, -used, 0)])
-    assert result["funded"] is funded
-    if not funded:
+    assert result["funded"] is (to is None)
+    if to is not None:
         assert refusal(result)["code"] == "IntegralCapExceeded"
-        assert remedy(result)[:4] == ("envelope-hours", "t", "e", 10)  # type: ignore[index]
+        assert remedy(result) == ("envelope-hours", "t", "e", 10, to)
 
 
 def test_caps_round_down_and_durations_up_to_the_millisecond() -> None:
