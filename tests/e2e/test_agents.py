@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.api.servers import short_folder
+from tests.api.servers import budget, run, short_folder
 from tests.e2e.agents import FAST
 from tests.e2e.planes import Plane
 from tests.node.cgroup_worlds import RealTree, real_tree
@@ -115,3 +116,25 @@ def test_an_agent_goes_on_when_nobody_reads_its_log(tree: RealTree, tmp_path: Pa
         assert agent.poll() is None
         agent.terminate()
         assert agent.wait(30) == 0
+
+
+def test_a_control_plane_goes_on_when_nobody_reads_its_log() -> None:
+    """The pipe to a log that is rotated, a terminal that is closed: each run is answered still."""
+    with short_folder() as folder:
+        plane = Plane(folder, "--no-http")
+        command = [sys.executable, "-m", "fairlead", "up", *plane.flags]
+        plane.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=plane.environment)
+        with plane.process as process:
+            plane.until("answers", lambda: plane.ask("/healthz"))
+            assert process.stderr is not None
+            process.stderr.close()
+            plane.apply(budget("team-a"))
+
+            def refused(name: str) -> bool:
+                return "CapExceeded" in plane.ok("describe", f"run/{name}")
+
+            for name in ("one", "two", "three"):  # nobody can pay for them, which is worth a line
+                plane.apply(run(name, gpus=99))
+                plane.until("refused", partial(refused, name))
+            assert process.poll() is None
+            assert plane.down() == 0

@@ -1,25 +1,46 @@
-"""Where the agents' log lines go: stderr, as JSON in a pipe, readable on a terminal."""
+"""Where those who run for long say what they do: stderr, as JSON in a pipe, readable on a terminal.
 
-import contextlib
+Its reader may go away: whoever governs goes on without being heard.
+"""
+
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
+from fairlead.cli.main import silence
+
 
 class _Lasting:
-    """Prints for a reader who may go away: an agent goes on governing without being heard."""
+    """Every write goes out whole and at once, so that processes that share a log do not write into
+    each other's lines.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def info(self, message: str) -> None:
-        """One line, if anybody takes it."""
-        with contextlib.suppress(OSError, ValueError):
-            print(message, file=self._stream, flush=True)
+    def write(self, text: str) -> None:
+        """A line, if anybody takes it."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            silence(self._stream)
+        except (OSError, ValueError):  # a full disk may be emptied again; closed is closed
+            return
 
-    warning = info
+    def flush(self) -> None:
+        """Every write does."""
+
+    def isatty(self) -> bool:
+        """Whether people read it."""
+        return self._stream.isatty()
+
+
+def lasting(stream: TextIO) -> TextIO:
+    """The same stream, on which no line ends the program."""
+    return cast("TextIO", _Lasting(stream))
 
 
 def agent_log(agent: str, stream: TextIO | None = None) -> Any:
@@ -28,7 +49,7 @@ def agent_log(agent: str, stream: TextIO | None = None) -> Any:
     if (stream or sys.stderr).isatty():
         last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
     return structlog.wrap_logger(
-        structlog.PrintLogger(stream) if stream else _Lasting(sys.stderr),
+        structlog.WriteLogger(stream or lasting(sys.stderr)),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import click
 
@@ -91,12 +91,12 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            _silence()
+            silence(sys.stdout)
             return ctx.exit(0)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            _silence()
+            silence(sys.stdout)
             raise PermanentFault(f"cannot write the answer: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -105,9 +105,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, self.MODULES[name][1]) for name in self.list_commands(ctx)])
 
 
-def _silence() -> None:
+def silence(stream: TextIO) -> None:
     """Python would try to flush once more at exit: give it somewhere to flush to."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -201,15 +202,17 @@ def command(
     traffic: Path | None, no_discover: bool, demo: bool,
 ) -> None:  # fmt: skip
     """Compose the server and run it."""
+    from fairlead.cli.agent_log import lasting
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
     if demo and ledger is not None:
         raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
     _structured_logs()
+    say = partial(click.echo, file=lasting(sys.stderr))
     with _directory(data, demo=demo) as directory:
         commands = _agents(node, traffic, directory if data is not None or demo else None)
-        agents = Agents(commands, lambda line: click.echo(f"fairlead: {line}", err=True))
+        agents = Agents(commands, lambda line: say(f"fairlead: {line}"))
         config = UpConfig(
             data=directory, ledger=ledger, keep_output_ms=keep_output_ms,
             port=None if no_http else port, allow_root=allow_root,
@@ -221,14 +224,14 @@ def command(
             webhooks=webhooks.resolve() if webhooks else None,
         )  # fmt: skip
         with control_server(config) as server:
-            click.echo(f"fairlead: socket {config.socket_path}", err=True)
+            say(f"fairlead: socket {config.socket_path}")
             if server.port is not None:
-                click.echo(f"fairlead: http://127.0.0.1:{server.port}", err=True)
+                say(f"fairlead: http://127.0.0.1:{server.port}")
             if demo:
-                click.echo(DEMO.format(socket=config.socket_path), err=True)
+                say(DEMO.format(socket=config.socket_path))
             with agents, _lab(server) if demo else nullcontext():
                 server.run()
-    click.echo(f"fairlead: stopped{'' if demo else '; runs go on'}", err=True)
+    say(f"fairlead: stopped{'' if demo else '; runs go on'}")
 
 
 def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[str, list[str]]:
@@ -282,6 +285,8 @@ def _structured_logs() -> None:
     """Lines for people on a terminal, JSON in a pipe."""
     import structlog
 
+    from fairlead.cli.agent_log import lasting
+
     terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
@@ -290,5 +295,5 @@ def _structured_logs() -> None:
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(lasting(sys.stderr)),
     )
