@@ -70,9 +70,18 @@ def _populate(tree: BenchTree, count: int) -> int:
 
 def _measure(tree: BenchTree, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     command = [
-        sys.executable, "-m", "fairlead", "node", "run", "--root", str(tree.root),
-        "--state-dir", str(directory / "state"), "--capacity", str(NODE_MILLICORES),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "fairlead",
+        "node",
+        "run",
+        "--root",
+        str(tree.root),
+        "--state-dir",
+        str(directory / "state"),
+        "--capacity",
+        str(NODE_MILLICORES),
+    ]
     with (directory / "agent.log").open("wb") as log:
         agent = subprocess.Popen(command, stdout=log, stderr=log, cwd=CHECKOUT)
     try:

@@ -169,9 +169,13 @@ def _draw_case(axes: Axes, case: dict[str, Any]) -> None:
     if len(behind) < len(points):
         whole = [100 - point["limit_millicores"] / 10 for point in behind]
         axes.plot(
-            [point["true_shortage"] * 100 for point in behind], whole, color=TRUTH, lw=1, ls=":",
+            [point["true_shortage"] * 100 for point in behind],
+            whole,
+            color=TRUTH,
+            lw=1,
+            ls=":",
             label="the truth with a backlog: a whole thread",
-        )  # fmt: skip
+        )
     for key, colour, label in (
         ("mbcas", THEIRS, "MBCAS: clip((throttled/usage)/0.1)"),
         ("ours", OURS, "fairlead: shortage"),

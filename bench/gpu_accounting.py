@@ -41,8 +41,11 @@ ROOT = Path(__file__).resolve().parents[1]
 START_MS = 1_767_225_600_000
 ROUNDS = 15
 LIMITS_US = {
-    "headroom": 50.0, "cover": 2_000.0, "cover_refused": 2_000.0, "refused_with_remedy": 2_000.0,
-}  # fmt: skip
+    "headroom": 50.0,
+    "cover": 2_000.0,
+    "cover_refused": 2_000.0,
+    "refused_with_remedy": 2_000.0,
+}
 
 
 @dataclass(frozen=True)
@@ -67,20 +70,26 @@ def budgets_of(size: Size) -> list[Budget]:
     for b in range(size.budgets):
         envelopes = tuple(
             Envelope(
-                f"e{e}", ("H100", "A100")[e % 2], 64, {"region": f"r{e % 3}"},
+                f"e{e}",
+                ("H100", "A100")[e % 2],
+                64,
+                {"region": f"r{e % 3}"},
                 max_hours_ms=10**6 * HOUR_MS,
                 recurrence=(None, Recurrence.MONTHLY, Recurrence.WEEKLY)[e % 3],
                 lending=Lending(True, ("*",), 16, 10**5 * HOUR_MS),
             )
             for e in range(size.envelopes)
-        )  # fmt: skip
+        )
         caps = tuple(
             AggregateCap(
-                flavor, flavor, frozenset(e.name for e in envelopes if e.flavor == flavor), 300,
+                flavor,
+                flavor,
+                frozenset(e.name for e in envelopes if e.flavor == flavor),
+                300,
                 10**7 * HOUR_MS,
             )
             for flavor in ("H100", "A100")
-        )  # fmt: skip
+        )
         parent = f"org-{b // size.family}"
         found.append(Budget(f"b{b:04}", f"team-{b:04}", (parent,), envelopes, caps))
     return found
@@ -116,9 +125,16 @@ class Books:
         envelope = rng.randrange(self.size.envelopes)
         until = start_ms + 4 * HOUR_MS if rng.random() < 0.5 else None
         return Lease(
-            name, "x", f"b{budget:04}", f"e{envelope}", rng.choice((1, 1, 2, 4)), start_ms, None,
-            until, rng.random() < 0.1,
-        )  # fmt: skip
+            name,
+            "x",
+            f"b{budget:04}",
+            f"e{envelope}",
+            rng.choice((1, 1, 2, 4)),
+            start_ms,
+            None,
+            until,
+            rng.random() < 0.1,
+        )
 
     def headroom(self, rng: random.Random) -> object:
         """GPUs and hours left in one envelope, at a later moment each time."""
@@ -138,9 +154,12 @@ class Books:
     def request(self, rng: random.Random, gpus: int) -> Request:
         """What a team asks for."""
         return Request(
-            f"team-{rng.randrange(self.size.budgets):04}", "H100", gpus,
-            {"region": f"r{rng.randrange(3)}"}, duration_ms=2 * HOUR_MS,
-        )  # fmt: skip
+            f"team-{rng.randrange(self.size.budgets):04}",
+            "H100",
+            gpus,
+            {"region": f"r{rng.randrange(3)}"},
+            duration_ms=2 * HOUR_MS,
+        )
 
     def cover_refused(self, rng: random.Random) -> object:
         """A request that is too large: the whole family is asked, and why not."""
@@ -203,21 +222,23 @@ def run(size: Size) -> dict[str, Any]:
     questions = {
         name: compare(books[0], books[1], name, calls)
         for name, calls in (
-            ("headroom", size.calls), ("cover", size.calls),
+            ("headroom", size.calls),
+            ("cover", size.calls),
             ("cover_refused", size.calls // 5),
             ("refused_with_remedy", max(20, size.calls // 20)),
         )
-    }  # fmt: skip
+    }
     return {
         "machine": machine(),
         "size": {
-            "envelopes": size.budgets * size.envelopes, "open": size.open_leases,
+            "envelopes": size.budgets * size.envelopes,
+            "open": size.open_leases,
             "closed": list(size.closed),
         },
         "questions_us": questions,
         "settled_per_cpu_s": round(sum(size.closed) / building_s),
         "kueue_shape": {"fairlead": kueue, "kueue_published": KUEUE},
-    }  # fmt: skip
+    }
 
 
 def show(report: dict[str, Any]) -> None:

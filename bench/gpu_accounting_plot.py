@@ -19,8 +19,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
             left.bar(
                 [x + 0.38 * offset for x in range(len(names))],
                 [report["questions_us"][name][key][percent] for name in names],
-                width=0.34, color=f"C{offset}", alpha=shade, label=f"{percent}, {label}",
-            )  # fmt: skip
+                width=0.34,
+                color=f"C{offset}",
+                alpha=shade,
+                label=f"{percent}, {label}",
+            )
     left.set_yscale("log")
     left.set_xticks([x + 0.19 for x in range(len(names))], [n.replace("_", "\n") for n in names])
     left.set_ylabel("µs of CPU per call")

@@ -176,8 +176,13 @@ def run(*, quick: bool) -> Line:
             print(f"  {shape:7}{what:12}{spread['median']:>7}  {spread['low']} to {spread['high']}")
     philly = measure_philly(*((60, 600) if quick else (700, 2_500)))
     show_philly(philly)
-    return {**machine(), "quick": quick, "lines": every,
-            "growth_over_n_log_n": grown, "philly_shape": philly}  # fmt: skip
+    return {
+        **machine(),
+        "quick": quick,
+        "lines": every,
+        "growth_over_n_log_n": grown,
+        "philly_shape": philly,
+    }
 
 
 def verdicts(report: Line) -> list[str]:
@@ -190,10 +195,12 @@ def verdicts(report: Line) -> list[str]:
         grown = report["growth_over_n_log_n"][line["shape"]]
         for sentence, kept in (
             (f"core {took['core']:.2f} s, below {CORE_LIMIT_S:g}", took["core"] < CORE_LIMIT_S),
-            (f"end to end {took['end_to_end']:.2f} s, below {END_LIMIT_S:g}",
-             took["end_to_end"] < END_LIMIT_S),
+            (
+                f"end to end {took['end_to_end']:.2f} s, below {END_LIMIT_S:g}",
+                took["end_to_end"] < END_LIMIT_S,
+            ),
             ("no worse than n log n", all(grown[w]["median"] <= 1 for w in PROMISED)),
-        ):  # fmt: skip
+        ):
             found.append(f"{'kept' if kept else 'NOT kept'}: {line['shape']}, {sentence}")
     return found
 

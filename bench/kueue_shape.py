@@ -114,9 +114,16 @@ class Replay:
         for i, line in enumerate(plan.lines):
             self._count += 1
             lease = Lease(
-                f"{self._count}-{i}", owner, line.budget, line.envelope, line.gpus, now_ms, None,
-                now_ms + runtime_ms, line.borrowed,
-            )  # fmt: skip
+                f"{self._count}-{i}",
+                owner,
+                line.budget,
+                line.envelope,
+                line.gpus,
+                now_ms,
+                None,
+                now_ms + runtime_ms,
+                line.borrowed,
+            )
             self.accounts.hold(lease)
             leases.append(lease.id)
         self.tally.decisions_ns.append(time.thread_time_ns() - began)

@@ -44,14 +44,24 @@ Line = dict[str, Any]
 def charge(number: int) -> Draft:
     """An entry as the control plane writes most of: a charge, 420 bytes of canonical JSON."""
     return Draft(
-        kind="charge.post", time_ms=TIME_MS + number, author="control-plane",
-        plan_id=f"lease-{number:012x}", effect="post", reasons=("Settled",),
+        kind="charge.post",
+        time_ms=TIME_MS + number,
+        author="control-plane",
+        plan_id=f"lease-{number:012x}",
+        effect="post",
+        reasons=("Settled",),
         body={
-            "lease": f"lease-{number:012x}", "budget": "team-a", "envelope": "h100-2026",
-            "owner": "team-a", "flavor": "h100", "gpus": 8, "gpu_milliseconds": 28_800_000,
-            "from_ms": TIME_MS, "to_ms": TIME_MS + 3_600_000,
+            "lease": f"lease-{number:012x}",
+            "budget": "team-a",
+            "envelope": "h100-2026",
+            "owner": "team-a",
+            "flavor": "h100",
+            "gpus": 8,
+            "gpu_milliseconds": 28_800_000,
+            "from_ms": TIME_MS,
+            "to_ms": TIME_MS + 3_600_000,
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -155,11 +165,14 @@ def at_length(ledger: Writing, entries: int) -> Line:
     verified.time(lambda: found.append(ledger.verify([ledger.head()])))
     assert found[0].ok, found[0].problem
     return {
-        "entries": size, "append_entries_per_s": round(entries / appended.wall_s),
+        "entries": size,
+        "append_entries_per_s": round(entries / appended.wall_s),
         "append_entries_per_cpu_s": round(entries / appended.cpu_s),
-        "verify_s": round(verified.wall_s, 2), "verify_cpu_s": round(verified.cpu_s, 2),
-        "inclusion": inclusion, "consistency": consistency,
-    }  # fmt: skip
+        "verify_s": round(verified.wall_s, 2),
+        "verify_cpu_s": round(verified.cpu_s, 2),
+        "inclusion": inclusion,
+        "consistency": consistency,
+    }
 
 
 def opening(tail: int) -> float:
@@ -209,23 +222,31 @@ def postgres(entries: int) -> Line | None:
         with ThreadPoolExecutor(2) as pool:
             began = time.perf_counter()
             runs = [
-                pool.submit(append, replicas[at], first=(at + 2) * entries, count=entries // 2,
-                            batch=1_000)
+                pool.submit(
+                    append, replicas[at], first=(at + 2) * entries, count=entries // 2, batch=1_000
+                )
                 for at in range(2)
-            ]  # fmt: skip
+            ]
             for run in runs:
                 run.result()
             together = entries / (time.perf_counter() - began)
         assert replicas[1].verify().ok
-    return {**one, "append_one_by_one_entries_per_s": round(200 / single.wall_s),
-            "two_replicas_entries_per_s": round(together)}  # fmt: skip
+    return {
+        **one,
+        "append_one_by_one_entries_per_s": round(200 / single.wall_s),
+        "two_replicas_entries_per_s": round(together),
+    }
 
 
 def run(entries: int, *, quick: bool) -> Line:
     """Everything, as one document."""
     scale = 10 if quick else 1
-    sizes = {1: 2_000 // scale, 100: 50_000 // scale, 1_000: 200_000 // scale,
-             10_000: 200_000 // scale}  # fmt: skip
+    sizes = {
+        1: 2_000 // scale,
+        100: 50_000 // scale,
+        1_000: 200_000 // scale,
+        10_000: 200_000 // scale,
+    }
     report: Line = {
         "machine": {**machine(), "clock": "wall, and CPU seconds of the process where it says so"},
         "load_average_at_start": round(os.getloadavg()[0], 2),
@@ -235,8 +256,11 @@ def run(entries: int, *, quick: bool) -> Line:
     with sqlite_ledger("length") as ledger:
         report["sqlite"] = at_length(ledger, entries)
     tail = 100_000 // scale
-    report["opening"] = {"tail_entries": tail, "tail_s": round(opening(tail), 3),
-                         "by_length_s": reopening(entries // 4)}  # fmt: skip
+    report["opening"] = {
+        "tail_entries": tail,
+        "tail_s": round(opening(tail), 3),
+        "by_length_s": reopening(entries // 4),
+    }
     report["postgres"] = postgres(entries // 10)
     report["targets"] = targets(report, entries)
     return report
@@ -251,11 +275,12 @@ def targets(report: Line, entries: int) -> Line:
         "appends_per_s": (best, APPENDS_PER_S, best >= APPENDS_PER_S),
         "verify_1000000_s": (round(per_million, 1), VERIFY_S, per_million < VERIFY_S),
         "inclusion_p99_ms": (
-            report["sqlite"]["inclusion"]["p99_ms"], PROOF_MS,
+            report["sqlite"]["inclusion"]["p99_ms"],
+            PROOF_MS,
             report["sqlite"]["inclusion"]["p99_ms"] < PROOF_MS,
         ),
         "recovery_100000_s": (round(recovery, 2), RECOVERY_S, recovery < RECOVERY_S),
-    }  # fmt: skip
+    }
     return {
         name: {"measured": measured, "asked": wanted, "met": met}
         for name, (measured, wanted, met) in asked.items()
@@ -277,9 +302,11 @@ def show(report: Line) -> None:
             print(f"{store}: not installed here")
             continue
         found = report[store]
-        print(f"{store}: {found['entries']} entries, {found['append_entries_per_s']} appended/s, "
-              f"verified in {found['verify_s']} s, inclusion p99 "
-              f"{found['inclusion']['p99_ms']} ms")  # fmt: skip
+        print(
+            f"{store}: {found['entries']} entries, {found['append_entries_per_s']} appended/s, "
+            f"verified in {found['verify_s']} s, inclusion p99 "
+            f"{found['inclusion']['p99_ms']} ms"
+        )
     for name, found in report["targets"].items():
         verdict = "met" if found["met"] else "NOT MET"
         print(f"{name}: {found['measured']} (asked {found['asked']}): {verdict}")

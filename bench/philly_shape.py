@@ -26,15 +26,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from fairlead.core.gpu import (
-    Conflict,
-    ConflictLease,
-    ConflictRun,
-    Malleable,
-    Role,
-    Scope,
-    resolve,
-)
+from fairlead.core.gpu import Conflict, ConflictLease, ConflictRun, Malleable, Role, Scope, resolve
 from fairlead.core.lottery import OwnerWeighting
 
 OWNERS = 14
@@ -91,10 +83,11 @@ def _gang(name: str, size: int, *, spares: bool) -> list[ConflictLease]:
     for group, begun in enumerate(range(0, size, NODE_GPUS)):
         parts = [(Role.ACTIVE, min(NODE_GPUS, size - begun))] + [(Role.SPARE, 1)] * spares
         made += [
-            ConflictLease(f"{name}/{group}/{role}", name, role, group, gpus, "H100", {}, True,
-                          "b", "e")
+            ConflictLease(
+                f"{name}/{group}/{role}", name, role, group, gpus, "H100", {}, True, "b", "e"
+            )
             for role, gpus in parts
-        ]  # fmt: skip
+        ]
     return made
 
 

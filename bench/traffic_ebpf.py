@@ -253,10 +253,12 @@ def run(*, quick: bool) -> Line:
     worst = max(admitted)
     report["targets"] = {
         "connect_mean_ns": {
-            "measured": report["programs"][0]["mean_ns"], "worst_case": worst,
-            "asked": CONNECT_NS_MAX, "met": worst < CONNECT_NS_MAX,
+            "measured": report["programs"][0]["mean_ns"],
+            "worst_case": worst,
+            "asked": CONNECT_NS_MAX,
+            "met": worst < CONNECT_NS_MAX,
         }
-    }  # fmt: skip
+    }
     return report
 
 
@@ -269,14 +271,18 @@ def show(report: Line) -> None:
             (line["case"], line["program"], line),
             *(("", name, ran) for name, ran in line["also"].items()),
         ):
-            print(f"{case:<28} {name:<10} {ran['runs']:>8} {ran['mean_ns']:>8} "
-                  f"{ran['median_round_ns']:>12}")  # fmt: skip
+            print(
+                f"{case:<28} {name:<10} {ran['runs']:>8} {ran['mean_ns']:>8} "
+                f"{ran['median_round_ns']:>12}"
+            )
     print("connect() as the application sees it, median µs:", report["outside"])
     print("the agent:", report["agent"])
     for name, found in report["targets"].items():
         verdict = "met" if found["met"] else "NOT MET"
-        print(f"{name}: {found['measured']}, worst case {found['worst_case']} "
-              f"(asked {found['asked']}): {verdict}")  # fmt: skip
+        print(
+            f"{name}: {found['measured']}, worst case {found['worst_case']} "
+            f"(asked {found['asked']}): {verdict}"
+        )
 
 
 def main() -> int:

@@ -28,12 +28,29 @@ MOMENT_S = 137
 COLUMNS, ROWS = 96, 31
 FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 NIGHT = TerminalTheme(
-    (22, 26, 33), (214, 218, 224),
-    [(22, 26, 33), (232, 80, 106), (127, 207, 123), (241, 176, 64), (86, 180, 233),
-     (179, 157, 219), (47, 191, 147), (214, 218, 224)],
-    [(120, 126, 136), (232, 80, 106), (127, 207, 123), (241, 176, 64), (86, 180, 233),
-     (179, 157, 219), (47, 191, 147), (255, 255, 255)],
-)  # fmt: skip
+    (22, 26, 33),
+    (214, 218, 224),
+    [
+        (22, 26, 33),
+        (232, 80, 106),
+        (127, 207, 123),
+        (241, 176, 64),
+        (86, 180, 233),
+        (179, 157, 219),
+        (47, 191, 147),
+        (214, 218, 224),
+    ],
+    [
+        (120, 126, 136),
+        (232, 80, 106),
+        (127, 207, 123),
+        (241, 176, 64),
+        (86, 180, 233),
+        (179, 157, 219),
+        (47, 191, 147),
+        (255, 255, 255),
+    ],
+)
 
 
 def draw_demo(scenario: ScenarioDocument) -> str:
@@ -41,9 +58,13 @@ def draw_demo(scenario: ScenarioDocument) -> str:
     world = World(scenario, seed=scenario.seed, policy=None)
     world.advance(MOMENT_S * 1000)
     console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True,
-        color_system="truecolor", legacy_windows=False,
-    )  # fmt: skip
+        record=True,
+        width=COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        legacy_windows=False,
+    )
     console.print(draw(Picture(world, COLUMNS, ROWS)))
     svg = console.export_svg(title="fairlead demo", theme=NIGHT, unique_id="fairlead-demo")
     return without_hosts(svg)

@@ -220,8 +220,16 @@ class Resolve:
             owner = urn[fair_number(len(urn), self.seed, b"owner", index)]
             mine = list(tokens[owner])
             token = mine[fair_number(len(mine), self.seed, b"token", index)]
-            self.draws.append({"index": index, "tier": tier, "owners": owners, "owner": owner,
-                               "tokens": mine, "token": token})  # fmt: skip
+            self.draws.append(
+                {
+                    "index": index,
+                    "tier": tier,
+                    "owners": owners,
+                    "owner": owner,
+                    "tokens": mine,
+                    "token": token,
+                }
+            )
             self.cut(token, "RandomPreempt", tier, self.open[token].values(), draw=index)
             tokens[owner].remove(token)
             if not tokens[owner]:
@@ -246,10 +254,18 @@ class Resolve:
 
     def lines(self, places):
         return [
-            {"lease": lease.id, "run": cut.run, "kind": cut.kind, "gpus": lease.gpus,
-             "in_scope": lease.id in self.inside, "tier": cut.tier, "draw": cut.draw}
-            for cut in map(self.cuts.__getitem__, sorted(places)) for lease in cut.leases
-        ]  # fmt: skip
+            {
+                "lease": lease.id,
+                "run": cut.run,
+                "kind": cut.kind,
+                "gpus": lease.gpus,
+                "in_scope": lease.id in self.inside,
+                "tier": cut.tier,
+                "draw": cut.draw,
+            }
+            for cut in map(self.cuts.__getitem__, sorted(places))
+            for lease in cut.leases
+        ]
 
     def result(self):
         """The output of `gpu.resolve`."""
@@ -263,11 +279,15 @@ class Resolve:
                 self.preempt(runs, tier)
         stays = self.give_back()
         return {
-            "resolved": missing <= 0, "deficit_gpus": self.deficit, "freed_gpus": self.freed,
-            "actions": self.lines(stays), "draws": self.draws,
+            "resolved": missing <= 0,
+            "deficit_gpus": self.deficit,
+            "freed_gpus": self.freed,
+            "actions": self.lines(stays),
+            "draws": self.draws,
             "withdrawn": self.lines(set(range(len(self.cuts))) - stays),
-            "conflict_digest": digest(self.conflict), "shortfall_gpus": max(0, missing),
-        }  # fmt: skip
+            "conflict_digest": digest(self.conflict),
+            "shortfall_gpus": max(0, missing),
+        }
 
 
 def notice_of(conflict, left_out, weighting):
@@ -278,10 +298,15 @@ def notice_of(conflict, left_out, weighting):
     resolve.result()
     owners = resolve.first_tokens
     every = sum(map(len, owners.values()))
-    one_in = {owner: len(owners) * len(owners[owner]) if weighting == "owners" else every
-              for owner in owners}  # fmt: skip
-    tokens = [{"one_in": one_in[owner], "owner": owner, "token": token}
-              for owner in owners for token in owners[owner]]  # fmt: skip
+    one_in = {
+        owner: len(owners) * len(owners[owner]) if weighting == "owners" else every
+        for owner in owners
+    }
+    tokens = [
+        {"one_in": one_in[owner], "owner": owner, "token": token}
+        for owner in owners
+        for token in owners[owner]
+    ]
     return {
         "candidates": sorted(lease for lease in why if not why[lease]),
         "exclusions": sorted(excluded + left_out, key=lambda row: row["lease"]),
@@ -544,8 +569,20 @@ def weighting_of(commit):
 class Checks:
     """One method per check: it raises DoesNotHold, or says in a sentence what it found."""
 
-    ALL = ("proofs", "consistency", "digests", "order", "commitment", "seed", "decision",
-           "openings", "scope", "closures", "signatures", "kept")  # fmt: skip
+    ALL = (
+        "proofs",
+        "consistency",
+        "digests",
+        "order",
+        "commitment",
+        "seed",
+        "decision",
+        "openings",
+        "scope",
+        "closures",
+        "signatures",
+        "kept",
+    )
 
     def __init__(self, x, say, kept_heads, kept_keys):
         self.x, self.say, self.kept_heads, self.kept_keys = x, say, kept_heads, kept_keys
@@ -586,8 +623,10 @@ class Checks:
             need(good, "the head under the commitment does not lead to the head")
             good = self.commit.seq <= then.size < self.answer.seq
             need(good, "the commitment was not under a head before its outcome")
-            self.say(f"The commitment was under a head of {then.size} entries before entry "
-                     f"{self.answer.seq} revealed the outcome; the log only grew.")  # fmt: skip
+            self.say(
+                f"The commitment was under a head of {then.size} entries before entry "
+                f"{self.answer.seq} revealed the outcome; the log only grew."
+            )
 
     def digests(self):
         """The documents are those that the entries name."""
@@ -601,9 +640,11 @@ class Checks:
         recorded = self.said.result_digest if self.said else None
         good = recorded == (None if x.result is None else digest(x.result))
         need(good, "the result is not the one that was recorded")
-        self.say(f"Entry {self.commit.seq} froze the conflict at {when(self.commit)}: "
-                 f"{conflict.deficit_gpus} GPUs missing, {len(conflict.runs)} runs with "
-                 f"{len(conflict.leases)} leases.")  # fmt: skip
+        self.say(
+            f"Entry {self.commit.seq} froze the conflict at {when(self.commit)}: "
+            f"{conflict.deficit_gpus} GPUs missing, {len(conflict.runs)} runs with "
+            f"{len(conflict.leases)} leases."
+        )
 
     def order(self):
         """One sequence per scope; each outcome after the one before, and answered once."""
@@ -638,8 +679,10 @@ class Checks:
             return
         good = sha256(bytes.fromhex(self.said.entropy)).hex() == self.previous.body.next_commitment
         need(good, "the entropy is not the one promised before the conflict")
-        self.say(f"The hash of its entropy was out since {when(self.previous)} (entry "
-                 f"{self.previous.seq}).")  # fmt: skip
+        self.say(
+            f"The hash of its entropy was out since {when(self.previous)} (entry "
+            f"{self.previous.seq})."
+        )
 
     def seed(self):
         """The seed follows from what was fixed, and the label is the true one."""
@@ -683,8 +726,10 @@ class Checks:
             self.say("Every run was as likely as the next, however many its owner had.")
         result = Resolve(x.conflict, bytes.fromhex(self.said.seed), self.weighting).result()
         need(canonical(result) == canonical(x.result), "decided again, the result is another")
-        self.say(f"Decided again, the result is the same: {result['freed_gpus']} GPUs freed, "
-                 f"{len(result['actions'])} leases cut, {len(result['draws'])} draws.")  # fmt: skip
+        self.say(
+            f"Decided again, the result is the same: {result['freed_gpus']} GPUs freed, "
+            f"{len(result['actions'])} leases cut, {len(result['draws'])} draws."
+        )
         if x.void:
             self.say(f"It was voided, nobody was cut. The reason given: {self.said.reason}.")
 
@@ -713,8 +758,10 @@ class Checks:
             shown = {hidden for _, hidden in self.opened}
             good = all(each in shown for each in owner_of if owner_of[each] == me)
             need(good, f"there are runs or leases of {owner} that are not opened")
-            self.say(f"{owner} is {me} here; its pseudonyms are fixed since {when(entry)} (entry "
-                     f"{entry.seq}), which should be before its first run.")  # fmt: skip
+            self.say(
+                f"{owner} is {me} here; its pseudonyms are fixed since {when(entry)} (entry "
+                f"{entry.seq}), which should be before its first run."
+            )
             nonce = [each.nonce for each in nonces if each.owner == me]
             self.say(f"The nonce of {owner} in the seed: {nonce[0] if nonce else 'none'}.")
 
@@ -782,8 +829,10 @@ class Checks:
             need(signed, f"{key} did not sign this")
             self.say(f"The key that you know, {key}, signed {' and '.join(signed)}.")
         if not self.kept_heads and not self.kept_keys:
-            self.say("You named no head and no key that you kept: this is true in itself, and may "
-                     "still be another story than others are told.")  # fmt: skip
+            self.say(
+                "You named no head and no key that you kept: this is true in itself, and may "
+                "still be another story than others are told."
+            )
 
 
 def when(entry):

@@ -49,9 +49,12 @@ def main() -> None:
         # After every repetition: whoever stops it early keeps what was measured.
         for runs, drawn in _repeat(tree, chosen, usage, options):
             document = {
-                "seed": options.seed, "quick": options.quick, "needs": needs, "runs": runs,
+                "seed": options.seed,
+                "quick": options.quick,
+                "needs": needs,
+                "runs": runs,
                 "series": drawn,
-            }  # fmt: skip
+            }
             write_report(document, options.results, wall_s=time.monotonic() - begun)
 
 
@@ -64,13 +67,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
     parser.add_argument(
-        "--outside-max", type=float, default=0.5,
+        "--outside-max",
+        type=float,
+        default=0.5,
         help="repeat a run when other work used more cores than this (default 0.5)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--variants", type=Path,
+        "--variants",
+        type=Path,
         help="JSON of further arms: {name: {policy, config, burst}}, our agent with other settings",
-    )  # fmt: skip
+    )
     options = parser.parse_args()
     given = json.loads(options.variants.read_text()) if options.variants else {}
     options.variants = {name: Variant(name) for name in OURS}
@@ -116,9 +122,13 @@ def _repeat(
             chance.shuffle(arms)
             for arm in arms:
                 run, figures = _try(
-                    tree, scenario, arm, usage[scenario.name],
-                    repetition=repetition, options=options,
-                )  # fmt: skip
+                    tree,
+                    scenario,
+                    arm,
+                    usage[scenario.name],
+                    repetition=repetition,
+                    options=options,
+                )
                 figures["repetition"] = repetition
                 runs.append(figures)
                 if repetition == 0:

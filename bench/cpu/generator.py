@@ -106,9 +106,12 @@ def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     until_s = spec["until_s"]
     requests = draw_requests(
-        seed=spec["seed"], rate=spec["rate"], cpu_s=spec["cpu_s"], sigma=spec["sigma"],
+        seed=spec["seed"],
+        rate=spec["rate"],
+        cpu_s=spec["cpu_s"],
+        sigma=spec["sigma"],
         until_s=until_s,
-    )  # fmt: skip
+    )
     generator = Generator(socket.socket(fileno=spec["socket"]), requests)
     become_punctual(spec["cpu"])
     start = wait_for_go()

@@ -23,7 +23,7 @@ from fairlead.core.cpu import (
     clear,
     count_misses,
     smooth,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

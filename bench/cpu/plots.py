@@ -12,9 +12,14 @@ from bench.cpu.scenarios import CAPACITY_MILLICORES, OURS, scenarios
 
 PEER, OURS_COLOUR, USED, HELD = "#8a8f98", "#1f6feb", "#f0a02f", "#d0342c"
 NAMES = {
-    "static-p95": "static p95", "static-2x": "static 2×", "vpa-24h": "VPA 24 h",
-    "vpa-10min": "VPA 10 min", "mbcas": "MBCAS", "captain": "Captain", "no-limits": "no limits",
-}  # fmt: skip
+    "static-p95": "static p95",
+    "static-2x": "static 2×",
+    "vpa-24h": "VPA 24 h",
+    "vpa-10min": "VPA 10 min",
+    "mbcas": "MBCAS",
+    "captain": "Captain",
+    "no-limits": "no limits",
+}
 WATCHED = {
     "mixed-60": ("vpa-24h", "mbcas", "captain", "demand-capped", "nash"),
     "mixed-130": ("static-2x", "mbcas", "captain", "demand-capped", "nash"),
@@ -76,9 +81,13 @@ def _mark(axes: Axes, arm: str, x: float, y: float) -> None:
     # Two that are nearly alike everywhere: their names go below and above.
     below = arm in ("vpa-10min", "demand-capped", "static-2x", "market")
     axes.annotate(
-        NAMES.get(arm, arm), (x, y), xytext=(6, -11 if below else 5), textcoords="offset points",
-        color=OURS_COLOUR if ours else "#444", fontsize=8,
-    )  # fmt: skip
+        NAMES.get(arm, arm),
+        (x, y),
+        xytext=(6, -11 if below else 5),
+        textcoords="offset points",
+        color=OURS_COLOUR if ours else "#444",
+        fontsize=8,
+    )
 
 
 def _over_time(series: dict[str, Any], scenario: str) -> plt.Figure | None:
@@ -90,9 +99,13 @@ def _over_time(series: dict[str, Any], scenario: str) -> plt.Figure | None:
         return None
     pods = [pod.name for pod in scenarios()[scenario].pods]
     figure, grid = plt.subplots(
-        len(pods), len(arms), figsize=(3.1 * len(arms), 1.35 * len(pods)), sharex=True,
-        sharey="row", squeeze=False,
-    )  # fmt: skip
+        len(pods),
+        len(arms),
+        figsize=(3.1 * len(arms), 1.35 * len(pods)),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+    )
     for row, pod in enumerate(pods):
         for column, arm in enumerate(arms):
             _draw_pod(grid[row][column], series[f"{scenario}/{arm}"], pod)

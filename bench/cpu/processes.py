@@ -110,10 +110,14 @@ def _start_generator(
 
 def _python(module: str, spec: dict[str, Any], keep: list[int]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", module, json.dumps(spec)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True, pass_fds=keep, cwd=CHECKOUT,
+        [sys.executable, "-m", module, json.dumps(spec)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=keep,
+        cwd=CHECKOUT,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def _wait_ready(process: subprocess.Popen[str] | None) -> None:
@@ -143,12 +147,27 @@ def start_agent(
     with (directory / "agent.log").open("wb") as log:
         return subprocess.Popen(
             [
-                sys.executable, "-m", "fairlead", "node", "run", "--config", str(config),
-                "--root", str(tree.root / scenario.name), "--state-dir", str(directory / "state"),
-                "--policy", policy, "--capacity", str(NODE_MILLICORES),
+                sys.executable,
+                "-m",
+                "fairlead",
+                "node",
+                "run",
+                "--config",
+                str(config),
+                "--root",
+                str(tree.root / scenario.name),
+                "--state-dir",
+                str(directory / "state"),
+                "--policy",
+                policy,
+                "--capacity",
+                str(NODE_MILLICORES),
             ],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=CHECKOUT,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=CHECKOUT,
+        )
 
 
 def cpu_seconds(pid: int) -> float:

@@ -6,13 +6,7 @@ from statistics import median
 from typing import Any
 
 from bench.cpu.promises import Figures, judge
-from bench.cpu.scenarios import (
-    CAPACITY_MILLICORES,
-    NODE_MILLICORES,
-    OURS,
-    SLO_S,
-    scenarios,
-)  # fmt: skip
+from bench.cpu.scenarios import CAPACITY_MILLICORES, NODE_MILLICORES, OURS, SLO_S, scenarios
 
 LABELS = {
     "static-p95": "static p95",

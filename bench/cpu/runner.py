@@ -21,7 +21,7 @@ from bench.cpu.processes import (
     resident_bytes,
     start_agent,
     start_pods,
-)  # fmt: skip
+)
 from bench.cpu.scenarios import CAPACITY_MILLICORES, Scenario
 from bench.cpu.tree import BenchTree
 from fairlead.core.cpu import Counters

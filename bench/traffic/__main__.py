@@ -41,9 +41,7 @@ def main() -> None:
     with own_place() as place:
         # After every scenario: whoever stops it early keeps what was measured.
         for runs, drawn in _repeat(place, chosen, options):
-            document = {
-                "seed": options.seed, "quick": options.quick, "runs": runs, "series": drawn,
-            }  # fmt: skip
+            document = {"seed": options.seed, "quick": options.quick, "runs": runs, "series": drawn}
             write_report(document, options.results, wall_s=time.monotonic() - begun)
 
 
@@ -56,18 +54,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, help="where to write")
     parser.add_argument(
-        "--outside-max", type=float, default=0.5,
+        "--outside-max",
+        type=float,
+        default=0.5,
         help="repeat a run when other work used more cores than this (default 0.5)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--calm-wait", type=float, default=60.0,
+        "--calm-wait",
+        type=float,
+        default=60.0,
         help="how many seconds at most to wait for an idle machine before a run (default 60)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--variants", type=Path,
+        "--variants",
+        type=Path,
         help="JSON of further arms, our agent with other settings: "
         "{name: {plane, config, isolation, scrape}}",
-    )  # fmt: skip
+    )
     options = parser.parse_args()
     given = json.loads(options.variants.read_text()) if options.variants else {}
     options.variants = {**VARIANTS, **{name: Variant(**values) for name, values in given.items()}}

@@ -81,28 +81,40 @@ def _peer(place: Place, arm: str, folder: Path, backends: Mapping[str, int]) -> 
 
 
 def settings(
-    variant: Variant, target: tuple[str, int], backends: Mapping[str, int], folder: Path,
+    variant: Variant,
+    target: tuple[str, int],
+    backends: Mapping[str, int],
+    folder: Path,
     plane: Mapping[str, str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The agent's configuration. What a user has to say is said: where the backends are, what
     latency is still good, how to ask a backend that is isolated. The rest are defaults, but that
     the machine itself is not watched: its stalls are the benchmark's.
     """
     host, port = target
     group: dict[str, Any] = {
-        "name": GROUP, "vip": host, "port": port,
+        "name": GROUP,
+        "vip": host,
+        "port": port,
         "backends": [{"id": id, "host": "127.0.0.1", "port": at} for id, at in backends.items()],
         "config": {"l_ref_ms": SLO_S * 1000, **variant.config},
         "isolation": variant.isolation,
-        "probe": {"kind": "http", "path": f"/work?ms={MEAN_S * 1000:g}&probe=1",
-                  "timeout_ms": round(SLO_S * 1000)},
-    }  # fmt: skip
+        "probe": {
+            "kind": "http",
+            "path": f"/work?ms={MEAN_S * 1000:g}&probe=1",
+            "timeout_ms": round(SLO_S * 1000),
+        },
+    }
     if variant.plane == "ebpf":
         # The kernel sees connections, not answers: the application tells the rest.
         group["scrape"] = {
-            "every_ms": 100, "requests": "bench_requests_total", "errors": "bench_errors_total",
-            "queue": "bench_inside", "latency": "bench_latency_seconds", **variant.scrape,
-        }  # fmt: skip
+            "every_ms": 100,
+            "requests": "bench_requests_total",
+            "errors": "bench_errors_total",
+            "queue": "bench_inside",
+            "latency": "bench_latency_seconds",
+            **variant.scrape,
+        }
     return {
         "plane": {"kind": variant.plane, **plane},
         "groups": [group],
@@ -128,8 +140,12 @@ def _ours(
         with log_file.open("wb") as log:
             agent = place.start(
                 [sys.executable, "-m", "fairlead", "traffic", "run", str(config)],
-                ARM, BACKENDS_CPU, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                ARM,
+                BACKENDS_CPU,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         running = Started(target, agent, log_file)
         _wait_ready(running, agent)
         _pin_proxies(place, agent.pid)

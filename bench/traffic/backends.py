@@ -45,18 +45,23 @@ class Told:
     def text(self) -> bytes:
         """The page."""
         lines = [
-            "# TYPE bench_requests_total counter", f"bench_requests_total {self.requests}",
-            "# TYPE bench_errors_total counter", f"bench_errors_total {self.errors}",
-            "# TYPE bench_inside gauge", f"bench_inside {self.inside}",
+            "# TYPE bench_requests_total counter",
+            f"bench_requests_total {self.requests}",
+            "# TYPE bench_errors_total counter",
+            f"bench_errors_total {self.errors}",
+            "# TYPE bench_inside gauge",
+            f"bench_inside {self.inside}",
             "# TYPE bench_latency_seconds histogram",
-        ]  # fmt: skip
+        ]
         total = 0
         for edge, count in zip((*EDGES, "+Inf"), self._buckets, strict=True):
             total += count
             name = edge if isinstance(edge, str) else f"{edge:.6g}"
             lines.append(f'bench_latency_seconds_bucket{{le="{name}"}} {total}')
-        lines += [f"bench_latency_seconds_sum {self._seconds}",
-                  f"bench_latency_seconds_count {total}"]  # fmt: skip
+        lines += [
+            f"bench_latency_seconds_sum {self._seconds}",
+            f"bench_latency_seconds_count {total}",
+        ]
         return ("\n".join(lines) + "\n").encode()
 
 

@@ -53,9 +53,13 @@ class Request:
 
 
 def draw_requests(
-    *, seed: int | str, rates: Sequence[Sequence[float]], mean_s: float, sigma: float,
+    *,
+    seed: int | str,
+    rates: Sequence[Sequence[float]],
+    mean_s: float,
+    sigma: float,
     failing_share: float = 0.0,
-) -> list[Request]:  # fmt: skip
+) -> list[Request]:
     """All requests of a run; `rates` are (until when, per second), in order."""
     chance, pauses, drawn, at_s = random.Random(seed), random.Random(f"pauses/{seed}"), [], 0.0
     for until_s, rate in rates:
@@ -238,9 +242,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec: dict[str, Any] = json.loads(sys.argv[1])
     requests = draw_requests(
-        seed=spec["seed"], rates=spec["rates"], mean_s=spec["mean_s"], sigma=spec["sigma"],
+        seed=spec["seed"],
+        rates=spec["rates"],
+        mean_s=spec["mean_s"],
+        sigma=spec["sigma"],
         failing_share=spec["failing_share"],
-    )  # fmt: skip
+    )
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     host, port = spec["target"]

@@ -151,11 +151,9 @@ def decision_figures(run: Run) -> dict[str, Any]:
     return {
         "slot_churn_per_min": sum(_moved(a, b) for a, b in pairwise(ticks)) / minutes,
         "mode_transitions_per_min": sum(a.mode != b.mode for a, b in pairwise(ticks)) / minutes,
-        "restricted_s": sum(
-            b.at_s - a.at_s for a, b in pairwise(ticks) if a.mode != "normal"
-        ),
+        "restricted_s": sum(b.at_s - a.at_s for a, b in pairwise(ticks) if a.mode != "normal"),
         "ticks": len(ticks),
-    }  # fmt: skip
+    }
 
 
 def _moved(before: Tick, after: Tick) -> float:

@@ -115,9 +115,17 @@ def envoy(
         config = folder / "envoy.json"
         config.write_text(json.dumps({"static_resources": static}))
         return [
-            find(None), "-c", str(config), "--disable-hot-restart", "--concurrency", "1",
-            "--log-level", "error", "--log-path", str(folder / "envoy.log"),
-        ]  # fmt: skip
+            find(None),
+            "-c",
+            str(config),
+            "--disable-hot-restart",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "error",
+            "--log-path",
+            str(folder / "envoy.log"),
+        ]
 
     return prepare
 
@@ -140,12 +148,15 @@ def _listener(port: int, filters: Sequence[Document]) -> Document:
         },
         "route_config": {
             "virtual_hosts": [
-                {"name": "web", "domains": ["*"],
-                 "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "servers"}}]}
+                {
+                    "name": "web",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "servers"}}],
+                }
             ]
         },
         "http_filters": [*filters, _filter("router", "router.v3.Router", {})],
-    }  # fmt: skip
+    }
     chain = {"filters": [{"name": "http", "typed_config": manager}]}
     return {"name": "web", **_at(port), "filter_chains": [chain]}
 
@@ -156,19 +167,32 @@ def _filter(name: str, kind: str, config: Document) -> Document:
 
 
 ADMISSION = _filter(
-    "admission_control", "admission_control.v3.AdmissionControl",
-    {"enabled": {"default_value": True, "runtime_key": "admission"}, "success_criteria":
-     {"http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}}},
-)  # fmt: skip
+    "admission_control",
+    "admission_control.v3.AdmissionControl",
+    {
+        "enabled": {"default_value": True, "runtime_key": "admission"},
+        "success_criteria": {
+            "http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}
+        },
+    },
+)
 # The numbers of the example in Envoy's manual; it has no defaults for them.
 ADAPTIVE = _filter(
-    "adaptive_concurrency", "adaptive_concurrency.v3.AdaptiveConcurrency",
-    {"gradient_controller_config": {
-        "sample_aggregate_percentile": {"value": 90},
-        "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
-        "min_rtt_calc_params": {"jitter": {"value": 10}, "interval": "60s", "request_count": 50}},
-     "enabled": {"default_value": True, "runtime_key": "adaptive"}},
-)  # fmt: skip
+    "adaptive_concurrency",
+    "adaptive_concurrency.v3.AdaptiveConcurrency",
+    {
+        "gradient_controller_config": {
+            "sample_aggregate_percentile": {"value": 90},
+            "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
+            "min_rtt_calc_params": {
+                "jitter": {"value": 10},
+                "interval": "60s",
+                "request_count": 50,
+            },
+        },
+        "enabled": {"default_value": True, "runtime_key": "adaptive"},
+    },
+)
 
 PREPARE: dict[str, Callable[[Path, int, Mapping[str, int]], list[str]]] = {
     "haproxy-roundrobin": haproxy("roundrobin"),

@@ -70,9 +70,12 @@ class Place:
                 os.sched_setaffinity(0, {cpu % (os.cpu_count() or 1)})
 
         return subprocess.Popen(
-            list(command), cwd=CHECKOUT, start_new_session=True, preexec_fn=enter,  # noqa: PLW1509
+            list(command),
+            cwd=CHECKOUT,
+            start_new_session=True,
+            preexec_fn=enter,  # noqa: PLW1509
             **options,
-        )  # fmt: skip
+        )
 
     def cpu_seconds(self, name: str | None = None) -> float:
         """What a cgroup has used so far; without a name, all of them together."""

@@ -49,9 +49,13 @@ def _outcomes(figures: Figures, ran: list[str]) -> plt.Figure:
     columns = min(4, len(ran))
     rows = -(-len(ran) // columns)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(1.2 + 2.6 * columns, 3.4 * rows), sharey=True, squeeze=False,
+        rows,
+        columns,
+        figsize=(1.2 + 2.6 * columns, 3.4 * rows),
+        sharey=True,
+        squeeze=False,
         layout="constrained",
-    )  # fmt: skip
+    )
     arms = sorted({arm for scenario in ran for arm in figures.arms(scenario)}, key=_order)
     for axes in grid.flat[len(ran) :]:
         axes.set_axis_off()
@@ -70,8 +74,11 @@ def _outcomes(figures: Figures, ran: list[str]) -> plt.Figure:
         label.set_color(OURS_COLOUR if label.get_text().startswith("fairlead") else "#444")
     grid[0][-1].legend(
         [plt.Rectangle((0, 0), 1, 1, color=colour) for _, colour in OUTCOMES],
-        [name for name, _ in OUTCOMES], loc="upper left", bbox_to_anchor=(1, 1), frameon=False,
-    )  # fmt: skip
+        [name for name, _ in OUTCOMES],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
+    )
     return figure
 
 
@@ -79,8 +86,10 @@ def _bar(axes: Axes, row: int, figures: Figures, scenario: str, arm: str) -> Non
     requests = figures.of(scenario, arm, "requests") or 1.0
     left = 0.0
     good = figures.of(scenario, arm, "good_share") or 0.0
-    others = [(figures.of(scenario, arm, name) or 0.0) / requests
-              for name in ("late", "refused", "failed")]  # fmt: skip
+    others = [
+        (figures.of(scenario, arm, name) or 0.0) / requests
+        for name in ("late", "refused", "failed")
+    ]
     for (_, colour), width in zip(OUTCOMES, (good, *others), strict=True):
         axes.barh(row, width, left=left, color=colour, height=0.75)
         left += width
@@ -98,25 +107,32 @@ def _over_time(document: dict[str, Any], scenario: str) -> plt.Figure:
     columns = 2 if len(arms) > 4 else 1
     rows = -(-len(arms) // columns)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(6.2 * columns, 1.35 * rows + 0.5), sharex=True, sharey=True,
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
+        rows,
+        columns,
+        figsize=(6.2 * columns, 1.35 * rows + 0.5),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
     marks = known.sick or (() if known.calm_s is None else (known.calm_s,))
     for axes in grid.flat[len(arms) :]:
         axes.set_axis_off()
     for axes, arm in zip(grid.T.flat, arms, strict=False):
         _draw_run(axes, series[f"{scenario}/{arm}"], share=scenario in TIMELINES)
         axes.axhline(known.capacity_per_s, color="#222", lw=0.6, ls="--")
-        axes.set_title(_name(arm), loc="left", pad=2,
-                       color=OURS_COLOUR if is_ours(arm) else "#444")  # fmt: skip
+        axes.set_title(_name(arm), loc="left", pad=2, color=OURS_COLOUR if is_ours(arm) else "#444")
         for at_s in marks:
             axes.axvline(at_s, color="#222", lw=0.8, ls=":")
         if known.kill_agent_s is not None:
             axes.axvline(known.kill_agent_s, color=HURT, lw=1, ls="--")
     figure.supylabel("requests per second")
     figure.supxlabel("s")
-    figure.suptitle(f"{known.title}: " + ", ".join(name for name, _ in OUTCOMES)
-                    + (f"; line: share of {SICK}" if scenario in TIMELINES else ""))  # fmt: skip
+    figure.suptitle(
+        f"{known.title}: "
+        + ", ".join(name for name, _ in OUTCOMES)
+        + (f"; line: share of {SICK}" if scenario in TIMELINES else "")
+    )
     return figure
 
 
@@ -125,15 +141,22 @@ def _draw_run(axes: Axes, seen: dict[str, Any], *, share: bool) -> None:
     times = [index * step for index in range(len(seen["good_late_refused_failed"]))]
     stacked = list(zip(*seen["good_late_refused_failed"], strict=True))
     axes.stackplot(
-        times, *[[value / step for value in each] for each in stacked], step="post",
-        colors=[colour for _, colour in OUTCOMES], lw=0,
-    )  # fmt: skip
+        times,
+        *[[value / step for value in each] for each in stacked],
+        step="post",
+        colors=[colour for _, colour in OUTCOMES],
+        lw=0,
+    )
     if share:
         came = seen["came"]
         totals = [max(1, sum(each)) for each in zip(*came.values(), strict=True)]
         other = axes.twinx()
-        other.plot(times, [100 * a / b for a, b in zip(came[SICK], totals, strict=True)],
-                   color="#111", lw=0.9)  # fmt: skip
+        other.plot(
+            times,
+            [100 * a / b for a, b in zip(came[SICK], totals, strict=True)],
+            color="#111",
+            lw=0.9,
+        )
         other.set_ylim(0, 60)
         other.set_yticks([0, 25, 50])
         other.set_yticklabels(["0", "25 %", "50 %"])

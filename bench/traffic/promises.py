@@ -75,16 +75,19 @@ def _slow(figures: Figures, arm: str) -> Iterator[Verdict]:
         return
     goodput, p99 = (figures.of("slow", arm, name) or 0.0 for name in ("goodput_per_s", "p99_ms"))
     yield Verdict(
-        "one slow ×10: goodput within the objective at least the best peer's", arm,
-        goodput >= most[0], f"{goodput:.1f}/s against {most[0]:.1f}/s of {most[1]}",
-    )  # fmt: skip
+        "one slow ×10: goodput within the objective at least the best peer's",
+        arm,
+        goodput >= most[0],
+        f"{goodput:.1f}/s against {most[0]:.1f}/s of {most[1]}",
+    )
     later = figures.of("slow", arm, "p99_ms", "settled") or 0.0
     yield Verdict(
-        "one slow ×10: p99 no worse than the best peer's", arm,
+        "one slow ×10: p99 no worse than the best peer's",
+        arm,
         p99 <= least[0],
         f"{p99:.0f} ms against {least[0]:.0f} ms of {least[1]}; "
         f"{later:.0f} ms from the sixth second on",
-    )  # fmt: skip
+    )
 
 
 def _errors(figures: Figures, arm: str) -> Iterator[Verdict]:
@@ -93,9 +96,11 @@ def _errors(figures: Figures, arm: str) -> Iterator[Verdict]:
         return
     failed = figures.of("errors", arm, "failed") or 0.0
     yield Verdict(
-        "fast 500s: errors that clients see at most the best peer's", arm, failed <= least[0],
+        "fast 500s: errors that clients see at most the best peer's",
+        arm,
+        failed <= least[0],
         f"{failed:.0f} against {least[0]:.0f} of {least[1]}",
-    )  # fmt: skip
+    )
 
 
 def _overload(figures: Figures, arm: str) -> Iterator[Verdict]:
@@ -106,10 +111,11 @@ def _overload(figures: Figures, arm: str) -> Iterator[Verdict]:
     )
     yield Verdict(
         "twice the capacity: goodput at least 90 % of capacity, explicit rejections for the rest",
-        arm, goodput >= OVERLOAD_GOODPUT * CAPACITY_PER_S and failed == 0,
+        arm,
+        goodput >= OVERLOAD_GOODPUT * CAPACITY_PER_S and failed == 0,
         f"{goodput:.1f}/s of {CAPACITY_PER_S:.0f}/s ({goodput / CAPACITY_PER_S:.0%}), "
         f"{refused:.0f} refused, {failed:.0f} failed without a word",
-    )  # fmt: skip
+    )
 
 
 def _killed(figures: Figures, arm: str) -> Iterator[Verdict]:
@@ -122,11 +128,12 @@ def _killed(figures: Figures, arm: str) -> Iterator[Verdict]:
     )
     requests = figures.of("killed", arm, "requests") or 0.0
     yield Verdict(
-        "agent killed: no failed requests beyond the baseline", arm,
+        "agent killed: no failed requests beyond the baseline",
+        arm,
         failed + refused <= usual * requests,
         f"{failed:.0f} failed and {refused:.0f} refused of {requests:.0f}; "
         f"baseline {usual * requests:.0f}",
-    )  # fmt: skip
+    )
 
 
 def _reaction(figures: Figures, arm: str) -> Iterator[Verdict]:
@@ -136,13 +143,17 @@ def _reaction(figures: Figures, arm: str) -> Iterator[Verdict]:
         small = figures.of(scenario, arm, "small_after_s")
         restored = figures.of(scenario, arm, "restored_after_s")
         yield Verdict(
-            f"{name}: the sick backend's share at most 5 % within 5 s", arm,
-            small is not None and small <= SMALL_WITHIN_S, _seconds(small),
-        )  # fmt: skip
+            f"{name}: the sick backend's share at most 5 % within 5 s",
+            arm,
+            small is not None and small <= SMALL_WITHIN_S,
+            _seconds(small),
+        )
         yield Verdict(
-            f"{name}: restored within 20 s after recovery", arm,
-            restored is not None and restored <= RESTORED_WITHIN_S, _seconds(restored),
-        )  # fmt: skip
+            f"{name}: restored within 20 s after recovery",
+            arm,
+            restored is not None and restored <= RESTORED_WITHIN_S,
+            _seconds(restored),
+        )
 
 
 def _noisy(figures: Figures, arm: str) -> Iterator[Verdict]:
@@ -150,10 +161,11 @@ def _noisy(figures: Figures, arm: str) -> Iterator[Verdict]:
         return
     changes = figures.of("noisy", arm, "mode_transitions_per_min")
     yield Verdict(
-        "noisy: at most 2 mode transitions per minute", arm,
+        "noisy: at most 2 mode transitions per minute",
+        arm,
         changes is not None and changes <= MODES_PER_MIN,
         "unknown" if changes is None else f"{changes:.1f} per minute",
-    )  # fmt: skip
+    )
 
 
 def _seconds(value: float | None) -> str:

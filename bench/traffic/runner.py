@@ -97,8 +97,13 @@ def _backends(
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
             ports[name] = listener.getsockname()[1]
             faults = [list(asdict(f).values()) for f in scenario.faults] if name == SICK else []
-            spec = {"name": name, "socket": listener.fileno(), "workers": WORKERS,
-                    "faults": faults, "result": str(folder / f"{name}.json")}  # fmt: skip
+            spec = {
+                "name": name,
+                "socket": listener.fileno(),
+                "workers": WORKERS,
+                "faults": faults,
+                "result": str(folder / f"{name}.json"),
+            }
             places = {"where": BACKENDS, "cpu": BACKENDS_CPU}
             processes.append(
                 _python(place, "bench.traffic.backends", spec, keep=listener, **places)
@@ -122,24 +127,40 @@ def _generator(
     place: Place, scenario: Scenario, running: Started, folder: Path, seed: int
 ) -> subprocess.Popen[str]:
     spec = {
-        "target": running.target, "rates": scenario.rates, "seed": f"{seed}/{scenario.name}",
-        "mean_s": MEAN_S, "sigma": SIGMA, "failing_share": scenario.failing_share,
-        "patience_s": PATIENCE_S, "tries": scenario.tries, "cpu": PROXY_CPU,
+        "target": running.target,
+        "rates": scenario.rates,
+        "seed": f"{seed}/{scenario.name}",
+        "mean_s": MEAN_S,
+        "sigma": SIGMA,
+        "failing_share": scenario.failing_share,
+        "patience_s": PATIENCE_S,
+        "tries": scenario.tries,
+        "cpu": PROXY_CPU,
         "result": str(folder / "requests.json"),
-    }  # fmt: skip
+    }
     generator = _python(place, "bench.traffic.generator", spec, where=CLIENTS)
     _wait_word(generator)
     return generator
 
 
 def _python(
-    place: Place, module: str, spec: dict[str, Any], *, where: str, cpu: int | None = None,
+    place: Place,
+    module: str,
+    spec: dict[str, Any],
+    *,
+    where: str,
+    cpu: int | None = None,
     keep: socket.socket | None = None,
-) -> subprocess.Popen[str]:  # fmt: skip
+) -> subprocess.Popen[str]:
     return place.start(
-        [sys.executable, "-m", module, json.dumps(spec)], where, cpu, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True, pass_fds=[keep.fileno()] if keep else (),
-    )  # fmt: skip
+        [sys.executable, "-m", module, json.dumps(spec)],
+        where,
+        cpu,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[keep.fileno()] if keep else (),
+    )
 
 
 def _wait_word(process: subprocess.Popen[str]) -> None:
@@ -150,9 +171,12 @@ def _wait_word(process: subprocess.Popen[str]) -> None:
 
 
 def _go(
-    run: Run, place: Place, running: Started, generator: subprocess.Popen[str],
+    run: Run,
+    place: Place,
+    running: Started,
+    generator: subprocess.Popen[str],
     backends: list[subprocess.Popen[str]],
-) -> float:  # fmt: skip
+) -> float:
     """Everybody begins at the same moment; returns it, by the agent's clock, in ms."""
     scenario = run.scenario
     start = time.monotonic() + START_IN_S
@@ -181,8 +205,13 @@ def _go(
 
 def _meters(place: Place) -> dict[str, float]:
     busy, stolen = machine_cpu_seconds()
-    return {"at": time.monotonic(), "busy": busy, "stolen": stolen,
-            "arm": place.cpu_seconds(ARM), "ours": place.cpu_seconds()}  # fmt: skip
+    return {
+        "at": time.monotonic(),
+        "busy": busy,
+        "stolen": stolen,
+        "arm": place.cpu_seconds(ARM),
+        "ours": place.cpu_seconds(),
+    }
 
 
 def _ticks(record: Path, begun_ms: float) -> list[Tick]:

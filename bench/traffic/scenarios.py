@@ -20,9 +20,15 @@ PATIENCE_S = 4.0
 """A client gives up after so long; what it waited for is then cancelled."""
 
 PEERS = (
-    "haproxy-roundrobin", "haproxy-leastconn", "haproxy-random2", "envoy-roundrobin",
-    "envoy-outlier", "envoy-admission", "envoy-adaptive", "nginx-random2",
-)  # fmt: skip
+    "haproxy-roundrobin",
+    "haproxy-leastconn",
+    "haproxy-random2",
+    "envoy-roundrobin",
+    "envoy-outlier",
+    "envoy-admission",
+    "envoy-adaptive",
+    "nginx-random2",
+)
 OURS = ("ours-ebpf", "ours-haproxy", "ours-envoy")
 ALL = (*PEERS, *OURS)
 SOME = ("haproxy-leastconn", "envoy-outlier", *OURS)
@@ -94,35 +100,45 @@ WARM_S = 6.0
 
 def _healthy(until_s: float) -> Scenario:
     return Scenario(
-        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),),
-        SOME,
-    )  # fmt: skip
+        "healthy", "healthy, 70 % load", until_s, (WARM_S, until_s), ((until_s, USUAL_PER_S),), SOME
+    )
 
 
 def _slow(*, sick_s: float, after_s: float) -> Scenario:
     well_s = WARM_S + sick_s
     return Scenario(
-        "slow", "one of four slow ×10, 70 % load", well_s + after_s, (WARM_S, well_s),
+        "slow",
+        "one of four slow ×10, 70 % load",
+        well_s + after_s,
+        (WARM_S, well_s),
         ((well_s + after_s, USUAL_PER_S),),
-        faults=(Fault(WARM_S, slow=10.0), Fault(well_s)), sick=(WARM_S, well_s),
-    )  # fmt: skip
+        faults=(Fault(WARM_S, slow=10.0), Fault(well_s)),
+        sick=(WARM_S, well_s),
+    )
 
 
 def _errors(*, sick_s: float, after_s: float) -> Scenario:
     well_s = WARM_S + sick_s
     return Scenario(
-        "errors", "one of four answers 500 at once, 70 % load", well_s + after_s, (WARM_S, well_s),
+        "errors",
+        "one of four answers 500 at once, 70 % load",
+        well_s + after_s,
+        (WARM_S, well_s),
         ((well_s + after_s, USUAL_PER_S),),
-        faults=(Fault(WARM_S, failing=True), Fault(well_s)), sick=(WARM_S, well_s),
-    )  # fmt: skip
+        faults=(Fault(WARM_S, failing=True), Fault(well_s)),
+        sick=(WARM_S, well_s),
+    )
 
 
 def _overload(lasts_s: float) -> Scenario:
     end_s = WARM_S + lasts_s
     return Scenario(
-        "overload", "twice the capacity", end_s, (WARM_S, end_s),
+        "overload",
+        "twice the capacity",
+        end_s,
+        (WARM_S, end_s),
         ((WARM_S, USUAL_PER_S), (end_s, 2 * CAPACITY_PER_S)),
-    )  # fmt: skip
+    )
 
 
 def _noisy(seed: int, lasts_s: float) -> Scenario:
@@ -139,18 +155,29 @@ def _noisy(seed: int, lasts_s: float) -> Scenario:
         faults += [Fault(at_s, slow=10.0), Fault(well_s)]
         at_s = well_s + chance.uniform(2.0, 5.0)
     return Scenario(
-        "noisy", "one of four flaps, load between 45 and 85 %", end_s, (WARM_S, end_s),
-        tuple(rates), SOME, tuple(faults), failing_share=0.005,
-    )  # fmt: skip
+        "noisy",
+        "one of four flaps, load between 45 and 85 %",
+        end_s,
+        (WARM_S, end_s),
+        tuple(rates),
+        SOME,
+        tuple(faults),
+        failing_share=0.005,
+    )
 
 
 def _killed(lasts_s: float) -> Scenario:
     """Long enough for hold (3 s) and fallback (15 s) after the agent's death."""
     end_s = WARM_S + lasts_s
     return Scenario(
-        "killed", "the agent is killed, 70 % load", end_s, (WARM_S, end_s),
-        ((end_s, USUAL_PER_S),), OURS, kill_agent_s=WARM_S,
-    )  # fmt: skip
+        "killed",
+        "the agent is killed, 70 % load",
+        end_s,
+        (WARM_S, end_s),
+        ((end_s, USUAL_PER_S),),
+        OURS,
+        kill_agent_s=WARM_S,
+    )
 
 
 def _retries(after_s: float) -> Scenario:
@@ -160,16 +187,26 @@ def _retries(after_s: float) -> Scenario:
     calm_s = WARM_S + 6.0
     end_s = calm_s + after_s
     return Scenario(
-        "retries", "half too much for 6 s, clients try up to four times", end_s, (WARM_S, end_s),
+        "retries",
+        "half too much for 6 s, clients try up to four times",
+        end_s,
+        (WARM_S, end_s),
         ((WARM_S, USUAL_PER_S), (calm_s, 1.5 * CAPACITY_PER_S), (end_s, USUAL_PER_S)),
-        SHEDDING, tries=4, calm_s=calm_s,
-    )  # fmt: skip
+        SHEDDING,
+        tries=4,
+        calm_s=calm_s,
+    )
 
 
 def _monopoly(lasts_s: float) -> Scenario:
     """Nobody to turn to: only the door is left."""
     end_s, alone_per_s = WARM_S + lasts_s, CAPACITY_PER_S / len(NAMES)
     return Scenario(
-        "monopoly", "a single backend, twice what it can do", end_s, (WARM_S, end_s),
-        ((WARM_S, 0.7 * alone_per_s), (end_s, 2 * alone_per_s)), SHEDDING, backends=1,
-    )  # fmt: skip
+        "monopoly",
+        "a single backend, twice what it can do",
+        end_s,
+        (WARM_S, end_s),
+        ((WARM_S, 0.7 * alone_per_s), (end_s, 2 * alone_per_s)),
+        SHEDDING,
+        backends=1,
+    )

@@ -15,10 +15,19 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
-    "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--mute-audio", "--hide-scrollbars", "--window-size=1200,1000",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--window-size=1200,1000",
+)
 PATIENCE_S = 90
 KEYS = {"Tab": 9, "Enter": 13, "Space": 32}
 
@@ -74,9 +83,13 @@ class Page:
         text = {"Enter": "\r", "Space": " "}.get(name, "")
         for kind in ("keyDown", "keyUp"):
             self.call(
-                "Input.dispatchKeyEvent", type=kind, key=" " if name == "Space" else name,
-                code=name, windowsVirtualKeyCode=code, text=text if kind == "keyDown" else "",
-            )  # fmt: skip
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=" " if name == "Space" else name,
+                code=name,
+                windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
+            )
 
     def scheme(self, name: str) -> None:
         """`light` or `dark`, as the reader's system says it."""
@@ -156,10 +169,13 @@ def chromium() -> Iterator[Browser]:
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"], pass_fds=(3, 4),
-            preexec_fn=stand_in, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,  # noqa: PLW1509
+            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(3, 4),
+            preexec_fn=stand_in,  # noqa: PLW1509
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             env={**os.environ, "HOME": profile},
-        )  # fmt: skip
+        )
         os.close(read_commands)
         os.close(write_answers)
         try:

@@ -56,9 +56,15 @@ class Running:
         self.socket = folder / up.SOCKET
 
     def send(
-        self, method: str, path: str, body: Any = None, *, tcp: bool = False,
-        token: str | None = None, headers: dict[str, str] | None = None,
-    ) -> Reply:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        tcp: bool = False,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
         connection: http.client.HTTPConnection = (
             http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
             if tcp

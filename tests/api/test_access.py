@@ -31,11 +31,16 @@ def test_without_a_token_loopback_only_reads(server: Running) -> None:
     for path in ("/v1/budgets", "/v1/leases", "/v1/objects/Run", "/v1/events", "/metrics"):
         assert server.send("GET", path, tcp=True).status == 200
     for method, path, body in (
-        ("PUT", "/v1/objects/Run/x", run("x")), ("DELETE", "/v1/objects/Node/box", None),
-        ("POST", "/v1/apply", {"manifests": [run("x")]}), ("POST", "/v1/plan", run("x")),
-        ("POST", "/v1/objects/Node/box/actions/cordon", None), ("POST", "/v1/tokens", {}),
-        ("GET", "/v1/tokens", None), ("GET", "/v1/users", None), ("GET", "/v1/runs/x/logs", None),
-    ):  # fmt: skip
+        ("PUT", "/v1/objects/Run/x", run("x")),
+        ("DELETE", "/v1/objects/Node/box", None),
+        ("POST", "/v1/apply", {"manifests": [run("x")]}),
+        ("POST", "/v1/plan", run("x")),
+        ("POST", "/v1/objects/Node/box/actions/cordon", None),
+        ("POST", "/v1/tokens", {}),
+        ("GET", "/v1/tokens", None),
+        ("GET", "/v1/users", None),
+        ("GET", "/v1/runs/x/logs", None),
+    ):
         reply = server.send(method, path, body, tcp=True)
         assert (reply.status, reply.code) == (401, "Unauthenticated"), (method, path)
         assert reply.headers["www-authenticate"] == "Bearer"
@@ -47,8 +52,11 @@ def test_a_token_acts_for_the_owners_of_its_user(server: Running) -> None:
     """Its own owners and nobody else's; never for budgets, nodes or other users."""
     ada = server.token("ada", "team-a")
     assert server.ok("GET", "/v1/whoami", tcp=True, token=ada) == {
-        "user": "ada", "owners": ["team-a"], "admin": False, "anonymous": False,
-    }  # fmt: skip
+        "user": "ada",
+        "owners": ["team-a"],
+        "admin": False,
+        "anonymous": False,
+    }
     assert put(server, "mine", tcp=True, token=ada).status == 200
     for reply in (
         put(server, "yours", "team-b", tcp=True, token=ada),
@@ -90,10 +98,11 @@ def test_a_token_gives_no_rights_that_outlive_it(server: Running) -> None:
         tokens, users = server.ok("GET", "/v1/tokens"), server.ok("GET", "/v1/users")
         for tcp in (True, False):
             for method, path, body in (
-                ("POST", "/v1/tokens", {}), ("POST", "/v1/tokens", {"user": "ada"}),
+                ("POST", "/v1/tokens", {}),
+                ("POST", "/v1/tokens", {"user": "ada"}),
                 ("POST", "/v1/tokens?dry_run=true", {}),
                 ("PUT", "/v1/users/mallory", {"owners": ["team-a"], "admin": True}),
-            ):  # fmt: skip
+            ):
                 reply = server.send(method, path, body, tcp=tcp, token=token)
                 assert (reply.status, reply.code) == (403, "Forbidden"), (path, tcp)
         assert server.ok("GET", "/v1/tokens") == tokens
@@ -119,8 +128,12 @@ def test_only_those_of_the_owner_see_commands_and_output(server: Running) -> Non
     bob, ada = server.token("bob", "team-b"), server.token("ada", "team-a")
     server.ended("quiet")
     for how in ({"tcp": True}, {"tcp": True, "token": bob}):
-        for path in ("/v1/objects/Run/quiet", "/v1/objects/Run", "/v1/explain/Run/quiet",
-                     "/v1/events?limit=1000"):  # fmt: skip
+        for path in (
+            "/v1/objects/Run/quiet",
+            "/v1/objects/Run",
+            "/v1/explain/Run/quiet",
+            "/v1/events?limit=1000",
+        ):
             assert b"hush" not in server.send("GET", path, **how).data, path
     assert server.send("GET", "/v1/runs/quiet/logs", tcp=True, token=bob).status == 403
     assert server.send("GET", "/v1/runs/quiet/logs", tcp=True, token=ada).data == b"hush\n"
@@ -133,8 +146,12 @@ def test_why_a_command_did_not_start_is_told_to_its_own(server: Running) -> None
     server.apply(run("astray", command=["/opt/hush/tool"]))
     bob, ada = server.token("bob", "team-b"), server.token("ada", "team-a")
     server.ended("astray")
-    paths = ("/v1/objects/Run/astray", "/v1/objects/Run", "/v1/explain/Run/astray",
-             "/v1/events?limit=1000")  # fmt: skip
+    paths = (
+        "/v1/objects/Run/astray",
+        "/v1/objects/Run",
+        "/v1/explain/Run/astray",
+        "/v1/events?limit=1000",
+    )
     for path in paths:
         assert b"/opt/hush" in server.send("GET", path, tcp=True, token=ada).data, path
     for how in ({"tcp": True}, {"tcp": True, "token": bob}):
@@ -173,23 +190,32 @@ def test_names_that_are_not_ours_are_not_answered(
     given = {name: value.format(port=server.port) for name, value in headers.items()}
     ada = server.token("ada", "team-a")
     for method, path, body, token in (
-        ("GET", "/v1/budgets", None, None), ("GET", "/v1/budgets", None, ada),
-        ("GET", "/v1/watch?after=0&limit=1", None, None), ("GET", "/", None, None),
-        ("GET", "/page.js", None, None), ("GET", "/metrics", None, None),
+        ("GET", "/v1/budgets", None, None),
+        ("GET", "/v1/budgets", None, ada),
+        ("GET", "/v1/watch?after=0&limit=1", None, None),
+        ("GET", "/", None, None),
+        ("GET", "/page.js", None, None),
+        ("GET", "/metrics", None, None),
         ("POST", "/v1/plan", run("p"), ada),
-    ):  # fmt: skip
+    ):
         reply = server.send(method, path, body, tcp=True, token=token, headers=given)
         assert reply.status == status, path
 
 
 def test_a_link_from_elsewhere_leads_to_the_page_and_to_nothing_else(server: Running) -> None:
     """Following a link is harmless: who made it sees nothing. A frame or a request is not."""
-    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate",
-            "Sec-Fetch-Dest": "document"}  # fmt: skip
+    link = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
     assert server.send("GET", "/", tcp=True, headers=link).status == 200
     assert server.send("GET", "/v1/budgets", tcp=True, headers=link).status == 403
-    for change in ({"Sec-Fetch-Dest": "iframe"}, {"Sec-Fetch-Mode": "no-cors"},
-                   {"Host": "evil.example"}):  # fmt: skip
+    for change in (
+        {"Sec-Fetch-Dest": "iframe"},
+        {"Sec-Fetch-Mode": "no-cors"},
+        {"Host": "evil.example"},
+    ):
         assert server.send("GET", "/", tcp=True, headers={**link, **change}).status == 403
 
 
@@ -211,10 +237,10 @@ def test_the_kernel_says_who_is_at_the_socket(server: Running) -> None:
     def ask(method: str, target: str, body: object = None) -> tuple[int, str]:
         text = "" if body is None else json.dumps(body)
         done = subprocess.run(
-            [sys.executable, "-I", "-c", ASK, str(server.socket), method, target,
-             text],
-            capture_output=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-I", "-c", ASK, str(server.socket), method, target, text],
+            capture_output=True,
+            check=True,
+        )
         status, data = json.loads(done.stdout)
         return status, data
 

@@ -31,17 +31,35 @@ def fill(lab: Running, flavor: str, mark: str = "") -> None:
     envelopes = [{"name": "main", "flavor": flavor, "concurrency": 8}]
     lab.apply(
         manifest("Node", f"box{mark}", flavor=flavor, devices=8, location=PLACE),
-        *(manifest("Budget", f"team-{name}{mark}", owner=f"team-{name}", envelopes=envelopes)
-          for name in "abc"),
-        manifest("Run", f"padded{mark}", owner="team-b", totalGPUs=2, groupGPUs=2,
-                 sparesPerGroup=2, **where),
-        manifest("Run", f"gang{mark}", owner="team-c", totalGPUs=4, command=["sleep", "600"],
-                 checkpointGrace="1s", **where),
-    )  # fmt: skip
+        *(
+            manifest("Budget", f"team-{name}{mark}", owner=f"team-{name}", envelopes=envelopes)
+            for name in "abc"
+        ),
+        manifest(
+            "Run",
+            f"padded{mark}",
+            owner="team-b",
+            totalGPUs=2,
+            groupGPUs=2,
+            sparesPerGroup=2,
+            **where,
+        ),
+        manifest(
+            "Run",
+            f"gang{mark}",
+            owner="team-c",
+            totalGPUs=4,
+            command=["sleep", "600"],
+            checkpointGrace="1s",
+            **where,
+        ),
+    )
     for name in (f"padded{mark}", f"gang{mark}"):
         lab.until(f"{name} runs", lambda name=name: _phase(lab, name) == "Running")
-    lab.apply(manifest("Run", f"big{mark}", owner="team-a", totalGPUs=6, **where),
-              reservation(f"monday{mark}", f"big{mark}", NEVER))  # fmt: skip
+    lab.apply(
+        manifest("Run", f"big{mark}", owner="team-a", totalGPUs=6, **where),
+        reservation(f"monday{mark}", f"big{mark}", NEVER),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +173,10 @@ def test_explain_says_why_and_what_now(crowd: Running, resolved: int) -> None:
     loser = next(name for name in ("padded", "gang") if _phase(crowd, name) == "Pending")
     found = crowd.ok("GET", f"/v1/explain/Run/{loser}")
     assert (found["cut"]["outcome"], found["cut"]["drawn"], found["cut"]["oneIn"]) == (
-        resolved, True, 2,
-    )  # fmt: skip
+        resolved,
+        True,
+        2,
+    )
     assert found["forecast"]["starts"] is False
     assert found["object"]["status"]["lastOutcome"] == resolved
 
@@ -195,10 +215,13 @@ def test_by_hand_for_a_scope_or_a_cap(crowd: Running, resolved: int) -> None:
     entries = crowd.ok("GET", f"/v1/events?after={size}")["items"]
     assert [each for each in entries if each["kind"].startswith("gpu.resolve")] == []
     for wrong, path in (
-        ({}, "flavor"), ({"flavor": "H100"}, "gpus"), ({**body, "gpus": 0}, "gpus"),
+        ({}, "flavor"),
+        ({"flavor": "H100"}, "gpus"),
+        ({**body, "gpus": 0}, "gpus"),
         ({**body, "cap": {"budget": "team-a", "name": "main"}}, "cap"),
-        ({"cap": {"budget": "team-a"}}, "cap.name"), ({**body, "zone": 1}, "zone"),
-    ):  # fmt: skip
+        ({"cap": {"budget": "team-a"}}, "cap.name"),
+        ({**body, "zone": 1}, "zone"),
+    ):
         reply = crowd.send("POST", "/v1/resolve", wrong)
         assert (reply.status, reply.json["error"]["path"]) == (422, path), wrong
     unknown = crowd.send("POST", "/v1/resolve", {"cap": {"budget": "team-a", "name": "none"}})
@@ -207,20 +230,31 @@ def test_by_hand_for_a_scope_or_a_cap(crowd: Running, resolved: int) -> None:
     assert (enough["outcome"], enough["forecast"]["deficitGPUs"]) == (None, 0)
     reply = crowd.send("POST", "/v1/resolve", {**body, "gpus": 99})
     assert (reply.status, reply.code) == (409, "NotEnough")
-    assert [each["outcome"] for each in crowd.ok("GET", "/v1/outcomes")
-            if each["flavor"] == "H100"] == [resolved]  # fmt: skip
+    assert [
+        each["outcome"] for each in crowd.ok("GET", "/v1/outcomes") if each["flavor"] == "H100"
+    ] == [resolved]
 
 
 def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> None:
     """The preview names runs, owners and the cap; `cap` then ends what it does not pay for."""
-    lab.apply(manifest("Node", "other", flavor="A100", devices=4),
-              manifest("Budget", "tight", owner="tight", envelopes=[
-                  {"name": "main", "flavor": "A100", "concurrency": 4}]))  # fmt: skip
+    lab.apply(
+        manifest("Node", "other", flavor="A100", devices=4),
+        manifest(
+            "Budget",
+            "tight",
+            owner="tight",
+            envelopes=[{"name": "main", "flavor": "A100", "concurrency": 4}],
+        ),
+    )
     for name in ("t1", "t2"):
         lab.apply(manifest("Run", name, owner="tight", flavor="A100", totalGPUs=2, **HELD))
         lab.until(f"{name} runs", lambda name=name: _phase(lab, name) == "Running")
-    lowered = manifest("Budget", "tight", owner="tight", envelopes=[
-        {"name": "main", "flavor": "A100", "concurrency": 2}])  # fmt: skip
+    lowered = manifest(
+        "Budget",
+        "tight",
+        owner="tight",
+        envelopes=[{"name": "main", "flavor": "A100", "concurrency": 2}],
+    )
     shown = lab.ok("PUT", "/v1/objects/Budget/tight?dry_run=true", lowered)["preview"]
     (hit,) = shown["unfunded"]
     assert (hit["run"], hit["owner"], hit["gpus"], hit["cap"]) == ("t2", "tight", 2, "envelope")
@@ -233,20 +267,32 @@ def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> No
     lab.until("t2 gave way", lambda: _phase(lab, "t2") == "Pending")
     assert _phase(lab, "t1") == "Running"
     lab.ok("POST", "/v1/objects/Run/t2/actions/cancel")
-    caps = [{"name": name, "flavor": "A100", "envelopes": ["main"], "maxConcurrency": 1}
-            for name in ("first", "second")]  # fmt: skip
-    lab.ok("PUT", "/v1/objects/Budget/tight", manifest(
-        "Budget", "tight", owner="tight", envelopes=lowered["spec"]["envelopes"],
-        aggregateCaps=caps))  # fmt: skip
+    caps = [
+        {"name": name, "flavor": "A100", "envelopes": ["main"], "maxConcurrency": 1}
+        for name in ("first", "second")
+    ]
+    lab.ok(
+        "PUT",
+        "/v1/objects/Budget/tight",
+        manifest(
+            "Budget",
+            "tight",
+            owner="tight",
+            envelopes=lowered["spec"]["envelopes"],
+            aggregateCaps=caps,
+        ),
+    )
     done = lab.ok("POST", "/v1/resolve", {"budget": "tight"})
     msgspec.convert(done, SHAPES["POST", "/v1/resolve"])
     assert [(each["name"], each["state"]) for each in done["steps"]] == [
-        ("first", "begun"), ("second", "passed"),
-    ]  # fmt: skip
+        ("first", "begun"),
+        ("second", "passed"),
+    ]
     assert _phase(lab, "t1") == "Pending"
     for body, path in (
-        ({"budget": "tight", **cap}, "cap"), ({"budget": "tight", "gpus": 1}, "flavor"),
-    ):  # fmt: skip
+        ({"budget": "tight", **cap}, "cap"),
+        ({"budget": "tight", "gpus": 1}, "flavor"),
+    ):
         reply = lab.send("POST", "/v1/resolve", body)
         assert (reply.status, reply.json["error"]["path"]) == (422, path), body
     place = {"budget": "tight", "flavor": "A100", "gpus": 1}
@@ -257,9 +303,11 @@ def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> No
 def test_verbs_of_giving_way(lab: Running) -> None:
     """Nominate and take it back, shrink with a width and only then; starting by resolving."""
     envelopes = [{"name": "main", "flavor": "V100", "concurrency": 4}]
-    lab.apply(manifest("Node", "third", flavor="V100", devices=4),
-              manifest("Budget", "v-x", owner="v-x", envelopes=envelopes),
-              manifest("Budget", "v-y", owner="v-y", envelopes=envelopes))  # fmt: skip
+    lab.apply(
+        manifest("Node", "third", flavor="V100", devices=4),
+        manifest("Budget", "v-x", owner="v-x", envelopes=envelopes),
+        manifest("Budget", "v-y", owner="v-y", envelopes=envelopes),
+    )
     elastic = {"groupGPUs": 1, "malleable": {"minTotalGPUs": 1, "stepGPUs": 1}}
     lab.apply(manifest("Run", "wide", owner="v-x", flavor="V100", totalGPUs=4, **elastic, **HELD))
     lab.until("it runs", lambda: _phase(lab, "wide") == "Running")
@@ -297,8 +345,9 @@ def test_what_goes_into_the_next_draw(lab: Running) -> None:
     value = {"source": "drand", "round": 7, "value": "ab" * 32}
     assert lab.ok("POST", "/v1/beacons?dry_run=true", value)["round"] == 7
     assert lab.ok("GET", "/v1/head")["size"] == size
-    msgspec.convert(lab.ok("PUT", path, body, tcp=True, token=token), SHAPES["PUT",
-                    "/v1/nonces/{owner}"])  # fmt: skip
+    msgspec.convert(
+        lab.ok("PUT", path, body, tcp=True, token=token), SHAPES["PUT", "/v1/nonces/{owner}"]
+    )
     for owner, status in (("nonces-b", 403), ("nobody", 403)):
         reply = lab.send("PUT", f"/v1/nonces/{owner}", body, tcp=True, token=token)
         assert reply.status == status
@@ -316,8 +365,10 @@ def test_what_goes_into_the_next_draw(lab: Running) -> None:
 
 def test_a_tenant_hears_no_secrets_of_a_reserved_run(crowd: Running) -> None:
     """Explaining a reservation shows its run without what only its owner may see."""
-    crowd.apply(run("quiet", "team-c", 8, command=["sh", "-c", "echo hush"]),
-                reservation("quiet", "quiet", NEVER))  # fmt: skip
+    crowd.apply(
+        run("quiet", "team-c", 8, command=["sh", "-c", "echo hush"]),
+        reservation("quiet", "quiet", NEVER),
+    )
     shown = crowd.send("GET", "/v1/explain/Reservation/quiet", tcp=True)
     assert shown.status == 200
     assert "hush" not in json.dumps(shown.json)
@@ -328,9 +379,13 @@ def test_between_whom_the_lottery_is_fair_is_a_setting_of_the_server() -> None:
     """One run of one team, three of another: 1 in 4 each; the outcome says so, and verifies."""
     settings = {"resolver": "enforce", "owner_weighting": "tokens"}
     with short_folder() as folder, serving(folder, **settings) as server:
-        server.apply(manifest("Node", "box", flavor="H100", devices=4), budget("one", 4),
-                     budget("many", 4), run("lone", "one", 1),
-                     *(run(f"m{i}", "many", 1) for i in range(3)))  # fmt: skip
+        server.apply(
+            manifest("Node", "box", flavor="H100", devices=4),
+            budget("one", 4),
+            budget("many", 4),
+            run("lone", "one", 1),
+            *(run(f"m{i}", "many", 1) for i in range(3)),
+        )
         for name in ("lone", "m0", "m1", "m2"):
             server.until(f"{name} runs", lambda name=name: _phase(server, name) == "Running")
         body = {"flavor": "H100", "gpus": 2}
@@ -339,7 +394,8 @@ def test_between_whom_the_lottery_is_fair_is_a_setting_of_the_server() -> None:
         number = server.ok("POST", "/v1/resolve", body)["outcome"]
         told = read(server, f"/v1/outcomes/{number}", "/v1/outcomes/{seq}")
         assert (told["ownerWeighting"], {each["one_in"] for each in told["tokens"]}) == (
-            "tokens", {4},
-        )  # fmt: skip
+            "tokens",
+            {4},
+        )
         data = server.send("GET", f"/v1/outcomes/{number}/export?public=true").data
         assert fairlead_verify.verify(data).code == 0

@@ -37,11 +37,13 @@ def test_a_lending_denial_is_logged_for_each_lender() -> None:
     shut = {"allow": True, "to": ["b"]}
     small = {"allow": True, "to": ["*"], "maxConcurrency": 1}
     world.apply(
-        budget("a", "a", envelope(concurrency=1)), budget("s", "s", envelope(lending=shut)),
-        budget("t", "t", envelope(lending=small)), node(devices=20),
+        budget("a", "a", envelope(concurrency=1)),
+        budget("s", "s", envelope(lending=shut)),
+        budget("t", "t", envelope(lending=small)),
+        node(devices=20),
         run("acl", gpus=4, funding={"allowBorrow": True, "sponsors": ["s"]}),
         run("cap", gpus=4, funding={"allowBorrow": True, "sponsors": ["t"]}),
-    )  # fmt: skip
+    )
     world.turn()
     denied = {each["run"]: each for each in logged(world) if each["event"] == "lending denied"}
     assert (denied["acl"]["budget"], denied["acl"]["envelope"]) == ("s", "west")
@@ -57,18 +59,24 @@ def test_a_breached_cap_is_logged_with_who_lost_its_funding() -> None:
     lines = [each for each in logged(world) if each["event"] == "cap breached"]
     (lost,) = [each for each in lines if "lease" in each]
     assert (lost["run"], lost["cap"], lost["budget"], lost["name"], lost["hours"]) == (
-        "r", "envelope", "a", "west", True,
-    )  # fmt: skip
+        "r",
+        "envelope",
+        "a",
+        "west",
+        True,
+    )
     assert {each["condition"] for each in lines if "condition" in each} == {
-        "Exhausted", "Overcommitted",
-    }  # fmt: skip
+        "Exhausted",
+        "Overcommitted",
+    }
     world.apply(budget("b"), run("s", owner="b", gpus=2))
     world.turn()
     world.apply(budget("b", "b", envelope(concurrency=1)))
     (lowered,) = [
-        each for each in logged(world)
+        each
+        for each in logged(world)
         if each["event"] == "cap breached" and each.get("hours") is False
-    ]  # fmt: skip
+    ]
     assert (lowered["run"], lowered["budget"]) == ("s", "b")
 
 
@@ -88,6 +96,7 @@ def test_a_resolve_is_logged_from_commitment_to_victims() -> None:
     assert "seed" not in committed
     assert (drawn["outcome"], len(drawn["seed"])) == (outcome.seq, 64)
     assert (lines["run gives way"]["run"], lines["run gives way"]["outcome"]) == (
-        "old", outcome.seq,
-    )  # fmt: skip
+        "old",
+        outcome.seq,
+    )
     assert lines["reservation blocked"]["reservation"] == "huge-slot"

@@ -40,8 +40,9 @@ def test_a_dry_run_writes_nothing(server: Running) -> None:
     assert (made["change"], made["preview"]["starts"]) == ("created", True)
     body = {"manifests": [run("dry"), budget("dry")], "dry_run": True}
     assert [each["change"] for each in server.ok("POST", "/v1/apply", body)["items"]] == [
-        "created", "created",
-    ]  # fmt: skip
+        "created",
+        "created",
+    ]
     server.ok("DELETE", "/v1/objects/Node/box?dry_run=true")
     assert server.ok("POST", "/v1/plan", run("dry"))["funded"]
     server.ok("PUT", "/v1/users/dry?dry_run=true", {"owners": ["team-a"]})
@@ -97,26 +98,37 @@ def test_hostile_bodies_change_nothing(
 def test_bad_queries_and_paths(server: Running) -> None:
     """Unknown, repeated and impossible parameters; unknown kinds, paths and methods."""
     for path, status in (
-        ("/v1/events?after=-1", 422), ("/v1/events?after=1_0", 422), ("/v1/events?x=1", 422),
-        ("/v1/events?after=1&after=2", 422), ("/v1/budgets?x=1", 422), ("/v1/sponsors", 422),
-        ("/v1/objects/Pod", 404), ("/v1/objects/Run/none", 404), ("/v1/nothing", 404),
-        ("/v1/consistency?old=2&new=1", 422), ("/v1/ledger?size=999999999", 422),
-        ("/v1/explain/Run/none", 404), ("/v1/explain/Lease/none", 404),
-        ("/v1/runs/none/logs", 404), ("/v1/watch?limit=0", 422), ("/v1/objects/Run/", 404),
+        ("/v1/events?after=-1", 422),
+        ("/v1/events?after=1_0", 422),
+        ("/v1/events?x=1", 422),
+        ("/v1/events?after=1&after=2", 422),
+        ("/v1/budgets?x=1", 422),
+        ("/v1/sponsors", 422),
+        ("/v1/objects/Pod", 404),
+        ("/v1/objects/Run/none", 404),
+        ("/v1/nothing", 404),
+        ("/v1/consistency?old=2&new=1", 422),
+        ("/v1/ledger?size=999999999", 422),
+        ("/v1/explain/Run/none", 404),
+        ("/v1/explain/Lease/none", 404),
+        ("/v1/runs/none/logs", 404),
+        ("/v1/watch?limit=0", 422),
+        ("/v1/objects/Run/", 404),
         ("/v1/budgets/", 404),
-    ):  # fmt: skip
+    ):
         reply = server.send("GET", path)
         assert reply.status == status, (path, reply)
         assert reply.code
         assert reply.headers["fairlead-head"], "every reply carries the head"
     assert server.send("PATCH", "/v1/budgets").status == 405
     for target, status, code in (
-        ("Run/none/actions/cancel", 404, "NotFound"), ("Run/none/actions/fly", 404, "UnknownVerb"),
+        ("Run/none/actions/cancel", 404, "NotFound"),
+        ("Run/none/actions/fly", 404, "UnknownVerb"),
         ("Pod/none/actions/cancel", 404, "UnknownKind"),
         ("Run/none/actions/cordon", 409, "UnknownVerb"),  # a verb, but not one of runs
         ("Budget/team-a/actions/drain", 409, "UnknownVerb"),
         ("Lease/none/actions/cancel", 404, "UnknownVerb"),
-    ):  # fmt: skip
+    ):
         reply = server.send("POST", f"/v1/objects/{target}")
         assert (reply.status, reply.code) == (status, code), target
     assert server.send("DELETE", "/v1/objects/Lease/none").status == 403
@@ -132,8 +144,9 @@ def test_several_manifests_are_one_step(server: Running) -> None:
         (run("broken", gpus=0), 422, "manifests[1].spec.totalGPUs"),
         (run("broken", surprise=1), 422, "manifests[1].spec.surprise"),
         (budget("whole", 5), 422, "manifests[1].metadata.name"),
-        (stale, 409, "manifests[1]"), ([], 422, "manifests[1]"),
-    ):  # fmt: skip
+        (stale, 409, "manifests[1]"),
+        ([], 422, "manifests[1]"),
+    ):
         reply = server.send("POST", "/v1/apply", {"manifests": [budget("whole"), bad]})
         assert (reply.status, reply.json["error"]["path"]) == (status, path), reply
         assert server.send("GET", "/v1/objects/Budget/whole").status == 404
@@ -245,9 +258,10 @@ def test_watchers_hear_of_everything_in_order(server: Running) -> None:
     assert json.loads(heard["poll"])["items"][0] == lines[0]
     # Cut off, a browser asks for the same address and says what it heard last.
     resumed = server.send(
-        "GET", f"/v1/watch?after={after}&limit=1",
+        "GET",
+        f"/v1/watch?after={after}&limit=1",
         headers={"Accept": "text/event-stream", "Last-Event-ID": str(after + 1)},
-    )  # fmt: skip
+    )
     assert f"id: {after + 2}\n".encode() in resumed.data
     assert server.send("GET", "/v1/watch?limit=1", headers={"Last-Event-ID": "x"}).status == 422
 
@@ -280,10 +294,15 @@ def test_metrics_as_prometheus_reads_them(server: Running) -> None:
     assert server.status("Run", "denied")["reason"] == "ACLDenied"
     text = server.send("GET", "/metrics", tcp=True).data.decode()
     for name in (
-        "budget_concurrency_used", "budget_concurrency_remaining", "budget_gpu_hours_used",
-        "budget_gpu_hours_remaining", "budget_gpu_hours_total", "budget_lent_gpus",
-        "budget_lending_denied_total", "cover_plans_total",
-    ):  # fmt: skip
+        "budget_concurrency_used",
+        "budget_concurrency_remaining",
+        "budget_gpu_hours_used",
+        "budget_gpu_hours_remaining",
+        "budget_gpu_hours_total",
+        "budget_lent_gpus",
+        "budget_lending_denied_total",
+        "cover_plans_total",
+    ):
         assert f"# TYPE {name.removesuffix('_total')}" in text, name
     assert 'budget_concurrency_remaining{budget="lender",envelope="main"} 4.0' in text
     assert 'cover_plans_total{result="ACLDenied"} 1.0' in text
@@ -292,8 +311,11 @@ def test_metrics_as_prometheus_reads_them(server: Running) -> None:
 
 def test_a_client_that_leaves_does_not_matter(server: Running) -> None:
     """Half a request, half a body, a stream cut off: the next one is answered."""
-    for data in (b"GET /v1/bud", b"PUT /v1/objects/Run/x HTTP/1.1\r\nHost: x\r\n"
-                 b"Content-Length: 100\r\n\r\n{", b"\x00\x01\x02\r\n\r\n"):  # fmt: skip
+    for data in (
+        b"GET /v1/bud",
+        b"PUT /v1/objects/Run/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        b"\x00\x01\x02\r\n\r\n",
+    ):
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
         connection.connect()
         connection.sock.sendall(data)

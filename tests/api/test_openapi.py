@@ -38,13 +38,28 @@ def test_a_client_made_from_the_document_finds_no_lie(server: Running, tmp_path:
     config.write_text(BOUNDED)
     done = subprocess.run(
         [
-            str(Path(sys.executable).with_name("st")), "--config-file", str(config), "run",
-            f"http://127.0.0.1:{server.port}/openapi.json", "-H", f"Authorization: Bearer {token}",
-            "--max-examples", "3", "--generation-deterministic", "--phases", "coverage,fuzzing",
-            "--exclude-checks", "positive_data_acceptance", "--no-color",
+            str(Path(sys.executable).with_name("st")),
+            "--config-file",
+            str(config),
+            "run",
+            f"http://127.0.0.1:{server.port}/openapi.json",
+            "-H",
+            f"Authorization: Bearer {token}",
+            "--max-examples",
+            "3",
+            "--generation-deterministic",
+            "--phases",
+            "coverage,fuzzing",
+            "--exclude-checks",
+            "positive_data_acceptance",
+            "--no-color",
         ],
-        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=200,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert f"Tested: {len(ENDPOINTS)}" in done.stdout, "none is left out"
     assert server.ok("GET", "/healthz")["ok"]
@@ -57,8 +72,11 @@ def test_answers_have_the_types_that_are_documented(server: Running) -> None:
     """
     server.apply(run("typed", duration="1h"))
     server.until("running", lambda: server.status("Run", "typed")["phase"] == "Running")
-    queries = {"/v1/sponsors": "?owner=team-b&flavor=H100", "/v1/consistency": "?old=1&new=2",
-               "/v1/events": "?limit=1000"}  # fmt: skip
+    queries = {
+        "/v1/sponsors": "?owner=team-b&flavor=H100",
+        "/v1/consistency": "?old=1&new=2",
+        "/v1/events": "?limit=1000",
+    }
     tried = 0
     for each in ENDPOINTS:
         if each.method != "GET" or each.media != "application/json":

@@ -57,9 +57,12 @@ def test_the_last_lines_reach_back_into_older_parts(tmp_path: Path) -> None:
     log.put_aside()
     log.write("4\r4%\r5%\n5\n")
     for tail, expected in (
-        (1, "5\n"), (2, "4\r4%\r5%\n5\n"), (3, "3\n4\r4%\r5%\n5\n"),
-        (99, "1\n2\n3\n4\r4%\r5%\n5\n"), (0, ""),
-    ):  # fmt: skip
+        (1, "5\n"),
+        (2, "4\r4%\r5%\n5\n"),
+        (3, "3\n4\r4%\r5%\n5\n"),
+        (99, "1\n2\n3\n4\r4%\r5%\n5\n"),
+        (0, ""),
+    ):
         output = Output(log.parts, tail)
         assert read(output) == expected, tail
         log.write("x")

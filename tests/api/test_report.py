@@ -28,9 +28,10 @@ def lent_world() -> World:
     world = World()
     lending = {"allow": True, "to": ["b"]}
     world.apply(
-        node(devices=8), budget("a", None, envelope(lending=lending), envelope("east", 4)),
+        node(devices=8),
+        budget("a", None, envelope(lending=lending), envelope("east", 4)),
         budget("b", None, envelope(concurrency=1)),
-    )  # fmt: skip
+    )
     world.apply(run("mine", "a", 2))
     funding = {"allowBorrow": True, "sponsors": ["a"]}
     world.apply(run("loan", "b", 2, funding=funding))
@@ -49,17 +50,25 @@ def test_every_charge_is_in_one_row_whatever_is_told_apart() -> None:
     """Owners, budgets, envelopes and runs are sums of the same charges, open leases included."""
     service = service_of(lent_world())
     end = START + 30 * HOUR
-    by = {each: usage_rows(service, each, "month", START, end)
-          for each in ("owner", "budget", "envelope", "run")}  # fmt: skip
+    by = {
+        each: usage_rows(service, each, "month", START, end)
+        for each in ("owner", "budget", "envelope", "run")
+    }
     assert told(by["owner"], "owner", "payer", "borrowed") == [
-        ("a", "a", False, 60.0), ("b", "a", True, 6.0), ("b", "b", False, 6.0),
-    ]  # fmt: skip
+        ("a", "a", False, 60.0),
+        ("b", "a", True, 6.0),
+        ("b", "b", False, 6.0),
+    ]
     assert told(by["budget"], "payer", "budget", "borrowed") == [
-        ("a", "a", False, 60.0), ("a", "a", True, 6.0), ("b", "b", False, 6.0),
-    ]  # fmt: skip
+        ("a", "a", False, 60.0),
+        ("a", "a", True, 6.0),
+        ("b", "b", False, 6.0),
+    ]
     assert told(by["run"], "owner", "run", "payer") == [
-        ("a", "mine", "a", 60.0), ("b", "loan", "a", 6.0), ("b", "loan", "b", 6.0),
-    ]  # fmt: skip
+        ("a", "mine", "a", 60.0),
+        ("b", "loan", "a", 6.0),
+        ("b", "loan", "b", 6.0),
+    ]
     for rows in by.values():
         assert sum(row["gpu_hours"] for row in rows) == 72.0
     assert {row["owner"] for row in by["budget"]} == {None}
@@ -72,9 +81,11 @@ def test_periods_are_calendar_days_weeks_months_and_quarters() -> None:
     end = START + 30 * HOUR
     days = usage_rows(service, "owner", "day", START, end)
     assert told(days, "period", "owner", "payer") == [
-        ("2026-01-01", "a", "a", 48.0), ("2026-01-01", "b", "a", 6.0),
-        ("2026-01-01", "b", "b", 6.0), ("2026-01-02", "a", "a", 12.0),
-    ]  # fmt: skip
+        ("2026-01-01", "a", "a", 48.0),
+        ("2026-01-01", "b", "a", 6.0),
+        ("2026-01-01", "b", "b", 6.0),
+        ("2026-01-02", "a", "a", 12.0),
+    ]
     assert (days[0]["start"], days[0]["end"]) == ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
     for period, name in (("week", "2026-W01"), ("month", "2026-01"), ("quarter", "2026-Q1")):
         rows = usage_rows(service, "budget", period, START, end)  # type: ignore[arg-type]
@@ -138,10 +149,13 @@ def test_the_csv_is_for_spreadsheets(server: Running) -> None:
     assert header[:5] == ["kind", "period", "start", "end", "owner"]
     assert [row[0] for row in rows if row[0] == "idle"], "the fixture's node has idle devices"
     for query, path in (
-        ("by=team", "query.by"), ("period=year", "query.period"), ("since=soon", "query.since"),
-        ("until=2026-01-01", "query.until"), ("start=x", "query.start"),
+        ("by=team", "query.by"),
+        ("period=year", "query.period"),
+        ("since=soon", "query.since"),
+        ("until=2026-01-01", "query.until"),
+        ("start=x", "query.start"),
         ("since=2026-02-01T00:00:00Z&until=2026-01-01T00:00:00Z", "query.since"),
-    ):  # fmt: skip
+    ):
         refused = server.send("GET", f"/v1/report?{query}")
         assert (refused.status, refused.json["error"]["path"]) == (422, path), query
     far = server.ok("GET", "/v1/report?since=0001-01-01T00:00:00Z&period=day")

@@ -49,10 +49,21 @@ def test_up_takes_a_group_and_a_mode() -> None:
     def up(*arguments: str) -> subprocess.CompletedProcess[str]:
         with short_folder() as folder:
             return subprocess.run(
-                [sys.executable, "-m", "fairlead", "up", "--data", str(folder), "--no-http",
-                 *arguments],
-                capture_output=True, text=True, check=False, timeout=60,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "fairlead",
+                    "up",
+                    "--data",
+                    str(folder),
+                    "--no-http",
+                    *arguments,
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
 
     for arguments, said in (
         (("--socket-group", "no-such-group-here"), "there is no group 'no-such-group-here'"),

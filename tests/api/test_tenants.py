@@ -22,23 +22,27 @@ class Try(NamedTuple):
 
 # What a tenant may ask for of its own runs, by method and path of the endpoint.
 MINE: dict[tuple[str, str], Callable[[str, str], Try]] = {
-    ("PUT", "/v1/objects/{kind}/{name}"):
-        lambda name, owner: Try(f"/v1/objects/Run/{name}", run(name, owner, 99)),
-    ("POST", "/v1/apply"):
-        lambda name, owner: Try("/v1/apply", {"manifests": [run(name, owner, 99)]}),
+    ("PUT", "/v1/objects/{kind}/{name}"): lambda name, owner: Try(
+        f"/v1/objects/Run/{name}", run(name, owner, 99)
+    ),
+    ("POST", "/v1/apply"): lambda name, owner: Try(
+        "/v1/apply", {"manifests": [run(name, owner, 99)]}
+    ),
     ("POST", "/v1/plan"): lambda name, owner: Try("/v1/plan", run(name, owner, 99)),
     ("GET", "/v1/runs/{name}/logs"): lambda name, owner: Try(f"/v1/runs/{name}/logs"),
     ("DELETE", "/v1/objects/{kind}/{name}"): lambda name, owner: Try(f"/v1/objects/Run/{name}"),
     ("PUT", "/v1/nonces/{owner}"): lambda name, owner: Try(f"/v1/nonces/{owner}", {"nonce": "00"}),
-}  # fmt: skip
+}
 # What is the admin's alone.
 ADMINS: dict[tuple[str, str], list[Try]] = {
     ("PUT", "/v1/objects/{kind}/{name}"): [
         Try("/v1/objects/Budget/team-a", budget("team-a", 99)),
-        Try("/v1/objects/Budget/mine", budget("mine")), Try("/v1/objects/Node/box", node()),
+        Try("/v1/objects/Budget/mine", budget("mine")),
+        Try("/v1/objects/Node/box", node()),
     ],
     ("DELETE", "/v1/objects/{kind}/{name}"): [
-        Try("/v1/objects/Budget/team-a"), Try("/v1/objects/Node/box"),
+        Try("/v1/objects/Budget/team-a"),
+        Try("/v1/objects/Node/box"),
     ],
     ("POST", "/v1/apply"): [
         Try("/v1/apply", {"manifests": [node("new")]}),
@@ -54,7 +58,7 @@ ADMINS: dict[tuple[str, str], list[Try]] = {
     ],
     ("POST", "/v1/outcomes/{seq}/void"): [Try("/v1/outcomes/1/void", {"reason": "mine"})],
     ("POST", "/v1/beacons"): [Try("/v1/beacons", {"source": "x", "round": 1, "value": "00"})],
-}  # fmt: skip
+}
 # What every user may, about itself.
 ANYBODYS = {("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/{id}")}
 ACTIONS = ("POST", "/v1/objects/{kind}/{name}/actions/{verb}")

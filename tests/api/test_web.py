@@ -69,13 +69,19 @@ def test_the_policy_lets_nothing_else_in(server: Running) -> None:
 def lab() -> Iterator[Running]:
     with short_folder() as folder, serving(folder, resolver="enforce") as running:
         running.apply(
-            node(devices=4), budget("team-a", 4, maxGPUHours=100),
-            manifest("Budget", "odd", owner=HOSTILE, envelopes=[
-                {"name": HOSTILE, "flavor": "H100", "concurrency": 2}]),
-            run("first", gpus=2, duration="1h"), run("wish", gpus=9),
+            node(devices=4),
+            budget("team-a", 4, maxGPUHours=100),
+            manifest(
+                "Budget",
+                "odd",
+                owner=HOSTILE,
+                envelopes=[{"name": HOSTILE, "flavor": "H100", "concurrency": 2}],
+            ),
+            run("first", gpus=2, duration="1h"),
+            run("wish", gpus=9),
             run("later-on", gpus=1),
             manifest("Reservation", "monday", run="later-on", earliestStart="2999-01-01T00:00:00Z"),
-        )  # fmt: skip
+        )
         running.until("running", lambda: running.status("Run", "first")["phase"] == "Running")
         running.until("refused", lambda: running.status("Run", "wish")["refusal"])
         yield running
@@ -104,8 +110,10 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         mine, odd = rows(page, "budget-rows")[::-1]
         assert [mine[1], odd[1]] == ["team-a", HOSTILE], "a name is a name, whatever is in it"
         assert page.value("document.images.length") == 0
-        bars = page.value("[...document.querySelectorAll('meter')].map(m => [m.value, m.max, "
-                          "m.getAttribute('aria-label')])")  # fmt: skip
+        bars = page.value(
+            "[...document.querySelectorAll('meter')].map(m => [m.value, m.max, "
+            "m.getAttribute('aria-label')])"
+        )
         assert [2, 4, "GPUs of team-a/main: 2 of 4 GPUs"] in bars
         shown = {row[0]: row for row in rows(page, "run-rows")}
         assert shown["first"][3] == "Running"
@@ -125,8 +133,12 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         number = lab.ok("POST", "/v1/resolve", {"flavor": "H100", "gpus": 1})["outcome"]
         page.until("document.getElementById('outcome-rows').innerText.includes('applied')")
         assert rows(page, "outcome-rows")[0][:5] == [
-            f"#{number}", "applied", "1 H100", "scope", "operator-trusted",
-        ]  # fmt: skip
+            f"#{number}",
+            "applied",
+            "1 H100",
+            "scope",
+            "operator-trusted",
+        ]
 
         _by_keyboard(page, lab)
         light = page.screenshot(tmp_path / "light.png")
@@ -141,9 +153,17 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         asked = {each.partition("?")[0] for each in page.asked if not each.startswith("data:")}
         assert asked == {
             f"http://127.0.0.1:{lab.port}{path}"
-            for path in (*PATHS, "/v1/budgets", "/v1/objects/Run", "/v1/leases", "/v1/head",
-                         "/v1/objects/Reservation", "/v1/outcomes", "/v1/watch")
-        }  # fmt: skip
+            for path in (
+                *PATHS,
+                "/v1/budgets",
+                "/v1/objects/Run",
+                "/v1/leases",
+                "/v1/head",
+                "/v1/objects/Reservation",
+                "/v1/outcomes",
+                "/v1/watch",
+            )
+        }
 
 
 def _by_keyboard(page: Page, lab: Running) -> None:

@@ -27,12 +27,7 @@ from bench.traffic.generator import (
     draw_requests,
     outcome_of,
 )
-from bench.traffic.measure import (
-    client_figures,
-    decision_figures,
-    recovery_figures,
-    share_figures,
-)
+from bench.traffic.measure import client_figures, decision_figures, recovery_figures, share_figures
 from bench.traffic.peers import PREPARE
 from bench.traffic.promises import judge
 from bench.traffic.report import markdown
@@ -87,12 +82,21 @@ def test_a_refusal_is_told_from_an_error(head: bytes, expected: tuple[str, str])
 def backend(tmp_path: Path, faults: list[list[Any]]) -> Iterator[tuple[int, Any]]:
     """A real backend on a free port, and its `go`."""
     listener = socket.create_server(("127.0.0.1", 0))
-    spec = {"name": SICK, "socket": listener.fileno(), "workers": 2, "faults": faults,
-            "result": str(tmp_path / "came.json")}  # fmt: skip
+    spec = {
+        "name": SICK,
+        "socket": listener.fileno(),
+        "workers": 2,
+        "faults": faults,
+        "result": str(tmp_path / "came.json"),
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.traffic.backends", json.dumps(spec)], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()],
-    )  # fmt: skip
+        [sys.executable, "-m", "bench.traffic.backends", json.dumps(spec)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[listener.fileno()],
+    )
     port = listener.getsockname()[1]
     listener.close()
     try:
@@ -238,10 +242,13 @@ def test_reaction_counts_from_the_fault_and_from_its_end() -> None:
 def test_clients_figures() -> None:
     """Late successes are not good, refusals are not failures, fast errors have no latency."""
     rows = [
-        Row(1.0, 0.0, 0.1, OK, "b1"), Row(1.1, 0.0, 0.9, OK, "b1"),
-        Row(1.2, 0.0, 0.001, ERROR, "b4"), Row(1.3, 0.0, 0.001, REFUSED, ""),
-        Row(1.4, 0.0, 4.0, TIMEOUT, ""), Row(9.0, 0.0, 0.1, OK, "b1"),
-    ]  # fmt: skip
+        Row(1.0, 0.0, 0.1, OK, "b1"),
+        Row(1.1, 0.0, 0.9, OK, "b1"),
+        Row(1.2, 0.0, 0.001, ERROR, "b4"),
+        Row(1.3, 0.0, 0.001, REFUSED, ""),
+        Row(1.4, 0.0, 4.0, TIMEOUT, ""),
+        Row(9.0, 0.0, 0.1, OK, "b1"),
+    ]
     figures = client_figures(rows, 0.0, 5.0)
     assert (figures["requests"], figures["goodput_per_s"], figures["late"]) == (5, 0.2, 1)
     assert (figures["failed"], figures["refused"], figures["errors"]) == (2, 1, 1)
@@ -283,14 +290,34 @@ def test_moves_and_modes_are_counted_per_minute() -> None:
 def told(scenario: str, arm: str, **figures: Any) -> dict[str, Any]:
     """One run's figures, all well but for those that are given."""
     well = {
-        "scenario": scenario, "arm": arm, "repetition": 0, "discarded_before": 0,
-        "outside_cores": 0.1, "requests": 1000, "goodput_per_s": 230.0, "good_share": 0.99,
-        "p50_ms": 90.0, "p99_ms": 300.0, "p999_ms": 400.0, "errors": 0, "timeouts": 0, "broken": 0,
-        "failed": 0, "refused": 0, "late": 0, "lost": 0, "cpu_s_per_10k": 1.0, "settled": None,
-        "small_after_s": 3.0, "returned_after_s": 5.0, "restored_after_s": 12.0,
-        "slot_churn_per_min": 10.0, "mode_transitions_per_min": 0.0, "restricted_s": 0.0,
+        "scenario": scenario,
+        "arm": arm,
+        "repetition": 0,
+        "discarded_before": 0,
+        "outside_cores": 0.1,
+        "requests": 1000,
+        "goodput_per_s": 230.0,
+        "good_share": 0.99,
+        "p50_ms": 90.0,
+        "p99_ms": 300.0,
+        "p999_ms": 400.0,
+        "errors": 0,
+        "timeouts": 0,
+        "broken": 0,
+        "failed": 0,
+        "refused": 0,
+        "late": 0,
+        "lost": 0,
+        "cpu_s_per_10k": 1.0,
+        "settled": None,
+        "small_after_s": 3.0,
+        "returned_after_s": 5.0,
+        "restored_after_s": 12.0,
+        "slot_churn_per_min": 10.0,
+        "mode_transitions_per_min": 0.0,
+        "restricted_s": 0.0,
         "ticks": 100,
-    }  # fmt: skip
+    }
     return {**well, **figures}
 
 

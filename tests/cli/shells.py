@@ -34,16 +34,25 @@ class Shell:
         self.server, self.heads = server, heads
 
     def environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "FAIRLEAD_SERVER": str(self.server.socket),
-                "FAIRLEAD_HEADS": str(self.heads), **more}  # fmt: skip
+        return {
+            **os.environ,
+            "FAIRLEAD_SERVER": str(self.server.socket),
+            "FAIRLEAD_HEADS": str(self.heads),
+            **more,
+        }
 
     def __call__(
         self, *arguments: str, input: str | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*FAIRLEAD, *arguments], input=input, capture_output=True, text=True, check=False,
-            timeout=60, env=self.environment(**environment),
-        )  # fmt: skip
+            [*FAIRLEAD, *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=self.environment(**environment),
+        )
 
     def ok(self, *arguments: str, input: str | None = None, **environment: str) -> str:
         """A command that must succeed; its output."""
@@ -76,9 +85,8 @@ def on_terminal(command: list[str], environment: dict[str, str], columns: int = 
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     given = {key: value for key, value in environment.items() if key not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
-        command, stdin=writer, stdout=writer, stderr=writer,
-        env={**given, "TERM": "xterm-256color"},
-    )  # fmt: skip
+        command, stdin=writer, stdout=writer, stderr=writer, env={**given, "TERM": "xterm-256color"}
+    )
     os.close(writer)
     shown, deadline = b"", time.monotonic() + 60
     while time.monotonic() < deadline:

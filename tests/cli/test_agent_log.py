@@ -61,9 +61,13 @@ print("still here")
 def test_a_reader_that_goes_away_ends_nobody(unbuffered: str) -> None:
     """Not later either: Python flushes once more when it ends."""
     talker = subprocess.Popen(
-        [sys.executable, "-c", TALKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
+        [sys.executable, "-c", TALKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
     with talker:
         assert talker.stderr is not None
         assert "first" in talker.stderr.readline()

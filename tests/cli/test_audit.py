@@ -22,9 +22,11 @@ def audit(
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "fairlead", "audit", *map(str, arguments)],
-        capture_output=True, check=False, input=input,
+        capture_output=True,
+        check=False,
+        input=input,
         env={**os.environ, "FAIRLEAD_STATE": str(state)},
-    )  # fmt: skip
+    )
 
 
 def document(*arguments: object, state: Path) -> Any:
@@ -77,9 +79,9 @@ def check_alone(proof: dict[str, Any]) -> bool:
             node = sha256(b"\x01" + node + sibling).digest()
         at, last = at >> 1, last >> 1
     head = {name: value for name, value in proof["head"].items() if name != "signature"}
-    signed = b"fairlead/head/v1\n" + json.dumps(
-        head, sort_keys=True, separators=(",", ":")
-    ).encode()  # fmt: skip
+    signed = (
+        b"fairlead/head/v1\n" + json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
+    )
     key = bytes.fromhex(proof["public_key"])
     assert sha256(key).hexdigest()[:16] == head["key_id"]
     Ed25519PublicKey.from_public_bytes(key).verify(
@@ -107,8 +109,11 @@ def test_a_proof_relative_to_a_head_held_elsewhere(state: Path, tmp_path: Path) 
     continued = document("prove", "--head", held, state=state)
     assert (continued["old"]["size"], continued["head"]["size"]) == (12, 17)
     for arguments, code in (
-        (("prove", 13, "--head", held), 2), (("prove", 18), 2), (("prove", 0), 2), (("prove",), 2),
-    ):  # fmt: skip
+        (("prove", 13, "--head", held), 2),
+        (("prove", 18), 2),
+        (("prove", 0), 2),
+        (("prove",), 2),
+    ):
         assert audit(*arguments, state=state).returncode == code
     other = {**json.loads(held.read_bytes()), "root": "0" * 64}
     held.write_text(json.dumps(other))

@@ -28,9 +28,13 @@ def named(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Shell:
 def in_shell(named: Shell, command: list[str], home: Path) -> list[str]:
     path = f"{os.environ['FAIRLEAD_TEST_BIN']}:{os.environ['PATH']}"
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env=named.environment(PATH=path, HOME=str(home), TERM="dumb"),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return [line.split("\t")[0].strip() for line in done.stdout.splitlines() if line.strip()]
 
@@ -104,15 +108,19 @@ def test_a_completion_never_gets_in_the_way(named: Shell, tmp_path: Path) -> Non
     """No server, a server that is no server, a broken file of heads: nothing offered, no noise."""
     for server in ("/nowhere/fairlead.sock", "http://127.0.0.1:1", "http://"):
         done = named(
-            _FAIRLEAD_COMPLETE="bash_complete", COMP_WORDS="fairlead get run ", COMP_CWORD="3",
+            _FAIRLEAD_COMPLETE="bash_complete",
+            COMP_WORDS="fairlead get run ",
+            COMP_CWORD="3",
             FAIRLEAD_SERVER=server,
-        )  # fmt: skip
+        )
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", ""), server
     broken = tmp_path / "heads.json"
     broken.write_text("{")
     done = named(
-        _FAIRLEAD_COMPLETE="bash_complete", COMP_WORDS="fairlead get runs ev", COMP_CWORD="3",
+        _FAIRLEAD_COMPLETE="bash_complete",
+        COMP_WORDS="fairlead get runs ev",
+        COMP_CWORD="3",
         FAIRLEAD_HEADS=str(broken),
-    )  # fmt: skip
+    )
     assert (done.stdout, done.stderr) == ("plain,eval\n", "")
     assert broken.read_text() == "{"

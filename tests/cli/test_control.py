@@ -101,10 +101,15 @@ def test_every_writing_verb_has_a_dry_run(shell: Shell) -> None:
     assert drained[0] == "node/box drained (dry run)"
     assert drained[1].startswith("  run dry-live would be Pending (Drained)")
     for arguments in (
-        ("submit", "-f", "-"), ("delete", "node/box"), ("cancel", "dry-live"),
-        ("pause", "run/dry-live"), ("cordon", "box"), ("uncordon", "box"),
-        ("users", "bind", "ada", "--owner", "team-a"), ("tokens", "create", "--user", "ada"),
-    ):  # fmt: skip
+        ("submit", "-f", "-"),
+        ("delete", "node/box"),
+        ("cancel", "dry-live"),
+        ("pause", "run/dry-live"),
+        ("cordon", "box"),
+        ("uncordon", "box"),
+        ("users", "bind", "ada", "--owner", "team-a"),
+        ("tokens", "create", "--user", "ada"),
+    ):
         given = documents(run("dry")) if arguments[0] == "submit" else None
         done = shell(*arguments, "--dry-run", input=given)
         if arguments[0] == "delete":
@@ -121,13 +126,25 @@ def test_every_read_command_speaks_json_and_yaml(shell: Shell) -> None:
     running = shell.server
     running.until("running", lambda: running.status("Run", "spoken")["phase"] == "Running")
     for arguments in (
-        ("get", "runs"), ("get", "run", "spoken"), ("describe", "run/spoken"), ("budgets",),
-        ("explain", "run/spoken"), ("explain", "budget/team-a"), ("explain", "node/box"),
-        ("sponsors", "--owner", "team-a", "--flavor", "H100"), ("owes",), ("whoami",),
-        ("users", "list"), ("tokens", "list"), ("heads", "list"), ("pause", "spoken", "--dry-run"),
-        ("delete", "run/spoken", "--dry-run"), ("cordon", "box", "--dry-run"),
-        ("users", "bind", "x", "--dry-run"), ("report", "--by", "owner"),
-    ):  # fmt: skip
+        ("get", "runs"),
+        ("get", "run", "spoken"),
+        ("describe", "run/spoken"),
+        ("budgets",),
+        ("explain", "run/spoken"),
+        ("explain", "budget/team-a"),
+        ("explain", "node/box"),
+        ("sponsors", "--owner", "team-a", "--flavor", "H100"),
+        ("owes",),
+        ("whoami",),
+        ("users", "list"),
+        ("tokens", "list"),
+        ("heads", "list"),
+        ("pause", "spoken", "--dry-run"),
+        ("delete", "run/spoken", "--dry-run"),
+        ("cordon", "box", "--dry-run"),
+        ("users", "bind", "x", "--dry-run"),
+        ("report", "--by", "owner"),
+    ):
         told = {}
         for output in ("json", "yaml", "table"):
             code, told[output] = shell.inside(*arguments, "-o", output)
@@ -161,13 +178,19 @@ def test_what_is_empty_or_misspelt_is_said(shell: Shell) -> None:
     )
     assert "nobody ever borrowed" in shell("owes").stderr
     shell.server.apply(run("train-7", gpus=99))
-    for arguments in (("get", "run", "train-8"), ("describe", "run/train-8"),
-                      ("explain", "run/train-8"), ("cancel", "train-8"), ("logs", "train-8"),
-                      ("delete", "run/train-8")):  # fmt: skip
+    for arguments in (
+        ("get", "run", "train-8"),
+        ("describe", "run/train-8"),
+        ("explain", "run/train-8"),
+        ("cancel", "train-8"),
+        ("logs", "train-8"),
+        ("delete", "run/train-8"),
+    ):
         done = shell(*arguments)
         assert (done.returncode, done.stderr) == (
-            2, "error: there is no Run 'train-8'; did you mean 'train-7'?\n"
-        ), arguments  # fmt: skip
+            2,
+            "error: there is no Run 'train-8'; did you mean 'train-7'?\n",
+        ), arguments
     silent = shell("logs", "train-7")
     assert (silent.returncode, silent.stdout) == (0, "")
     shell.server.until("refused", lambda: shell.server.status("Run", "train-7")["refusal"])
@@ -186,10 +209,11 @@ def test_what_is_empty_or_misspelt_is_said(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("server", "said"),
     [
-        ("http://", "names no host"), ("http://127.0.0.1:99999", "ort"),
+        ("http://", "names no host"),
+        ("http://127.0.0.1:99999", "ort"),
         ("http://127.0.0.1:1", "no control plane answers"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_cannot_be(shell: Shell, server: str, said: str) -> None:
     """Neither a traceback nor a guess: what is wrong with the address."""
     done = shell("budgets", "--server", server)
@@ -201,8 +225,11 @@ def test_a_server_that_cannot_be(shell: Shell, server: str, said: str) -> None:
 def test_a_token_is_never_sent_in_the_open(shell: Shell, tmp_path: Path) -> None:
     """Only to this machine, or over https."""
     (tmp_path / "token").write_text("flt_x")
-    done = shell("budgets", FAIRLEAD_SERVER="http://192.0.2.1:8470",
-                 FAIRLEAD_TOKEN_FILE=str(tmp_path / "token"))  # fmt: skip
+    done = shell(
+        "budgets",
+        FAIRLEAD_SERVER="http://192.0.2.1:8470",
+        FAIRLEAD_TOKEN_FILE=str(tmp_path / "token"),
+    )
     assert (done.returncode, "in the open" in done.stderr) == (2, True)
 
 

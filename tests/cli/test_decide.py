@@ -71,10 +71,7 @@ HOSTILE = {
     "float as integer": (pod(min_millicores=100.0), "pods[0].min_millicores"),
     "negative size": (pod(usage_millicores=-1), "pods[0].usage_millicores"),
     "oversized": (pod(max_millicores=10**12 + 1), "pods[0].max_millicores"),
-    "five thousand digits": (
-        pod().replace(b"900", b"9" * 5000),
-        "pods[0].max_millicores",
-    ),
+    "five thousand digits": (pod().replace(b"900", b"9" * 5000), "pods[0].max_millicores"),
     "demand above one": (pod(demand=1.0000001), "pods[0].demand"),
     "null weight": (pod(weight=None), "pods[0].weight"),
     "null demand": (pod(demand=None), "pods[0].demand"),
@@ -104,7 +101,7 @@ HOSTILE = {
     "byte order mark": (b"\xef\xbb\xbf{}", "$"),
     "nested too deeply": (b"[" * 100_000, "$"),
     "nothing": (b"", "$"),
-}  # fmt: skip
+}
 
 
 def test_bad_input_is_refused_line_by_line_with_its_path() -> None:
@@ -200,8 +197,11 @@ def test_a_reader_that_goes_away_is_not_an_error() -> None:
     command = f"'{sys.executable}' -m fairlead decide cpu.clear --jsonl | head -1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        input=(pod() + b"\n") * 5000, capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
+        input=(pod() + b"\n") * 5000,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, EXPECTED, b"")
 
 
@@ -210,9 +210,13 @@ def test_an_answer_that_cannot_be_written_is_a_fault(arguments: list[str]) -> No
     """The disk is full: that is no bug, and nobody gets half an answer unnoticed."""
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
-            [*FAIRLEAD, "decide", "cpu.clear", *arguments], input=pod() + b"\n", stdout=full,
-            stderr=subprocess.PIPE, check=False, timeout=60,
-        )  # fmt: skip
+            [*FAIRLEAD, "decide", "cpu.clear", *arguments],
+            input=pod() + b"\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
     assert result.returncode == 3
     assert result.stderr == b"fault: cannot write the answer: No space left on device\n"
 
@@ -231,10 +235,16 @@ def test_a_closed_stream_is_nobody_and_no_bug(closed: str, code: int) -> None:
 def test_ten_thousand_documents_in_under_ten_seconds() -> None:
     """10 000 documents of 30 pods; a tenth of them here, in CPU time, as the machine is shared."""
     pods = [
-        {"uid": f"pod-{i:02}", "min_millicores": 100 + i, "max_millicores": 2000 + 13 * i,
-         "demand": i / 30, "weight": 1 + i, "usage_millicores": 500}
+        {
+            "uid": f"pod-{i:02}",
+            "min_millicores": 100 + i,
+            "max_millicores": 2000 + 13 * i,
+            "demand": i / 30,
+            "weight": 1 + i,
+            "usage_millicores": 500,
+        }
         for i in range(30)
-    ]  # fmt: skip
+    ]
     line = json.dumps({"capacity_millicores": 16_000, "pods": pods}).encode() + b"\n"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = decide("cpu.clear", "--jsonl", data=line * 1_000)

@@ -97,8 +97,11 @@ FUNDED = {
 def decide(*arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*FAIRLEAD, "decide", "gpu.cover", *arguments],
-        input=data, capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
+        input=data,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def edited(edit: Callable[[Document], object]) -> bytes:
@@ -172,7 +175,8 @@ HOSTILE = {
     "0 GPUs asked": (put("request.gpus", 0), "request.gpus"),
     "0 GPUs leased": (put("leases.0.gpus", 0), "leases[0].gpus"),
     "0 GPUs in an envelope": (
-        put("budgets.0.envelopes.0.concurrency", 0), "budgets[0].envelopes[0].concurrency",
+        put("budgets.0.envelopes.0.concurrency", 0),
+        "budgets[0].envelopes[0].concurrency",
     ),
     "0 as a minimum": (put("request.min_gpus", 0), "request.min_gpus"),
     "lease starts after now": (put("leases.0.start", "2026-01-01T00:00:01Z"), "leases[0].start"),
@@ -182,11 +186,14 @@ HOSTILE = {
     "start without a zone": (put("leases.0.start", "2025-12-31T22:00:00"), "leases[0].start"),
     "end without a zone": (put("leases.0.end", "2025-12-31T23:00:00"), "leases[0].end"),
     "expected end without a zone": (
-        put("leases.0.expected_end", "2026-01-02T00:00:00"), "leases[0].expected_end",
+        put("leases.0.expected_end", "2026-01-02T00:00:00"),
+        "leases[0].expected_end",
     ),
     "window without a zone": (
-        put("budgets.0.envelopes.0.window",
-            {"start": "2025-01-01T00:00:00Z", "end": "2027-01-01T00:00:00"}),
+        put(
+            "budgets.0.envelopes.0.window",
+            {"start": "2025-01-01T00:00:00Z", "end": "2027-01-01T00:00:00"},
+        ),
         "budgets[0].envelopes[0].window.end",
     ),
     # times that are none
@@ -196,8 +203,10 @@ HOSTILE = {
     "a year that ends no period": (put("now", "9999-12-31T00:00:00Z"), "now"),
     "a year before the first": (put("now", "0001-01-01T00:00:00+10:00"), "now"),
     "window ends at its start": (
-        put("budgets.0.envelopes.0.window",
-            {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00+01:00"}),
+        put(
+            "budgets.0.envelopes.0.window",
+            {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00+01:00"},
+        ),
         "budgets[0].envelopes[0].window.end",
     ),
     "window without an end": (
@@ -207,10 +216,12 @@ HOSTILE = {
     # names
     "repeated budget": (put("budgets", [BUDGET, BUDGET]), "budgets[1].name"),
     "repeated envelope": (
-        put("budgets.0.envelopes", [ENVELOPE, ENVELOPE]), "budgets[0].envelopes[1].name",
+        put("budgets.0.envelopes", [ENVELOPE, ENVELOPE]),
+        "budgets[0].envelopes[1].name",
     ),
     "repeated cap": (
-        put("budgets.0.aggregate_caps", [CAP, CAP]), "budgets[0].aggregate_caps[1].name",
+        put("budgets.0.aggregate_caps", [CAP, CAP]),
+        "budgets[0].aggregate_caps[1].name",
     ),
     "repeated lease": (put("leases", [LEASE, LEASE]), "leases[1].id"),
     "cap over an unknown envelope": (
@@ -223,57 +234,74 @@ HOSTILE = {
         "budgets[0].parents",
     ),
     "a circle through an owner's second budget": (
-        put("budgets", [{**BUDGET, "parents": ["x"]}, {**TWIN, "parents": ["org"]},
-                        {**TWIN, "name": "c", "owner": "org", "parents": ["team-a"]}]),
+        put(
+            "budgets",
+            [
+                {**BUDGET, "parents": ["x"]},
+                {**TWIN, "parents": ["org"]},
+                {**TWIN, "name": "c", "owner": "org", "parents": ["team-a"]},
+            ],
+        ),
         "budgets[1].parents",
     ),
     # numbers
-    "NaN hours": (put("budgets.0.envelopes.0.max_gpu_hours", float("nan")),
-                  "budgets[0].envelopes[0].max_gpu_hours"),
+    "NaN hours": (
+        put("budgets.0.envelopes.0.max_gpu_hours", float("nan")),
+        "budgets[0].envelopes[0].max_gpu_hours",
+    ),
     "infinite duration": (put("request.duration_hours", float("inf")), "request.duration_hours"),
     "negative duration": (put("request.duration_hours", -1), "request.duration_hours"),
-    "negative hours": (put("budgets.0.aggregate_caps.0.max_gpu_hours", -0.1),
-                       "budgets[0].aggregate_caps[0].max_gpu_hours"),
+    "negative hours": (
+        put("budgets.0.aggregate_caps.0.max_gpu_hours", -0.1),
+        "budgets[0].aggregate_caps[0].max_gpu_hours",
+    ),
     "1.0 as an integer": (put("request.gpus", 12.0), "request.gpus"),
-    "1.0 as a lending cap": (put("budgets.0.envelopes.0.lending.max_concurrency", 1.0),
-                             "budgets[0].envelopes[0].lending.max_concurrency"),
+    "1.0 as a lending cap": (
+        put("budgets.0.envelopes.0.lending.max_concurrency", 1.0),
+        "budgets[0].envelopes[0].lending.max_concurrency",
+    ),
     "negative borrow limit": (put("request.max_borrow_gpus", -1), "request.max_borrow_gpus"),
     "true as an integer": (put("leases.0.gpus", True), "leases[0].gpus"),
     "1 as a flag": (put("leases.0.borrowed", 1), "leases[0].borrowed"),
     "a number as text": (put("request.gpus", "12"), "request.gpus"),
     "oversized": (put("request.gpus", 10**12 + 1), "request.gpus"),
     "more GPUs than JSON can count": (
-        put("leases", [{**LEASE, "id": str(i), "gpus": 10**12} for i in range(9_008)]), "leases",
+        put("leases", [{**LEASE, "id": str(i), "gpus": 10**12} for i in range(9_008)]),
+        "leases",
     ),
     # malleable
     "min without step": (put("request.min_gpus", 4), "request.step_gpus"),
     "step without min": (put("request.step_gpus", 4), "request.min_gpus"),
     "width off the steps": (
-        edited(lambda d: d["request"].update(min_gpus=4, step_gpus=3)), "request.gpus",
+        edited(lambda d: d["request"].update(min_gpus=4, step_gpus=3)),
+        "request.gpus",
     ),
     "min above the width": (
-        edited(lambda d: d["request"].update(min_gpus=13, step_gpus=1)), "request.min_gpus",
+        edited(lambda d: d["request"].update(min_gpus=13, step_gpus=1)),
+        "request.min_gpus",
     ),
     # fields
     "unknown top field": (put("bogus", 1), "bogus"),
     "unknown envelope field": (
-        put("budgets.0.envelopes.0.bogus", 1), "budgets[0].envelopes[0].bogus",
+        put("budgets.0.envelopes.0.bogus", 1),
+        "budgets[0].envelopes[0].bogus",
     ),
     "priority": (put("request.priority", 1), "request.priority"),
     "missing request": (without("", "request"), "request"),
     "missing window": (
-        without("budgets.0.envelopes.0", "window"), "budgets[0].envelopes[0].window",
+        without("budgets.0.envelopes.0", "window"),
+        "budgets[0].envelopes[0].window",
     ),
     "missing null": (without("request", "min_gpus"), "request.min_gpus"),
-    "null lending": (
-        put("budgets.0.envelopes.0.lending", None), "budgets[0].envelopes[0].lending",
-    ),
+    "null lending": (put("budgets.0.envelopes.0.lending", None), "budgets[0].envelopes[0].lending"),
     "null list": (put("request.sponsors", None), "request.sponsors"),
     "unknown sharing": (
-        put("budgets.0.envelopes.0.sharing", "all"), "budgets[0].envelopes[0].sharing",
+        put("budgets.0.envelopes.0.sharing", "all"),
+        "budgets[0].envelopes[0].sharing",
     ),
     "unknown recurrence": (
-        put("budgets.0.envelopes.0.recurrence", "hourly"), "budgets[0].envelopes[0].recurrence",
+        put("budgets.0.envelopes.0.recurrence", "hourly"),
+        "budgets[0].envelopes[0].recurrence",
     ),
     "a number in a selector": (
         put("budgets.0.envelopes.0.location", {"region": "us-west", "rack": 7}),
@@ -283,7 +311,7 @@ HOSTILE = {
     "repeated key": (SMALL.replace(b'"gpus": 4', b'"gpus": 4, "gpus": 4', 1), "leases[0].gpus"),
     "no object": (b"[]", "$"),
     "no JSON": (b'{"now": ', "$"),
-}  # fmt: skip
+}
 
 
 def test_bad_input_is_refused_line_by_line_with_its_path() -> None:
@@ -311,9 +339,14 @@ def test_recurrence_is_the_only_optional_field() -> None:
     """Every other field of the example, left out anywhere, is named as missing."""
     lines, paths = [], []
     for where in (
-        "", "budgets.0", "budgets.0.envelopes.0", "budgets.0.envelopes.0.lending",
-        "budgets.0.aggregate_caps.0", "leases.0", "request",
-    ):  # fmt: skip
+        "",
+        "budgets.0",
+        "budgets.0.envelopes.0",
+        "budgets.0.envelopes.0.lending",
+        "budgets.0.aggregate_caps.0",
+        "leases.0",
+        "request",
+    ):
         holder: Any = EXAMPLE
         for step in where.split(".") if where else ():
             holder = holder[int(step) if step.isdigit() else step]

@@ -44,8 +44,12 @@ def test_what_it_says_to_try_next_leads_to_its_last_decision(tmp_path: Path) -> 
     """The farewell's commands, typed: the same decision, from the same seed."""
     done = subprocess.run(
         [*FAIRLEAD, "demo", "--seconds", "77", "--seed", "3", "--policy", "nash"],
-        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     play, pick = (line.strip() for line in done.stdout.splitlines()[-2:])
     script = f"{play} && {pick}".replace("fairlead ", f"{sys.executable} -m fairlead ")
     again = subprocess.run(
@@ -64,9 +68,12 @@ def test_on_a_terminal_it_is_live_and_ends_cleanly(end: str) -> None:
     reader, writer = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(
-        [*FAIRLEAD, "demo", "--speed", "50", *bounded], stdout=writer, stderr=writer, stdin=writer,
+        [*FAIRLEAD, "demo", "--speed", "50", *bounded],
+        stdout=writer,
+        stderr=writer,
+        stdin=writer,
         env=environment,
-    )  # fmt: skip
+    )
     os.close(writer)
     shown = b""
     deadline = time.monotonic() + 30

@@ -24,17 +24,22 @@ FIELDS = {"governor", "name", "status", "found", "why", "cure", "required"}
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*FAIRLEAD, "doctor", *arguments], capture_output=True, text=True, check=False, timeout=30,
+        [*FAIRLEAD, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
     reader, writer = pty.openpty()
     with subprocess.Popen(
-        [*FAIRLEAD, "doctor", *arguments], stdout=writer,
+        [*FAIRLEAD, "doctor", *arguments],
+        stdout=writer,
         env={**os.environ, "COLUMNS": "100", "TERM": "xterm", **environment},
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(writer)
         shown = b""
         try:

@@ -59,8 +59,11 @@ def test_a_reservation_from_the_command_line(crowded: Shell) -> None:
     assert tried[:2] == ["run/big created (dry run)", "reservation/big created (dry run)"]
     assert crowded.server.ok("GET", "/v1/head")["size"] == size
     made = crowded.ok("reserve", "-f", "-", "--at", NEVER, input=big).splitlines()
-    assert made[:3] == ["run/big created", "reservation/big created",
-                        f"  run big is to start at {NEVER}"]  # fmt: skip
+    assert made[:3] == [
+        "run/big created",
+        "reservation/big created",
+        f"  run big is to start at {NEVER}",
+    ]
     assert made[3:] == tried[3:], "the dry run said the same"
     shown = "\n".join(made)
     assert "4 GPUs of H100 in domain=rack-1,region=west are missing" in shown
@@ -68,15 +71,21 @@ def test_a_reservation_from_the_command_line(crowded: Shell) -> None:
         ["backed", "team-b", "drops", "spares", "2", "funded", "by", "rule"],
         ["backed", "team-b", "may", "be", "drawn", "-", "funded", "1", "in", "2"],
         ["gang", "team-c", "may", "be", "drawn", "-", "funded", "1", "in", "2"],
-    ]  # fmt: skip
+    ]
     assert crowded.ok("get", "reservations").splitlines()[1].split()[:6] == [
-        "big", "big", NEVER, "Pending", "NotDue", "-",
-    ]  # fmt: skip
+        "big",
+        "big",
+        NEVER,
+        "Pending",
+        "NotDue",
+        "-",
+    ]
     assert "1 in 2" in crowded.ok("describe", "reservation/big")
     described = json.loads(crowded.ok("describe", "reservation/big", "-o", "json"))
     assert (described["forecast"]["deficitGPUs"], described["forecast"]["earliestStart"]) == (
-        4, NEVER,
-    )  # fmt: skip
+        4,
+        NEVER,
+    )
     assert "may be drawn" in crowded.ok("explain", "reservation/big")
     assert "fairlead explain reservation/big" in crowded.ok("explain", "run/big")
     moved = crowded.ok("reserve", "big", "--at", "+3h").splitlines()
@@ -119,9 +128,11 @@ def test_bad_words_are_named(crowded: Shell) -> None:
 def test_a_cap_is_named_with_or_without_its_kind() -> None:
     """As every other object; a budget may even be called `budget`."""
     for text, expected in (
-        ("a/main", ("a", "main")), ("budget/a/main", ("a", "main")), ("budget/x", ("budget", "x")),
+        ("a/main", ("a", "main")),
+        ("budget/a/main", ("a", "main")),
+        ("budget/x", ("budget", "x")),
         ("budget/budget/x", ("budget", "x")),
-    ):  # fmt: skip
+    ):
         assert CapText().convert(text, None, None) == expected
     for wrong in ("a", "a/", "/a", "budget/", "/"):
         with pytest.raises(click.BadParameter, match="BUDGET/NAME"):
@@ -174,8 +185,17 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     assert f"cut by outcome {number}, drawn by lot, 1 in 2 at the first draw" in why
     assert "it waits, and starts by itself as soon as there is room" in why
     file = tmp_path / "outcome.json"
-    written = crowded("audit", "outcome", str(number), "--export", str(file), "--owner", owner,
-                      "--head", str(held))  # fmt: skip
+    written = crowded(
+        "audit",
+        "outcome",
+        str(number),
+        "--export",
+        str(file),
+        "--owner",
+        owner,
+        "--head",
+        str(held),
+    )
     assert (written.returncode, file.stat().st_mode & 0o777) == (0, 0o600)
     head = f"{kept['size']}:{kept['root']}"
     assert written.stderr.rstrip().endswith(f"fairlead_verify.py {file} --head {head}")
@@ -209,9 +229,10 @@ def test_owners_say_how_their_runs_give_way(crowded: Shell) -> None:
     box = manifest("Node", "v", flavor="V100", devices=4)
     envelope = {"name": "main", "flavor": "V100", "concurrency": 4}
     crowded.server.apply(
-        box, manifest("Budget", "team-v", owner="team-v", envelopes=[envelope]),
+        box,
+        manifest("Budget", "team-v", owner="team-v", envelopes=[envelope]),
         manifest("Run", "wide", owner="team-v", flavor="V100", totalGPUs=4, **ELASTIC),
-    )  # fmt: skip
+    )
     status = crowded.server.status
     crowded.server.until("runs", lambda: status("Run", "wide")["width"] == 4)
     assert crowded.ok("runs", "nominate", "wide", "--dry-run") == "run/wide nominated (dry run)\n"
@@ -264,13 +285,17 @@ def test_they_all_speak_json_and_yaml(crowded: Shell) -> None:
         run("said", "team-a", 4), manifest("Reservation", "said", run="said", earliestStart=NEVER)
     )
     for arguments in (
-        ("get", "reservations"), ("get", "reservation", "said"), ("describe", "reservation/said"),
-        ("explain", "reservation/said"), ("audit", "outcome"), ("audit", "nonce", "team-a", "00"),
+        ("get", "reservations"),
+        ("get", "reservation", "said"),
+        ("describe", "reservation/said"),
+        ("explain", "reservation/said"),
+        ("audit", "outcome"),
+        ("audit", "nonce", "team-a", "00"),
         ("audit", "beacon", "drand", "7", "ab", "--dry-run"),
         ("resolve", "--scope", "flavor=H100", "--gpus", "1", "--dry-run"),
         ("runs", "nominate", "gang", "--dry-run"),
         ("reserve", "said", "--at", "+1h", "--dry-run"),
-    ):  # fmt: skip
+    ):
         code, told = crowded.inside(*arguments, "-o", "json")
         assert code == 0, arguments
         code, spoken = crowded.inside(*arguments, "-o", "yaml")

@@ -36,11 +36,14 @@ class Teller:
 
     def own_entries(self, size: int) -> list[dict[str, Any]]:
         return [
-            {"seq": entry.seq, "entry": entry.data.decode(),
-             "proof": [each.hex() for each in self.ledger.inclusion(entry.seq, size)]}
+            {
+                "seq": entry.seq,
+                "entry": entry.data.decode(),
+                "proof": [each.hex() for each in self.ledger.inclusion(entry.seq, size)],
+            }
             for entry in self.ledger.entries(0, 1_000)
             if entry.kind in ("ledger.created", "key.rotated", "ledger.epoch") and entry.seq <= size
-        ]  # fmt: skip
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +87,10 @@ def test_another_a_shorter_and_a_rewritten_ledger_are_noticed(heads_file: Path) 
     rewritten = grown(grown(_copy(ledger, keys), 50, 2), 60, 4)
     shorter = _copy(ledger, keys)
     for lying, what in (
-        (twin, "another ledger"), (rewritten, "does not continue"), (shorter, "does not continue"),
-    ):  # fmt: skip
+        (twin, "another ledger"),
+        (rewritten, "does not continue"),
+        (shorter, "does not continue"),
+    ):
         with pytest.raises(LedgerChanged, match=what) as noticed:
             see(lying)
         text = str(noticed.value)
@@ -176,8 +181,13 @@ def test_the_command_line_notices_and_forgets(shell: Shell) -> None:
     shell.ok("budgets")
     now = msgspec.json.decode(shell.heads.read_bytes())[where]
     assert now["size"] > kept[where]["size"]
-    for lie in ({"root": "0" * 64}, {"size": 10**6}, {"ledger": "another"}, {"epoch": 7},
-                {"keys": {"0" * 16: "0" * 64}}):  # fmt: skip
+    for lie in (
+        {"root": "0" * 64},
+        {"size": 10**6},
+        {"ledger": "another"},
+        {"epoch": 7},
+        {"keys": {"0" * 16: "0" * 64}},
+    ):
         shell.heads.write_bytes(msgspec.json.encode({where: {**kept[where], **lie}}))
         for arguments in (("budgets",), ("watch", "--after", "0", "--limit", "1")):
             noticed = shell(*arguments)

@@ -14,9 +14,13 @@ FAIRLEAD = [sys.executable, "-m", "fairlead"]
 
 def sim(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*FAIRLEAD, "sim", *arguments], cwd=cwd, capture_output=True, text=True, check=False,
+        [*FAIRLEAD, "sim", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=60,
-    )  # fmt: skip
+    )
 
 
 def write(path: Path, **fields: object) -> str:
@@ -52,9 +56,12 @@ def test_decide_reproduces_every_decision_of_a_report(tmp_path: Path) -> None:
     assert sim("run", "s.yaml", "--no-plots", *policies, cwd=tmp_path).returncode == 0
     folder = tmp_path / "out/small"
     done = subprocess.run(
-        [*FAIRLEAD, "decide", "cpu.clear", "--jsonl"], check=True, timeout=60, capture_output=True,
+        [*FAIRLEAD, "decide", "cpu.clear", "--jsonl"],
+        check=True,
+        timeout=60,
+        capture_output=True,
         input=(folder / "decisions.jsonl").read_bytes(),
-    )  # fmt: skip
+    )
     assert done.stdout == (folder / "results.jsonl").read_bytes()
     assert b'"policy":"nash"' in (folder / "decisions.jsonl").read_bytes()
 
@@ -100,9 +107,13 @@ def test_without_matplotlib_it_says_how_to_get_it_and_goes_on(tmp_path: Path) ->
         "import sys; sys.modules['matplotlib'] = None; from fairlead.cli.main import run; run()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", hidden, "sim", "run", file], cwd=tmp_path, capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", hidden, "sim", "run", file],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0
     assert "pip install 'fairlead[plots]'" in done.stderr
     assert not list((tmp_path / "out/small").glob("*.png"))

@@ -26,10 +26,16 @@ def busy(shell: Shell) -> Shell:
 @pytest.mark.parametrize("columns", [60, 120])
 @pytest.mark.parametrize(
     "command",
-    [("get", "runs"), ("budgets",), ("leases",), ("report",), ("describe", "run/goes"),
-     ("explain", "run/waits")],
+    [
+        ("get", "runs"),
+        ("budgets",),
+        ("leases",),
+        ("report",),
+        ("describe", "run/goes"),
+        ("explain", "run/waits"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_table_fits_its_terminal(busy: Shell, command: tuple[str, ...], columns: int) -> None:
     """No line is wider than the terminal, whatever stands in it; what does not fit is folded."""
     shown = busy.on_terminal(*command, columns=columns)

@@ -20,24 +20,28 @@ CONFIG: dict[str, Any] = {
     "node": {"watch": False},
     "groups": [
         {
-            "name": "web", "vip": "127.0.0.1", "port": 8080,
+            "name": "web",
+            "vip": "127.0.0.1",
+            "port": 8080,
             "backends": [
                 {"id": "a", "host": "127.0.0.1", "port": 9001},
                 {"id": "b", "host": "127.0.0.1", "port": 9002},
             ],
         }
     ],
-}  # fmt: skip
+}
 
 
-def traffic(
-    *arguments: str, cwd: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+def traffic(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fairlead", "traffic", *arguments], cwd=cwd, capture_output=True,
-        text=True, check=False, timeout=120,
+        [sys.executable, "-m", "fairlead", "traffic", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
         env={**os.environ, "FAIRLEAD_TRAFFIC_STATE_DIR": str(cwd / "state"), **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +205,7 @@ def test_build_ebpf_says_what_is_missing(tmp_path: Path) -> None:
     assert "clang is not on PATH (apt-get install clang)" in done.stderr
 
 
-SCENARIO = {
-    "name": "small", "duration_s": 3, "backends": [{"name": "a"}], "load": {"per_s": 20},
-}  # fmt: skip
+SCENARIO = {"name": "small", "duration_s": 3, "backends": [{"name": "a"}], "load": {"per_s": 20}}
 
 
 def test_the_harness_plays_and_judges(tmp_path: Path) -> None:
@@ -258,18 +260,40 @@ def test_every_reason_mode_and_cause_has_its_words() -> None:
     for mode in Mode:
         for reason in TrafficReason:
             group = {
-                "group": "web", "mode": mode.value, "regime": "crisis", "rate_per_s": 1.5,
-                "burst": 2.0, "reasons": [reason.value], "conductance": 0.1, "skew": 0.3,
-                "ttf_s": 12.0, "retry_index": 0.7, "stall": True, "scale_hint": True,
-                "fault": "not applied: busy", "sequence": 7, "backends": [], "inside_max": 60,
-            }  # fmt: skip
+                "group": "web",
+                "mode": mode.value,
+                "regime": "crisis",
+                "rate_per_s": 1.5,
+                "burst": 2.0,
+                "reasons": [reason.value],
+                "conductance": 0.1,
+                "skew": 0.3,
+                "ttf_s": 12.0,
+                "retry_index": 0.7,
+                "stall": True,
+                "scale_hint": True,
+                "fault": "not applied: busy",
+                "sequence": 7,
+                "backends": [],
+                "inside_max": 60,
+            }
             lines = explain_group(group, {"plane": "ebpf", "sources": {"queue": "scraped"}})
             assert all(lines)
     for cause in Cause:
         backend = {
-            "backend": "a", "slots": 0, "target": 0, "weight": 0.0, "pressure": {"total": 0.1},
-            "p95_ms": None, "error_rate": None, "queue": None, "requests": None, "age_ms": 3,
-            "open": 4, "isolated": cause.value, "order": "drain",
-        }  # fmt: skip
+            "backend": "a",
+            "slots": 0,
+            "target": 0,
+            "weight": 0.0,
+            "pressure": {"total": 0.1},
+            "p95_ms": None,
+            "error_rate": None,
+            "queue": None,
+            "requests": None,
+            "age_ms": 3,
+            "open": 4,
+            "isolated": cause.value,
+            "order": "drain",
+        }
         lines = explain_backend(backend, {"backends": [backend]})
         assert any(line.startswith("isolated ") for line in lines)

@@ -11,14 +11,7 @@ import pytest
 from fairlead.dataplane.envoy import EnvoyPlane, deadman
 from fairlead.dataplane.envoy.documents import Limits
 from fairlead.dataplane.haproxy import HaproxyPlane
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    Admission,
-    Liveness,
-    Mode,
-    Proto,
-    RouteGroup,
-)
+from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Admission, Liveness, Mode, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance

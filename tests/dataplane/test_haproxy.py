@@ -146,11 +146,7 @@ def test_both_families_of_addresses(world: HaproxyWorld) -> None:
 
 @pytest.mark.parametrize(
     "admission",
-    [
-        Admission(),
-        Admission(Mode.SOFT, 12.5, 30.0),
-        Admission(Mode.HARD, 1.0, 1.0, 100.0, 100.0),
-    ],
+    [Admission(), Admission(Mode.SOFT, 12.5, 30.0), Admission(Mode.HARD, 1.0, 1.0, 100.0, 100.0)],
 )
 def test_words_are_read_back_as_they_were_written(admission: Admission) -> None:
     """The next agent goes on from them."""

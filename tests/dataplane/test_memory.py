@@ -9,9 +9,12 @@ from tests.dataplane.conformance import Conformance
 from tests.dataplane.worlds import MemoryWorld
 
 WEB = RouteGroup(
-    "web", "10.0.0.1", 80, Proto.TCP,
+    "web",
+    "10.0.0.1",
+    80,
+    Proto.TCP,
     tuple(Backend(id, "10.0.0.9", 8000 + index) for index, id in enumerate(("b1", "b2", "b3"))),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -97,10 +100,12 @@ ONE, SAME, ANOTHER = Backend("b", "::1", 1), Backend("c", "::1", 1), Backend("b"
         (RouteGroup("web", "10.0.0.3", 80, Proto.TCP, ()), "groups[1].vip"),
         (RouteGroup("web", "10.0.0.2", 80, Proto.TCP, (ONE, ANOTHER)), "groups[1].backends[1].id"),
         (RouteGroup("web", "10.0.0.2", 80, Proto.TCP, (ONE, SAME)), "groups[1].backends[1].host"),
-        (RouteGroup("web", "10.0.0.2", 80, Proto.TCP, (Backend("b", "localhost", 1),)),
-         "groups[1].backends[0].host"),
+        (
+            RouteGroup("web", "10.0.0.2", 80, Proto.TCP, (Backend("b", "localhost", 1),)),
+            "groups[1].backends[0].host",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_groups_are_refused_by_their_path(group: RouteGroup, path: str) -> None:
     """Before anything is changed."""
     first = RouteGroup("first", "10.0.0.3", 80, Proto.TCP, ())

@@ -288,14 +288,16 @@ class RealWorld(World):
         self.alone = True  # it beats for itself
         opener, arguments = self.opener()
         task = {
-            "opener": opener, "arguments": arguments,
+            "opener": opener,
+            "arguments": arguments,
             "groups": [asdict(group) for group in self.groups],
             "tables": [asdict(table) for table in tables],
-        }  # fmt: skip
+        }
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.dataplane.agent"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self.agents.append(process)
         assert process.stdin
         assert process.stdout

@@ -36,9 +36,10 @@ def texts(name: str, place: int) -> set[str]:
     return {
         node.args[place].value
         for node in calls(name)
-        if len(node.args) > place and isinstance(node.args[place], ast.Constant)
+        if len(node.args) > place
+        and isinstance(node.args[place], ast.Constant)
         and isinstance(node.args[place].value, str)
-    }  # fmt: skip
+    }
 
 
 def reasons() -> set[str]:
@@ -94,9 +95,17 @@ def test_every_word_has_its_row(kind: str) -> None:
 def test_the_metrics_of_the_contract_are_there() -> None:
     """By name: dashboards are built on them."""
     assert WORDS["metric"] == {
-        "budget_concurrency_used", "budget_concurrency_remaining", "budget_gpu_hours_used",
-        "budget_gpu_hours_remaining", "budget_gpu_hours_total", "budget_lent_gpus",
-        "budget_lending_denied_total", "cover_plans_total", "resolver_invocations_total",
-        "resolver_spares_dropped_total", "resolver_shrinks_total", "resolver_lottery_draws_total",
+        "budget_concurrency_used",
+        "budget_concurrency_remaining",
+        "budget_gpu_hours_used",
+        "budget_gpu_hours_remaining",
+        "budget_gpu_hours_total",
+        "budget_lent_gpus",
+        "budget_lending_denied_total",
+        "cover_plans_total",
+        "resolver_invocations_total",
+        "resolver_spares_dropped_total",
+        "resolver_shrinks_total",
+        "resolver_lottery_draws_total",
         "ledger_clock_behind_seconds",
-    }  # fmt: skip
+    }

@@ -36,9 +36,13 @@ def typed(commands: str, folder: Path) -> str:
     """What a shell shows; files that an example puts into /tmp go into its folder."""
     done = subprocess.run(
         ["bash", "--norc", "--noprofile", "-c", commands.replace("/tmp/", f"{folder}/")],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
         timeout=240,
-    )  # fmt: skip
+    )
     return done.stdout
 
 

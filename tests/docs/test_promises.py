@@ -64,8 +64,12 @@ def test_every_named_test_exists() -> None:
 
 def test_every_row_names_a_test_in_a_form_that_is_checked() -> None:
     """No row with a `::` that the check above would pass over."""
-    odd = [f"{n}: {line}" for n, line in rows() if line.count("`tests/") + line.count("`…::")
-           > len(NAMED.findall(line)) + len(re.findall(r"`tests/[\w/]+\.py`", line))]  # fmt: skip
+    odd = [
+        f"{n}: {line}"
+        for n, line in rows()
+        if line.count("`tests/") + line.count("`…::")
+        > len(NAMED.findall(line)) + len(re.findall(r"`tests/[\w/]+\.py`", line))
+    ]
     assert odd == []
 
 

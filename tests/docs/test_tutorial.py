@@ -50,9 +50,15 @@ class Typist:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"], cwd=folder, env=environment, text=True, bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "--norc", "--noprofile"],
+            cwd=folder,
+            env=environment,
+            text=True,
+            bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def type(self, commands: str) -> str:
         """Everything that the commands print; the last must succeed."""
@@ -83,9 +89,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
     program.chmod(0o755)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD")}
     # The port may be taken on this machine, and root's runs are refused where nobody allows them.
-    return {**kept, "PATH": f"{program.parent}:{os.environ['PATH']}", "FAIRLEAD_PORT": "0",
-            "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "xdg"),
-            "CLONE": str(ROOT)}  # fmt: skip
+    return {
+        **kept,
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "FAIRLEAD_PORT": "0",
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "xdg"),
+        "CLONE": str(ROOT),
+    }
 
 
 @pytest.fixture
@@ -105,9 +116,13 @@ def test_the_tutorial_as_it_stands(
     log = folder / "up.log"
     with log.open("w") as out:
         server = subprocess.Popen(
-            ["bash", "-c", f"{first.commands.rstrip()}{allow}"], cwd=folder, env=environment,
-            stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-c", f"{first.commands.rstrip()}{allow}"],
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     try:
         deadline = time.monotonic() + 60
         while not (folder / "state" / "fairlead.sock").exists():
@@ -144,9 +159,11 @@ def _end_runs(environment: dict[str, str]) -> None:
     fairlead, deadline = [sys.executable, "-m", "fairlead"], time.monotonic() + 60
     while time.monotonic() < deadline:
         asked = subprocess.run(
-            [*fairlead, "get", "runs", "-o", "json"], capture_output=True, check=False,
+            [*fairlead, "get", "runs", "-o", "json"],
+            capture_output=True,
+            check=False,
             env=environment,
-        )  # fmt: skip
+        )
         runs = json.loads(asked.stdout or b"[]")
         live = [each for each in runs if each["status"]["phase"] not in ("Completed", "Failed")]
         if not live:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 FAST = {
-    "capacity_millicores": 1500, "reserve": 0, "sample_ms": 50, "clear_ms": 150,
+    "capacity_millicores": 1500,
+    "reserve": 0,
+    "sample_ms": 50,
+    "clear_ms": 150,
     "guardrails": {"cooldown_ms": 0, "grace_ms": 0, "dead_band": 0.02, "step_ratio": 4},
     "smoothing": {"up": 0.6, "down": 0.4, "hold_ms": 300},
-}  # fmt: skip
+}
 
 
 class AgentProcess:
@@ -30,8 +33,10 @@ class AgentProcess:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fairlead", "node", "run", "--config", str(config), *flags],
-                stdout=subprocess.PIPE, stderr=log, env=environment,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )
 
     def status(self) -> dict[str, Any]:
         return json.loads((self.state / "status.json").read_text())  # type: ignore[no-any-return]
@@ -71,5 +76,9 @@ def fairlead(*arguments: str, state: Path | None = None) -> subprocess.Completed
     environment = {**os.environ, **({"FAIRLEAD_NODE_STATE_DIR": str(state)} if state else {})}
     return subprocess.run(
         [sys.executable, "-m", "fairlead", *arguments],
-        capture_output=True, text=True, check=False, timeout=60, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment,
+    )

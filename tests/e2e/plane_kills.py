@@ -104,8 +104,12 @@ def _check_ledger(path: Path) -> int:
         while part := reader.entries(after, 10_000):
             entries += part
             after = part[-1].seq
-    for kind, key in (("object.applied", "name"), ("lease.open", "lease"),
-                      ("lease.close", "lease"), ("charge.post", "lease")):  # fmt: skip
+    for kind, key in (
+        ("object.applied", "name"),
+        ("lease.open", "lease"),
+        ("lease.close", "lease"),
+        ("charge.post", "lease"),
+    ):
         about = [e.body[key] for e in entries if e.kind == kind and e.body.get("kind") != "Budget"]
         assert len(about) == len(set(about)), f"{kind} twice"
     opened = {e.body["lease"] for e in entries if e.kind == "lease.open"}

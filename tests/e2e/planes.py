@@ -20,10 +20,13 @@ class Plane:
         self.folder, self.socket = folder, folder / "data" / "fairlead.sock"
         self.log = folder / "up.log"
         self.environment = {
-            **os.environ, "FAIRLEAD_SERVER": str(self.socket), "NO_COLOR": "1",
-            "FAIRLEAD_HEADS": str(folder / "heads.json"), "FAIRLEAD_STATE": str(folder / "data"),
+            **os.environ,
+            "FAIRLEAD_SERVER": str(self.socket),
+            "NO_COLOR": "1",
+            "FAIRLEAD_HEADS": str(folder / "heads.json"),
+            "FAIRLEAD_STATE": str(folder / "data"),
             "PYTHONFAULTHANDLER": "1",
-        }  # fmt: skip
+        }
         self.flags = ("--data", str(folder / "data"), "--allow-root", "--grace", "1", *flags)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -32,8 +35,10 @@ class Plane:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fairlead", "up", *self.flags],
-                stdout=log, stderr=log, env=self.environment,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
         self.until("answers", lambda: self.ask("/healthz"))
         return self
 
@@ -51,9 +56,14 @@ class Plane:
     def run(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         """One command, whatever comes of it."""
         return subprocess.run(
-            [sys.executable, "-m", "fairlead", *arguments], input=input, capture_output=True,
-            text=True, check=False, timeout=60, env=self.environment,
-        )  # fmt: skip
+            [sys.executable, "-m", "fairlead", *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=self.environment,
+        )
 
     def ok(self, *arguments: str, input: str | None = None) -> str:
         """A command that must succeed; its output."""

@@ -37,9 +37,11 @@ def plane(tree: RealTree) -> Iterator[Plane]:
         node = {**FAST, "root": str(tree.root)}
         backends = [{"id": id, "host": "127.0.0.1", "port": n} for n, id in enumerate("ab", 9)]
         traffic = {
-            "plane": "memory", "state_dir": str(folder / "traffic"), "node": {"watch": False},
+            "plane": "memory",
+            "state_dir": str(folder / "traffic"),
+            "node": {"watch": False},
             "groups": [{"name": "web", "vip": "127.0.0.1", "port": 80, "backends": backends}],
-        }  # fmt: skip
+        }
         files = {"node": folder / "node.yaml", "traffic": folder / "web.yaml"}
         for name, document in (("node", node), ("traffic", traffic)):
             files[name].write_text(json.dumps(document))  # JSON is YAML
@@ -103,8 +105,17 @@ def test_an_agent_goes_on_when_nobody_reads_its_log(tree: RealTree, tmp_path: Pa
     """`| head -1` is not the end of a machine's governor."""
     config = tmp_path / "node.yaml"
     config.write_text(json.dumps({**FAST, "root": str(tree.root)}))
-    command = [sys.executable, "-m", "fairlead", "node", "run", "--config", str(config),
-               "--state-dir", str(tmp_path / "state")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "fairlead",
+        "node",
+        "run",
+        "--config",
+        str(config),
+        "--state-dir",
+        str(tmp_path / "state"),
+    ]
     agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with agent:
         assert agent.stderr is not None

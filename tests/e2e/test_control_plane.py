@@ -31,8 +31,11 @@ def test_two_teams_share_a_box(plane: Plane, tmp_path: Path) -> None:
     applied = plane.apply(
         node(devices=4), budget("team-a", 2), budget("team-b", 2, lending=lending)
     )
-    assert applied.splitlines() == ["node/box created", "budget/team-a created",
-                                    "budget/team-b created"]  # fmt: skip
+    assert applied.splitlines() == [
+        "node/box created",
+        "budget/team-a created",
+        "budget/team-b created",
+    ]
     seen = tmp_path / "seen"
     command = ["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES > {seen}; echo hello; sleep 0.5"]
     funding = {"allowBorrow": True, "sponsors": ["team-b"]}

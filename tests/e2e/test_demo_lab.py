@@ -29,9 +29,11 @@ def test_the_lab_lives_and_leaves_nothing_behind(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as out:
         lab = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", "up", "--demo", "--port", "0"], stdout=out,
-            stderr=out, env={**os.environ, "TMPDIR": tempfile.gettempdir()},
-        )  # fmt: skip
+            [sys.executable, "-m", "fairlead", "up", "--demo", "--port", "0"],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+        )
     try:
         deadline = time.monotonic() + 120
 

@@ -96,17 +96,30 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     mark, go = lab.folder / "mark", lab.folder / "go"
     user = None if os.geteuid() else "root"
     lab.plane.apply_all(
-        [node("n1", 12, location={"region": "west", "cluster": "a", "domain": "d1"}),
-         *(budget(team, team, envelope(concurrency=12)) for team in "abc")], author=ADMIN,
-    )  # fmt: skip
+        [
+            node("n1", 12, location={"region": "west", "cluster": "a", "domain": "d1"}),
+            *(budget(team, team, envelope(concurrency=12)) for team in "abc"),
+        ],
+        author=ADMIN,
+    )
     author = Author(user or os.environ.get("USER", "root"), admin=True)
     shell = ["/bin/sh", "-c"]
-    lab.plane.apply_all([
-        run("elastic", "b", 4, groupGPUs=2, malleable={"minTotalGPUs": 2, "stepGPUs": 2},
-            checkpointGrace="1s", command=[*shell, ELASTIC.format(go=go)]),
-        run("steady", "b", 2, groupGPUs=2, sparesPerGroup=2, command=["sleep", "600"]),
-        run("gang", "c", 4, command=[*shell, GANG.format(mark=mark)]),
-    ], author=author)  # fmt: skip
+    lab.plane.apply_all(
+        [
+            run(
+                "elastic",
+                "b",
+                4,
+                groupGPUs=2,
+                malleable={"minTotalGPUs": 2, "stepGPUs": 2},
+                checkpointGrace="1s",
+                command=[*shell, ELASTIC.format(go=go)],
+            ),
+            run("steady", "b", 2, groupGPUs=2, sparesPerGroup=2, command=["sleep", "600"]),
+            run("gang", "c", 4, command=[*shell, GANG.format(mark=mark)]),
+        ],
+        author=author,
+    )
     lab.until(lambda: "ready" in lab.output("elastic") and "from 0" in lab.output("gang"), "busy")
     kept = lab.ledger.head().head
     monday = now_ms() + 500
@@ -135,16 +148,19 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     lab.until(lambda: f"from {saved}" in lab.output("gang"), "where it was")
     assert lab.plane.get("Run", "gang")["status"]["attempts"] == 2
     data = lab.plane.export_outcome(
-        outcome["outcome"], author=Author("carol", frozenset({"c"})),
+        outcome["outcome"],
+        author=Author("carol", frozenset({"c"})),
         heads=((kept.size, kept.root),),
-    )  # fmt: skip
+    )
     file = tmp_path / "outcome.json"
     file.write_bytes(data)
     head = f"{kept.size}:{kept.root}"
     done = subprocess.run(
         [sys.executable, "-I", str(VERIFIER), str(file), "--head", head],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, "Everything holds" in done.stdout) == (0, True), done
     go.touch()
     lab.until(lambda: lab.phase("elastic") == "Completed", "the elastic run ends by itself")
@@ -156,10 +172,17 @@ def test_an_elastic_run_is_told_and_works_on(lab: Lab) -> None:
     go = lab.folder / "go"
     lab.plane.apply_all([node("n1", 4), *(budget(team) for team in "ab")], author=ADMIN)
     lab.plane.apply(
-        run("elastic", "b", 4, groupGPUs=2, malleable={"minTotalGPUs": 2, "stepGPUs": 2},
-            checkpointGrace="1s", command=["/bin/sh", "-c", ELASTIC.format(go=go)]),
+        run(
+            "elastic",
+            "b",
+            4,
+            groupGPUs=2,
+            malleable={"minTotalGPUs": 2, "stepGPUs": 2},
+            checkpointGrace="1s",
+            command=["/bin/sh", "-c", ELASTIC.format(go=go)],
+        ),
         author=ADMIN,
-    )  # fmt: skip
+    )
     lab.until(lambda: "ready" in lab.output("elastic"), "it listens")
     slot = manifest("Reservation", "s", {"run": "w", "earliestStart": format_time(now_ms())})
     lab.plane.apply_all([run("w", "a", 2, command=["sleep", "0.2"]), slot], author=ADMIN)

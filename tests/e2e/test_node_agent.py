@@ -230,11 +230,12 @@ def test_metrics_carry_the_specified_names(tree: RealTree, tmp_path: Path) -> No
     finally:
         agent.stop()
     for line in (
-        'apex_allocation_mode{mode="uncongested",node=', 'apex_need_milli{namespace="",pod="a"}',
+        'apex_allocation_mode{mode="uncongested",node=',
+        'apex_need_milli{namespace="",pod="a"}',
         'apex_allocation_milli{namespace="",pod="a"}',
         'apex_nash_reduction_ratio{namespace="",pod="a"}',
         'apex_headroom_utilization{namespace="",pod="a"}',
-    ):  # fmt: skip
+    ):
         assert line in text
     page = (Path(__file__).parents[2] / "docs" / "operate" / "node.md").read_text()
     documented = set(re.findall(r"`((?:apex|fairlead_cpu)_\w+)`", page))

@@ -104,9 +104,7 @@ def test_health_says_when_the_database_is_away() -> None:
 def test_a_bad_address_is_refused_and_not_repeated(given: str, says: str, tmp_path: Path) -> None:
     """By option or by environment; it may hold a password. Nothing is made."""
     data = tmp_path / "data"
-    for arguments, environment in (
-        (["--ledger", given], {}), ([], {"FAIRLEAD_UP_LEDGER": given})
-    ):  # fmt: skip
+    for arguments, environment in ((["--ledger", given], {}), ([], {"FAIRLEAD_UP_LEDGER": given})):
         done = CliRunner().invoke(
             command, ["--data", str(data), *arguments], env={**os.environ, **environment}
         )

@@ -151,8 +151,9 @@ def test_orders_reach_a_running_agent_and_reloads_too(folder: Path, backends: Ba
         agent.until("back", lambda: agent.slots()["b"] > 0)
         good = agent.config["groups"][0]["backends"]
         agent.config["groups"][0]["backends"] = [
-            *good, {"id": "c", "host": places[2].host, "port": places[2].port},
-        ]  # fmt: skip
+            *good,
+            {"id": "c", "host": places[2].host, "port": places[2].port},
+        ]
         agent.write()
         agent.process.send_signal(signal.SIGHUP)
         agent.until("three", lambda: set(agent.slots()) == {"a", "b", "c"})
@@ -172,9 +173,14 @@ def test_the_harness_on_ebpf_in_real_time(folder: Path) -> None:
 
     with own_bpffs() as bpffs, own_cgroup() as cgroup:
         done = harness(
-            folder, "ebpf", "--pins", str(bpffs / "fairlead"), "--cgroup", str(cgroup),
+            folder,
+            "ebpf",
+            "--pins",
+            str(bpffs / "fairlead"),
+            "--cgroup",
+            str(cgroup),
             inside=cgroup,
-        )  # fmt: skip
+        )
         assert not any((bpffs / "fairlead").glob("*")), "the plane is removed"
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kept    every tick replays byte for byte" in done.stdout
@@ -198,7 +204,24 @@ def harness(
             (inside / "cgroup.procs").write_text(str(os.getpid()))
 
     return subprocess.run(
-        [sys.executable, "-m", "fairlead", "traffic", "harness", str(folder / "e2e.yaml"),
-         "--plane", plane, "--real-time", "--no-plots", "--out", str(folder / "out"), *options],
-        capture_output=True, text=True, check=False, timeout=240, preexec_fn=enter,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "fairlead",
+            "traffic",
+            "harness",
+            str(folder / "e2e.yaml"),
+            "--plane",
+            plane,
+            "--real-time",
+            "--no-plots",
+            "--out",
+            str(folder / "out"),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        preexec_fn=enter,
+    )

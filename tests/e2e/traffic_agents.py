@@ -96,5 +96,9 @@ class TrafficProcess:
         environment = {**os.environ, "FAIRLEAD_TRAFFIC_STATE_DIR": str(self.state)}
         return subprocess.run(
             [sys.executable, "-m", "fairlead", "traffic", *arguments],
-            capture_output=True, text=True, check=False, timeout=120, env=environment,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=environment,
+        )

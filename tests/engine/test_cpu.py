@@ -191,11 +191,16 @@ GOOD_STATE = {"version": 2, "mode": None, "reserved_millicores": 0, "pods": []}
 @pytest.mark.parametrize(
     "stored",
     [
-        {}, {"version": 1}, {**GOOD_STATE, "mode": "calm"}, {**GOOD_STATE, "pods": None},
-        {**GOOD_STATE, "pods": [{}]}, {**GOOD_STATE, "pods": [[]]}, {**GOOD_STATE, "pods": [7]},
+        {},
+        {"version": 1},
+        {**GOOD_STATE, "mode": "calm"},
+        {**GOOD_STATE, "pods": None},
+        {**GOOD_STATE, "pods": [{}]},
+        {**GOOD_STATE, "pods": [[]]},
+        {**GOOD_STATE, "pods": [7]},
         {**GOOD_STATE, "reserved_millicores": None},
     ],
-)  # fmt: skip
+)
 def test_a_state_that_is_not_ours_is_refused_whole(stored: dict[str, Any]) -> None:
     """Half a state believed would be worse than none."""
     with pytest.raises(BadState):

@@ -75,9 +75,13 @@ class Diary:
 
 def turned(world: World, recorder: Diary | None = None, **options: Any) -> CpuLoop:
     loop = CpuLoop(
-        CpuGovernor(CONFIG), sensor=world, actuator=options.pop("actuator", world),
-        recorder=recorder or Diary(world), keep=world.keep, **options,
-    )  # fmt: skip
+        CpuGovernor(CONFIG),
+        sensor=world,
+        actuator=options.pop("actuator", world),
+        recorder=recorder or Diary(world),
+        keep=world.keep,
+        **options,
+    )
     for second in range(5):
         loop.sample(second * 1000)
     return loop

@@ -101,9 +101,14 @@ class Crowd:
                 self.inside.append(begins + self.stay_ms)
             self.budget.advance(self.now_ms, self.served, mode=DoorMode.NORMAL, triggered=False)
             self.bound.advance(
-                self.now_ms, inside=len(self.inside), idle=0, best=self.budget.best(),
-                per_s=self.budget.now(), l_ref_ms=100.0, serving=4,
-            )  # fmt: skip
+                self.now_ms,
+                inside=len(self.inside),
+                idle=0,
+                best=self.budget.best(),
+                per_s=self.budget.now(),
+                l_ref_ms=100.0,
+                serving=4,
+            )
         return refused / max(1, came)
 
 
@@ -209,9 +214,15 @@ def test_the_last_moments_are_counted() -> None:
     """And no more; a counter that falls belongs to another process."""
     streak = Streak()
     for clock_ms, successes, errors, found in [
-        (0, 5, 5, (0, 0)), (200, 5, 8, (3, 0)), (400, 6, 9, (4, 1)), (5_000, 9, 9, (0, 0)),
-        (5_200, 9, 12, (3, 0)), (5_400, 0, 0, (0, 0)), (5_500, 0, 4, (4, 0)), (4_000, 0, 5, (0, 0)),
-    ]:  # fmt: skip
+        (0, 5, 5, (0, 0)),
+        (200, 5, 8, (3, 0)),
+        (400, 6, 9, (4, 1)),
+        (5_000, 9, 9, (0, 0)),
+        (5_200, 9, 12, (3, 0)),
+        (5_400, 0, 0, (0, 0)),
+        (5_500, 0, 4, (4, 0)),
+        (4_000, 0, 5, (0, 0)),
+    ]:
         streak.advance(clock_ms, successes, errors)
         assert (streak.failed, streak.served) == found
     streak.advance(5_600, None, None)
@@ -262,9 +273,16 @@ def test_what_was_served_before_does_not_excuse_what_fails_now() -> None:
 
 @pytest.mark.parametrize(
     ("inside", "failed", "served_", "found"),
-    [(0, 4, 4, "no"), (1, 4, 4, "yes"), (4, 4, 7, "yes"), (9, 4, 7, "yes"), (9, 4, 8, "no"),
-     (2, 4, 7, "no"), (9, 2, 0, "no")],
-)  # fmt: skip
+    [
+        (0, 4, 4, "no"),
+        (1, 4, 4, "yes"),
+        (4, 4, 7, "yes"),
+        (9, 4, 7, "yes"),
+        (9, 4, 8, "no"),
+        (2, 4, 7, "no"),
+        (9, 2, 0, "no"),
+    ],
+)
 def test_what_was_inside_before_does_not_excuse_what_fails_now(
     inside: int, failed: int, served_: int, found: str
 ) -> None:
@@ -286,10 +304,14 @@ def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[
         )
         well = Reading(requests=told[1], errors=0)
         snapshot = governor.observe(
-            Sighted(now_ms=told[0], members=dict.fromkeys("abcd"), seen=counted({}),
-                    readings=dict.fromkeys("abc", well) | {"d": reading},
-                    covered=("requests", "errors"))
-        )  # fmt: skip
+            Sighted(
+                now_ms=told[0],
+                members=dict.fromkeys("abcd"),
+                seen=counted({}),
+                readings=dict.fromkeys("abc", well) | {"d": reading},
+                covered=("requests", "errors"),
+            )
+        )
         governor.settle(governor.decide(snapshot), applied=True)
     assert set(governor.isolated) == isolated
 
@@ -366,19 +388,27 @@ def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
     """A counter that falls, or is not there, begins anew."""
     streak = Streak()
     for clock_ms, admitted, came in [
-        (0, 10, 0), (400, 30, 20), (800, 35, 5), (1_000, 3, 0), (1_200, 9, 6), (1_400, None, 0),
-    ]:  # fmt: skip
+        (0, 10, 0),
+        (400, 30, 20),
+        (800, 35, 5),
+        (1_000, 3, 0),
+        (1_200, 9, 6),
+        (1_400, None, 0),
+    ]:
         streak.send(clock_ms, admitted)
         assert streak.came == came
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:
     members = ("a", "b", "c", "d")
-    return seen(**{
-        id: BackendSeen(admitted=50, successes=50,
-                        errors=errors.get(id, 0), open=1, queue=0, p95_ms=20.0)
-        for id in members
-    })  # fmt: skip
+    return seen(
+        **{
+            id: BackendSeen(
+                admitted=50, successes=50, errors=errors.get(id, 0), open=1, queue=0, p95_ms=20.0
+            )
+            for id in members
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -415,18 +445,31 @@ def test_who_stalls_is_seen_by_one_count_and_not_by_two(
     for tick in range(18):
         now_ms = tick * 200
         done = dict.fromkeys("abc", 10 * tick) | {"d": 50 if tick > 4 else 10 * tick}
-        found = seen(**{
-            id: BackendSeen(admitted=20 * tick, successes=n, errors=0,
-                            open=20 if id == "d" else 3, queue=0, p95_ms=20.0)
-            for id, n in done.items()
-        })  # fmt: skip
+        found = seen(
+            **{
+                id: BackendSeen(
+                    admitted=20 * tick,
+                    successes=n,
+                    errors=0,
+                    open=20 if id == "d" else 3,
+                    queue=0,
+                    p95_ms=20.0,
+                )
+                for id, n in done.items()
+            }
+        )
         readings = {}
         for id, n in done.items():
             looks[id] = [*looks[id][-3:], Look(now_ms, n, 0, inside_d if id == "d" else 3)]
             readings[id] = Reading(requests=n, errors=0, queue=3.0, looks=tuple(looks[id]))
         snapshot = governor.observe(
-            Sighted(now_ms=now_ms, members=dict.fromkeys("abcd"), seen=found,
-                    readings=readings if covered else {}, covered=covered)
-        )  # fmt: skip
+            Sighted(
+                now_ms=now_ms,
+                members=dict.fromkeys("abcd"),
+                seen=found,
+                readings=readings if covered else {},
+                covered=covered,
+            )
+        )
         governor.settle(governor.decide(snapshot), applied=True)
     assert set(governor.isolated) == isolated

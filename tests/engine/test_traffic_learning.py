@@ -156,12 +156,17 @@ def test_until_the_usual_latency_is_known_it_closes_no_door() -> None:
     governor = GroupGovernor("web", GroupRules(Config(), own_latency=True))
     references = set()
     for tick in range(100):
-        seen = {id: BackendSeen(queue=1, open=1, p95_ms=400.0, successes=tick, errors=0,
-                                admitted=tick) for id in ("a", "b")}  # fmt: skip
+        seen = {
+            id: BackendSeen(queue=1, open=1, p95_ms=400.0, successes=tick, errors=0, admitted=tick)
+            for id in ("a", "b")
+        }
         snapshot = governor.observe(
-            Sighted(now_ms=1_000 + tick * 200, members=dict.fromkeys(seen),
-                    seen=GroupSeen(1, Liveness.NORMAL, PlaneMode.NORMAL, 2 * tick, 0, 0, seen))
-        )  # fmt: skip
+            Sighted(
+                now_ms=1_000 + tick * 200,
+                members=dict.fromkeys(seen),
+                seen=GroupSeen(1, Liveness.NORMAL, PlaneMode.NORMAL, 2 * tick, 0, 0, seen),
+            )
+        )
         plan = governor.decide(snapshot)
         governor.settle(plan, applied=True)
         references.add((snapshot.config.g_min, snapshot.config.l_ref_ms))

@@ -202,9 +202,8 @@ def test_what_was_recorded_and_never_applied_is_voided_at_the_start(tmp_path: Pa
         world.tick()
         entry = next(iter(read(tmp_path)))
         recorder.append(
-            "traffic.tick", version=1, time_ms=1,
-            input=dict(entry.input), output=dict(entry.output),
-        )  # fmt: skip
+            "traffic.tick", version=1, time_ms=1, input=dict(entry.input), output=dict(entry.output)
+        )
         world.make_loop(GroupGovernor("web", GroupRules()))
         assert recorder.unapplied() == []
 
@@ -324,8 +323,10 @@ def test_counters_below_zero_are_missing() -> None:
 
     def lying() -> dict[str, GroupSeen]:
         seen = read_plane()["web"]
-        lies = {id: replace(b, successes=-5, errors=-1, queue=-3, connect_failures=-1)
-                for id, b in seen.backends.items()}  # fmt: skip
+        lies = {
+            id: replace(b, successes=-5, errors=-1, queue=-3, connect_failures=-1)
+            for id, b in seen.backends.items()
+        }
         return {"web": replace(seen, backends=lies)}
 
     world.plane.read = lying  # type: ignore[assignment,method-assign]

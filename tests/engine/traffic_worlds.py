@@ -99,9 +99,13 @@ class TrafficWorld:
 
     def make_loop(self, governor: GroupGovernor) -> TrafficLoop:
         ports = Ports(
-            record=lambda _: self.recorder, signals=self.eyes, nodes=Machines(self.eyes),
-            prober=self.eyes, chronicle=self.eyes, orders=lambda: self.orders,
-        )  # fmt: skip
+            record=lambda _: self.recorder,
+            signals=self.eyes,
+            nodes=Machines(self.eyes),
+            prober=self.eyes,
+            chronicle=self.eyes,
+            orders=lambda: self.orders,
+        )
         loop = TrafficLoop(self.plane, [self.group(governor)], ports)
         loop.start(self.now_ms)
         return loop

@@ -14,9 +14,14 @@ from fairlead.executor.smoke import smoke
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 PACKAGE = Path(__file__).resolve().parents[2] / "src"
 CALLS = [
-    "nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlShutdown",
-]  # fmt: skip
+    "nvmlInit_v2",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlShutdown",
+]
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +77,14 @@ def test_both_commands_need_only_the_standard_library() -> None:
     command = [sys.executable, "-S", "-m", "fairlead.executor.devices", "--virtual", "2"]
     told = subprocess.run(
         [*command, "--library", "none"],
-        check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+    )
     assert [device["uuid"] for device in json.loads(told.stdout)["devices"]] == [
-        "VIRTUAL-0", "VIRTUAL-1",
-    ]  # fmt: skip
+        "VIRTUAL-0",
+        "VIRTUAL-1",
+    ]
 
 
 def test_the_smoke_test_passes_here(shared: Path) -> None:

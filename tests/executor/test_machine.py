@@ -48,8 +48,9 @@ def test_devices_of_several_flavors_make_a_node_each() -> None:
     mixed = found("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")
     nodes = machine_nodes(mixed, "box")
     assert [(node.name, node.flavor, len(node.devices)) for node in nodes] == [
-        ("box-a100", "A100", 2), ("box-h100", "H100", 1),
-    ]  # fmt: skip
+        ("box-a100", "A100", 2),
+        ("box-h100", "H100", 1),
+    ]
     slots = visible(mixed, "box")
     assert (slots["box-a100#1"], slots["box-h100#0"], slots["box#2"]) == ("GPU-2", "GPU-1", "GPU-2")
 
@@ -69,7 +70,11 @@ def test_any_machine_has_a_name_that_a_node_can_have(
     """Lower case, 63 characters at most."""
     monkeypatch.setattr(os, "uname", type("Names", (), {"nodename": name}))
     for node in (host_name(), machine_nodes(found("A_!", "B"), host_name())[0].name):
-        read_manifest({
-            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Node", "metadata": {"name": node},
-            "spec": {"flavor": "A", "devices": 1},
-        })  # fmt: skip
+        read_manifest(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1",
+                "kind": "Node",
+                "metadata": {"name": node},
+                "spec": {"flavor": "A", "devices": 1},
+            }
+        )

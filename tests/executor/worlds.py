@@ -46,10 +46,15 @@ def until(condition: Callable[[], object], what: str) -> None:
 def shell(id: str, script: str, *, run: str | None = None, **more: object) -> Job:
     """A job that runs a script of the shell."""
     values: dict[str, object] = {
-        "id": id, "run": run or f"lab/{id}", "owner": "team-a",
+        "id": id,
+        "run": run or f"lab/{id}",
+        "owner": "team-a",
         "command": ("/bin/sh", "-c", script),
-        "devices": ("host#0", "host#3"), "leases": ("l1", "l2"), "user": USER, **more,
-    }  # fmt: skip
+        "devices": ("host#0", "host#3"),
+        "leases": ("l1", "l2"),
+        "user": USER,
+        **more,
+    }
     return Job(**values)  # type: ignore[arg-type]
 
 

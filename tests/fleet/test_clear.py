@@ -95,8 +95,9 @@ def test_zero_weights_share_what_others_leave() -> None:
 def test_lower_bounds_that_do_not_fit_are_relaxed() -> None:
     """Σ lower bounds above capacity, minimums below: lowered as core lowers them, and said so."""
     pods = tuple(Pod(f"p{i}", 100, 900, 0.5, lower_millicores=400 + i) for i in range(9))
-    plan = both_ways([Snapshot(capacity, pods, policy) for capacity in (901, 2_000, 3_600)
-                      for policy in Policy])  # fmt: skip
+    plan = both_ways(
+        [Snapshot(capacity, pods, policy) for capacity in (901, 2_000, 3_600) for policy in Policy]
+    )
     assert "guardrail-relaxed" in plan.node(0).reasons["p0"]
 
 
@@ -159,8 +160,9 @@ def test_dust_decides_ties() -> None:
     """Two equal fractions, and a bid of 1e-100 that takes a little more from the larger claim."""
     heavy, light = Pod("a", 0, 10**6, 1.0, weight=3.0), Pod("b", 0, 10**6, 1.0, weight=1.0)
     dust = Pod("c", 0, 10**6, 1e-100, weight=1.0)
-    without, with_dust = (Snapshot(42, pods, Policy.MARKET) for pods in
-                          ((heavy, light), (heavy, light, dust)))  # fmt: skip
+    without, with_dust = (
+        Snapshot(42, pods, Policy.MARKET) for pods in ((heavy, light), (heavy, light, dust))
+    )
     plan = both_ways([without, with_dust])
     assert plan.fallback.tolist() == [False, True]
     assert [node.allocations["a"] for node in plan.to_plans()] == [32, 31]
@@ -200,9 +202,13 @@ def test_the_snapshot_is_left_alone() -> None:
 def test_a_broken_promise_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The invariants are always on: a grant above the capacity is a bug, not a result."""
     snapshot = Snapshot(1_000, tuple(Pod(f"p{i}", 100, 900, 1.0) for i in range(3)))
-    monkeypatch.setattr(policies, "_cut_surplus", lambda seats, capacity: policies.Outcome(
-        seats.high, np.zeros(len(capacity)), np.ones(len(capacity), dtype=bool)
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        policies,
+        "_cut_surplus",
+        lambda seats, capacity: policies.Outcome(
+            seats.high, np.zeros(len(capacity)), np.ones(len(capacity), dtype=bool)
+        ),
+    )
     with pytest.raises(InvariantBroken, match="INV-2"):
         clear_fleet(FleetSnapshot.from_snapshots([snapshot]))
     assert sum(clear(snapshot).allocations.values()) == 1_000

@@ -90,9 +90,12 @@ def test_isolated_and_warming_backends_are_decided_in_columns() -> None:
         members[1] = replace(members[1], age_ms=200 * turn)
         members[3] = replace(members[3], isolated=turn >= 5)
         seen = Snapshot(
-            now_ms=200 * turn, group="g", backends=tuple(members), config=config,
+            now_ms=200 * turn,
+            group="g",
+            backends=tuple(members),
+            config=config,
             state=fleet.states[0],
-        )  # fmt: skip
+        )
         by_core.append(fleet.both_ways([seen]).fallbacks)
     assert by_core == [0] * 5 + [1] + [0] * 6
 
@@ -109,15 +112,22 @@ def test_a_group_whose_members_change_does_not_slow_the_others() -> None:
         nodes = [Node(f"n{i}", Psi(cpu_some=0.9), (Resource("m", 9, turn),)) for i in range(3)]
         seen = [
             Snapshot(
-                now_ms=200 * turn, group="g", backends=tuple(map(backend, names)), nodes=(node,),
-                config=config, state=state,
+                now_ms=200 * turn,
+                group="g",
+                backends=tuple(map(backend, names)),
+                nodes=(node,),
+                config=config,
+                state=state,
             )
             for names, node, state in zip(groups, nodes, fleet.states, strict=True)
-        ]  # fmt: skip
+        ]
         plans.append(fleet.both_ways(seen))
     assert [plan.fallback.tolist() for plan in plans] == [
-        [False] * 3, [False] * 3, [False, True, False], [False] * 3,
-    ]  # fmt: skip
+        [False] * 3,
+        [False] * 3,
+        [False, True, False],
+        [False] * 3,
+    ]
     assert plans[2].bypass == {1: ("d",)}
 
 
@@ -129,9 +139,13 @@ def test_a_machine_that_is_remembered_but_not_reported_is_cores() -> None:
     for turn in range(8):
         nodes = (Node("n", Psi(cpu_some=0.9)),) if turn < 2 else ()
         seen = Snapshot(
-            now_ms=200 * turn, group="g", backends=(backend("a"), backend("b")), nodes=nodes,
-            config=config, state=fleet.states[0],
-        )  # fmt: skip
+            now_ms=200 * turn,
+            group="g",
+            backends=(backend("a"), backend("b")),
+            nodes=nodes,
+            config=config,
+            state=fleet.states[0],
+        )
         odd.append(len(fleet.both_ways([seen]).state.odd))
     assert odd == [0, 0, 1, 1, 0, 0, 0, 0]
 
@@ -143,9 +157,13 @@ def test_another_window_of_samples_is_taken_over() -> None:
     for turn, samples in enumerate((10, 10, 4, 4, 20, 20)):
         fleet.config = Config(stall_m=samples)
         seen = Snapshot(
-            now_ms=200 * turn, group="g", backends=(backend("a"), backend("b")),
-            nodes=(Node("n", Psi(cpu_some=0.9)),), config=fleet.config, state=fleet.states[0],
-        )  # fmt: skip
+            now_ms=200 * turn,
+            group="g",
+            backends=(backend("a"), backend("b")),
+            nodes=(Node("n", Psi(cpu_some=0.9)),),
+            config=fleet.config,
+            state=fleet.states[0],
+        )
         fleet.both_ways([seen])
 
 
@@ -155,9 +173,12 @@ def test_the_smallest_share_of_samples_still_takes_one_stall(cpu_some: float, st
     config = Config(stall_m=1, stall_p=1e-9)
     fleet = Fleet([], config)
     seen = Snapshot(
-        now_ms=0, group="g", backends=(backend("a"), backend("b")),
-        nodes=(Node("n", Psi(cpu_some=cpu_some)),), config=config,
-    )  # fmt: skip
+        now_ms=0,
+        group="g",
+        backends=(backend("a"), backend("b")),
+        nodes=(Node("n", Psi(cpu_some=cpu_some)),),
+        config=config,
+    )
     plan = fleet.both_ways([seen])
     assert (plan.stall.tolist(), plan.fallbacks) == ([stall], 0)
 
@@ -171,9 +192,13 @@ def test_long_trails_of_core_get_their_columns() -> None:
         blind = 5 < turn < 40
         members = (backend("a", p95_ms=None if blind else 40), backend("b"))
         seen = Snapshot(
-            now_ms=100 * turn, group="g", backends=members, config=config, state=fleet.states[0],
+            now_ms=100 * turn,
+            group="g",
+            backends=members,
+            config=config,
+            state=fleet.states[0],
             nodes=(Node("n", None, (Resource("m", 1e9, 10.0 * turn),)),),
-        )  # fmt: skip
+        )
         plan = fleet.both_ways([seen])
     assert not plan.fallbacks
 
@@ -229,11 +254,22 @@ def test_a_target_that_is_sure_is_cores(parts: list[float]) -> None:
 def empty(**changes: Any) -> dict[str, Any]:
     none, roster = np.zeros(0), Roster.of([])
     columns: dict[str, Any] = {
-        "config": Config(), "roster": roster, "machines": roster, "resources": roster,
-        "now_ms": none.astype(np.int64), "retry_index": none, "queue": none, "p95_ms": none,
-        "error_rate": none, "requests": none.astype(np.int64), "isolated": none.astype(np.bool_),
-        "age_ms": none.astype(np.int64), "psi": np.zeros((0, 5)), "limit": none, "used": none,
-    }  # fmt: skip
+        "config": Config(),
+        "roster": roster,
+        "machines": roster,
+        "resources": roster,
+        "now_ms": none.astype(np.int64),
+        "retry_index": none,
+        "queue": none,
+        "p95_ms": none,
+        "error_rate": none,
+        "requests": none.astype(np.int64),
+        "isolated": none.astype(np.bool_),
+        "age_ms": none.astype(np.int64),
+        "psi": np.zeros((0, 5)),
+        "limit": none,
+        "used": none,
+    }
     return columns | changes
 
 
@@ -244,11 +280,17 @@ def test_no_groups_are_no_work() -> None:
 
 
 ONE = empty(
-    roster=Roster.of([["a"]]), machines=Roster.of([[]]), now_ms=np.array([0]),
-    retry_index=np.array([np.nan]), queue=np.array([1.0]), p95_ms=np.array([1.0]),
-    error_rate=np.array([0.0]), requests=np.array([1]), isolated=np.array([False]),
+    roster=Roster.of([["a"]]),
+    machines=Roster.of([[]]),
+    now_ms=np.array([0]),
+    retry_index=np.array([np.nan]),
+    queue=np.array([1.0]),
+    p95_ms=np.array([1.0]),
+    error_rate=np.array([0.0]),
+    requests=np.array([1]),
+    isolated=np.array([False]),
     age_ms=np.array([-1]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,23 @@ def _init(programs: Path, account: dict[str, Any], place: Path, password: str) -
         os.chown(secret, account["user"], account["group"])
     subprocess.run(
         [
-            programs / "initdb", "-D", place / "data", "-U", "fairlead", "-E", "UTF8",
-            "--locale=C", "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync",
+            programs / "initdb",
+            "-D",
+            place / "data",
+            "-U",
+            "fairlead",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--auth=scram-sha-256",
+            f"--pwfile={secret}",
+            "--no-sync",
         ],
-        check=True, capture_output=True, cwd=place, **account,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        cwd=place,
+        **account,
+    )
 
 
 @contextmanager
@@ -90,10 +102,20 @@ def _running(programs: Path, account: dict[str, Any], place: Path, password: str
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        str(programs / "postgres"), "-D", str(place / "data"), "-p", str(port),
-        "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-        "-c", "shared_buffers=64MB", "-c", "max_connections=40",
-    ]  # fmt: skip
+        str(programs / "postgres"),
+        "-D",
+        str(place / "data"),
+        "-p",
+        str(port),
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        "unix_socket_directories=",
+        "-c",
+        "shared_buffers=64MB",
+        "-c",
+        "max_connections=40",
+    ]
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(
             command,

@@ -77,10 +77,12 @@ def test_an_export_carries_the_blobs_of_its_entries(ledger: Writing, tmp_path: P
         assert [entry.seq for entry in segment.entries()] == [2, 3, 4]
         assert list(segment.blobs()) == LARGE[:2]
     for changed, seq in (
-        (lines[:-1], 3), ([*lines[:4], lines[5]], 2), ([*lines, LARGE[2] + b"\n"], None),
+        (lines[:-1], 3),
+        ([*lines[:4], lines[5]], 2),
+        ([*lines, LARGE[2] + b"\n"], None),
         ([*lines[:4], lines[4].replace(b"a-7", b"a-8", 1), lines[5]], None),
         ([*lines, b"\n"], None),
-    ):  # fmt: skip
+    ):
         path.write_bytes(b"".join(changed))
         with open_segment(path) as segment:
             found = segment.verify()
@@ -130,8 +132,9 @@ def test_a_size_that_is_not_the_blobs_is_found() -> None:
     ledger = MemoryLedger(time_ms=TIME_MS)
     ledger.blob_put(LARGE[0])
     ledger.append([draft(1, body={"blobs": {NAMES[0]: 5}})])
-    assert ledger.verify() == replace(ledger.verify(), problem="a blob of entry 2 is not as long "
-                                      "as it says", seq=2)  # fmt: skip
+    assert ledger.verify() == replace(
+        ledger.verify(), problem="a blob of entry 2 is not as long as it says", seq=2
+    )
 
 
 def test_a_backup_has_the_blobs(tmp_path: Path) -> None:

@@ -7,12 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.core.audit import (
-    Frontier,
-    check_consistency,
-    check_inclusion,
-    leaf_hash,
-)
+from fairlead.core.audit import Frontier, check_consistency, check_inclusion, leaf_hash
 from fairlead.core.canonical import NotCanonical, canonical
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.keys import signature_holds
@@ -52,15 +47,32 @@ def test_what_is_appended_is_there_in_order(ledger: Writing) -> None:
     entries = ledger.append(given)
     assert [entry.seq for entry in entries] == [2, 3, 4]
     for entry, wanted in zip(entries, given, strict=True):
-        for name in ("kind", "time_ms", "author", "body", "plan_id", "effect", "input_digest",
-                     "version", "reasons"):  # fmt: skip
+        for name in (
+            "kind",
+            "time_ms",
+            "author",
+            "body",
+            "plan_id",
+            "effect",
+            "input_digest",
+            "version",
+            "reasons",
+        ):
             assert getattr(entry, name) == getattr(wanted, name)
-        assert entry.data == canonical({
-            "author": wanted.author, "body": wanted.body, "effect": wanted.effect,
-            "input_digest": wanted.input_digest, "kind": wanted.kind, "plan_id": wanted.plan_id,
-            "reasons": wanted.reasons, "seq": entry.seq, "time_ms": wanted.time_ms,
-            "version": wanted.version,
-        })  # fmt: skip
+        assert entry.data == canonical(
+            {
+                "author": wanted.author,
+                "body": wanted.body,
+                "effect": wanted.effect,
+                "input_digest": wanted.input_digest,
+                "kind": wanted.kind,
+                "plan_id": wanted.plan_id,
+                "reasons": wanted.reasons,
+                "seq": entry.seq,
+                "time_ms": wanted.time_ms,
+                "version": wanted.version,
+            }
+        )
         assert ledger.entry(entry.seq) == entry
     assert ledger.entries(1) == entries
     assert ledger.entry(0) is None
@@ -135,15 +147,20 @@ def test_every_head_proves_every_entry_and_every_earlier_head(ledger: Writing) -
         head = signed.head
         for entry in ledger.entries(0, head.size):
             assert check_inclusion(
-                leaf=leaf_hash(entry.data), index=entry.seq - 1, size=head.size,
-                proof=ledger.inclusion(entry.seq, head.size), root=bytes.fromhex(head.root),
-            )  # fmt: skip
+                leaf=leaf_hash(entry.data),
+                index=entry.seq - 1,
+                size=head.size,
+                proof=ledger.inclusion(entry.seq, head.size),
+                root=bytes.fromhex(head.root),
+            )
     for old, new in pairwise(heads):
         assert check_consistency(
-            old_size=old.head.size, old_root=bytes.fromhex(old.head.root),
-            new_size=new.head.size, new_root=bytes.fromhex(new.head.root),
+            old_size=old.head.size,
+            old_root=bytes.fromhex(old.head.root),
+            new_size=new.head.size,
+            new_root=bytes.fromhex(new.head.root),
             proof=ledger.consistency(old.head.size, new.head.size),
-        )  # fmt: skip
+        )
     assert ledger.verify(heads).ok
     for wrong in ((0, 1), (2, 1), (1, 99), (99, 99)):
         with pytest.raises(InvariantBroken):

@@ -229,9 +229,11 @@ def test_entries_are_never_changed_by_mistake(postgres_world: PostgresWorld) -> 
     with postgres_world.open() as ledger:
         ledger.append(drafts(0, 3))
         for statement in (
-            "DELETE FROM entries", "UPDATE entries SET kind = 'x'", "TRUNCATE entries",
+            "DELETE FROM entries",
+            "UPDATE entries SET kind = 'x'",
+            "TRUNCATE entries",
             "UPDATE entries SET nodes = nodes || nodes, data = NULL",
-        ):  # fmt: skip
+        ):
             with pytest.raises(psycopg.Error, match="never changed"):
                 execute(postgres_world, statement)
         assert ledger.verify().ok
@@ -265,8 +267,10 @@ def test_the_command_line_reads_it_too(
             assert reader.head() == ledger.head()
     result = subprocess.run(
         [sys.executable, "-m", "fairlead", "audit", "verify"],
-        capture_output=True, check=False, env={**os.environ, "FAIRLEAD_LEDGER": world.address},
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        env={**os.environ, "FAIRLEAD_LEDGER": world.address},
+    )
     assert (result.returncode, result.stdout[:20]) == (0, b"verified: 4 entries,")
     execute(world, "DROP SCHEMA fairlead CASCADE")
 

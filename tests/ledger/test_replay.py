@@ -32,9 +32,9 @@ def decision(body: dict[str, Any], **other: Any) -> Draft:
 def test_a_decision_is_the_same_from_body_and_from_blob() -> None:
     """Small inputs are in the entry, large ones beside the log under their digest."""
     ledger = MemoryLedger(time_ms=TIME_MS)
-    inline, apart = ledger.append([
-        decision({"input": INPUT, "output": OUTPUT}), decision({"output": OUTPUT})
-    ])  # fmt: skip
+    inline, apart = ledger.append(
+        [decision({"input": INPUT, "output": OUTPUT}), decision({"output": OUTPUT})]
+    )
     assert replay(ledger, inline).verdict is Verdict.SAME
     missing = replay(ledger, apart)
     assert (missing.verdict, missing.result) == (Verdict.UNKNOWN, None)
@@ -45,33 +45,42 @@ def test_a_decision_is_the_same_from_body_and_from_blob() -> None:
 def test_what_differs_and_what_cannot_be_said() -> None:
     """Another output, another input, another version, no decision at all."""
     ledger = MemoryLedger(time_ms=TIME_MS)
-    entries = ledger.append([
-        decision({"input": INPUT, "output": {**OUTPUT, "total_need": 1}}),
-        decision({"input": {**INPUT, "capacity_millicores": 999}, "output": OUTPUT}),
-        decision({"input": INPUT, "output": OUTPUT}, version=99),
-        decision({"input": INPUT, "output": OUTPUT}, kind="cpu.guess"),
-        draft(5),
-    ])  # fmt: skip
+    entries = ledger.append(
+        [
+            decision({"input": INPUT, "output": {**OUTPUT, "total_need": 1}}),
+            decision({"input": {**INPUT, "capacity_millicores": 999}, "output": OUTPUT}),
+            decision({"input": INPUT, "output": OUTPUT}, version=99),
+            decision({"input": INPUT, "output": OUTPUT}, kind="cpu.guess"),
+            draft(5),
+        ]
+    )
     assert [replay(ledger, entry).verdict for entry in entries] == [
-        Verdict.DIFFERENT, Verdict.DIFFERENT, Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.UNKNOWN,
-    ]  # fmt: skip
+        Verdict.DIFFERENT,
+        Verdict.DIFFERENT,
+        Verdict.UNKNOWN,
+        Verdict.UNKNOWN,
+        Verdict.UNKNOWN,
+    ]
 
 
 def test_replay_from_the_command_line(tmp_path: Path) -> None:
     """Exit code 0, 1 or 3, and 2 for an entry that is not there."""
     with open_file(tmp_path / "ledger.db") as ledger:
-        ledger.append([
-            decision({"input": INPUT, "output": OUTPUT}),
-            decision({"input": INPUT, "output": {}}),
-            decision({"input": INPUT, "output": OUTPUT}, version=99),
-        ])  # fmt: skip
+        ledger.append(
+            [
+                decision({"input": INPUT, "output": OUTPUT}),
+                decision({"input": INPUT, "output": {}}),
+                decision({"input": INPUT, "output": OUTPUT}, version=99),
+            ]
+        )
 
     def run(*arguments: object) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-m", "fairlead", "replay", *map(str, arguments)],
-            capture_output=True, check=False,
+            capture_output=True,
+            check=False,
             env={**os.environ, "FAIRLEAD_STATE": str(tmp_path)},
-        )  # fmt: skip
+        )
 
     assert run(2).stdout == b"entry 2: same cpu.clear v1\n"
     differs = run(3, "-o", "json")

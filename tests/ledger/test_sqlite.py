@@ -39,8 +39,11 @@ def test_what_was_asked_of_sqlite_is_in_force(world: SqliteWorld) -> None:
             "SELECT sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
         ).fetchall()
     assert answers == {
-        "journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "user_version": 1,
-    }  # fmt: skip
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "user_version": 1,
+    }
     assert all(sql.endswith("STRICT") for (sql,) in tables)
 
 

@@ -13,9 +13,7 @@ from tests.ledger.drafts import draft
 
 OLD, NOW, NEXT, STRANGER = (SecretKey.generate() for _ in range(4))
 BY = {"time_ms": 1, "author": "root"}
-HEAD = Head(
-    ledger="l", epoch=0, size=2, root=EMPTY_ROOT.hex(), time_ms=1, key_id=NOW.key_id
-)  # fmt: skip
+HEAD = Head(ledger="l", epoch=0, size=2, root=EMPTY_ROOT.hex(), time_ms=1, key_id=NOW.key_id)
 RESTORED = {"time_ms": 1, "author": "root", "reason": "disk died", "lost": None}
 
 
@@ -55,23 +53,28 @@ FORGED = {
     "rotated by a stranger": (rotated("l", STRANGER, NEXT, **BY), "key in force"),
     "signed for another ledger": (rotated("m", NOW, NEXT, **BY), "does not hold"),
     "a signature of a stranger": (
-        _renamed(rotated("l", NOW, NEXT, **BY), STRANGER), "does not hold",
+        _renamed(rotated("l", NOW, NEXT, **BY), STRANGER),
+        "does not hold",
     ),
     "a key under another's id": (
-        _renamed(rotated("l", NOW, NEXT, **BY), NOW, new_key_id=OLD.key_id), "the id it is",
+        _renamed(rotated("l", NOW, NEXT, **BY), NOW, new_key_id=OLD.key_id),
+        "the id it is",
     ),
     "an epoch left out": (
-        restored(replace(HEAD, epoch=1), NOW, **RESTORED), "where the last one was",
+        restored(replace(HEAD, epoch=1), NOW, **RESTORED),
+        "where the last one was",
     ),
     "an epoch from elsewhere": (
-        restored(replace(HEAD, size=9), NOW, **RESTORED), "where the last one was",
+        restored(replace(HEAD, size=9), NOW, **RESTORED),
+        "where the last one was",
     ),
     "an epoch after other entries": (
-        restored(replace(HEAD, root="00" * 32), NOW, **RESTORED), "other entries",
+        restored(replace(HEAD, root="00" * 32), NOW, **RESTORED),
+        "other entries",
     ),
     "nothing at all": (draft(1, kind="key.rotated", body={}), "malformed"),
     "numbers for names": (draft(1, kind="ledger.epoch", body={"key_id": 1}), "key in force"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("which", FORGED)

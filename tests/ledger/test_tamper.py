@@ -76,8 +76,13 @@ def test_every_change_of_the_head_is_found(ledger: MemoryLedger, store: MemorySt
     """Each field and the signature."""
     good = ledger.head()
     others: dict[str, object] = {
-        "ledger": "m", "epoch": 1, "size": 8, "root": "00" * 32, "time_ms": 1, "key_id": "ab" * 8,
-    }  # fmt: skip
+        "ledger": "m",
+        "epoch": 1,
+        "size": 8,
+        "root": "00" * 32,
+        "time_ms": 1,
+        "key_id": "ab" * 8,
+    }
     for name, value in others.items():
         store.head = replace(good, head=replace(good.head, **{name: value}))  # type: ignore[arg-type]
         assert not ledger.verify().ok, name
@@ -96,9 +101,11 @@ def test_what_an_entry_is_found_by_is_what_it_says(
     """A forged column would hide an effect, and let it be recorded again."""
     row = store.table[3]
     for changed in (
-        row._replace(kind="lease.open"), row._replace(plan_id="plan-99"),
-        row._replace(effect=None), row._replace(plan_id=None, effect=None),
-    ):  # fmt: skip
+        row._replace(kind="lease.open"),
+        row._replace(plan_id="plan-99"),
+        row._replace(effect=None),
+        row._replace(plan_id=None, effect=None),
+    ):
         store.table[3] = changed
         found = ledger.verify()
         assert (found.ok, found.seq) == (False, 4)
@@ -160,9 +167,12 @@ def test_a_head_held_elsewhere_must_be_this_ledgers(ledger: MemoryLedger, keys: 
     later = replace(good, head=replace(good.head, epoch=1))
     forged = replace(good, head=replace(good.head, time_ms=1))
     for held, word in (
-        (other, "ledger"), (stranger, "introduced"), (longer, "more than"), (later, "more than"),
+        (other, "ledger"),
+        (stranger, "introduced"),
+        (longer, "more than"),
+        (later, "more than"),
         (forged, "signature"),
-    ):  # fmt: skip
+    ):
         found = ledger.verify([good, held])
         assert not found.ok
         assert word in found.problem

@@ -72,11 +72,15 @@ def test_segments_verify_alone_and_damage_is_found(ledger: Writing, archive: Pat
     assert _verify(path).ok
     other = lines[0].replace(b'"epoch":0', b'"epoch":1')
     for changed in (
-        lines[:-1], [*lines, lines[-1]], [lines[0], *lines[2:]], [other, *lines[1:]],
-        [*lines[:3], lines[4], lines[3], *lines[5:]], [*lines[:4], b"{}\n", *lines[5:]],
+        lines[:-1],
+        [*lines, lines[-1]],
+        [lines[0], *lines[2:]],
+        [other, *lines[1:]],
+        [*lines[:3], lines[4], lines[3], *lines[5:]],
+        [*lines[:4], b"{}\n", *lines[5:]],
         [*lines[:4], lines[4].replace(b"settled", b"Settled"), *lines[5:]],
         [*lines[:4], b"\xff\n", *lines[5:]],
-    ):  # fmt: skip
+    ):
         path.write_bytes(b"".join(changed))
         assert not _verify(path).ok
         assert not ledger.verify_archive(archive).ok

@@ -63,6 +63,9 @@ class PostgresWorld:
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         return PostgresLedger.open(
-            self.address, KeyDirectory(self.directory / "keys"), schema=self.schema,
-            ledger_id="l", time_ms=TIME_MS,
-        )  # fmt: skip
+            self.address,
+            KeyDirectory(self.directory / "keys"),
+            schema=self.schema,
+            ledger_id="l",
+            time_ms=TIME_MS,
+        )

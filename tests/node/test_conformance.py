@@ -150,10 +150,7 @@ def test_a_reborn_pod_has_another_identity() -> None:
 
 
 @pytest.mark.parametrize("burst", [True, False])
-def test_a_burst_is_what_was_saved_and_never_above_the_quota(
-    cgroups: Cgroups,
-    burst: bool,
-) -> None:
+def test_a_burst_is_what_was_saved_and_never_above_the_quota(cgroups: Cgroups, burst: bool) -> None:
     """Up and down again: the kernel would refuse a quota below the burst in force."""
     cgroups.create("a")
     files = cgroups.tree.files()

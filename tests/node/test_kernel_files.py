@@ -40,11 +40,27 @@ def test_quota_in_millicores() -> None:
 
 
 RUBBISH = [
-    b"", b"\n", b" ", b"\0", b"nan\n", b"1_000\n", "١٢\n".encode(), b"+5\n", b"-5\n", b"0x10\n",
-    b"99999999999999999999999\n", b"nr_periods\n", b"nr_periods 1 2\n", b"nr_periods -1\n",
+    b"",
+    b"\n",
+    b" ",
+    b"\0",
+    b"nan\n",
+    b"1_000\n",
+    "١٢\n".encode(),
+    b"+5\n",
+    b"-5\n",
+    b"0x10\n",
+    b"99999999999999999999999\n",
+    b"nr_periods\n",
+    b"nr_periods 1 2\n",
+    b"nr_periods -1\n",
     b"nr_periods 1\nnr_periods 2\nnr_throttled 0\nthrottled_time 0\n",
-    b"x 1\n" * 5000, b"usage_usec 5\nnr_periods 1\n", b"0 100000\n", b"max 0\n", b"max\n",
-]  # fmt: skip
+    b"x 1\n" * 5000,
+    b"usage_usec 5\nnr_periods 1\n",
+    b"0 100000\n",
+    b"max 0\n",
+    b"max\n",
+]
 
 
 @pytest.mark.parametrize("data", RUBBISH)
@@ -80,8 +96,11 @@ def test_a_truncated_file_is_never_half_believed(data: bytes, read: object) -> N
 def test_no_bytes_crash_a_reader(data: bytes) -> None:
     """Whatever a file holds, the answer is a value or None."""
     for read in (
-        kernel_files.cpu_stat_v1, kernel_files.cpu_stat_v2, kernel_files.counter,
-        kernel_files.quota_v2, kernel_files.pressure,
-    ):  # fmt: skip
+        kernel_files.cpu_stat_v1,
+        kernel_files.cpu_stat_v2,
+        kernel_files.counter,
+        kernel_files.quota_v2,
+        kernel_files.pressure,
+    ):
         read(data)
     kernel_files.quota_v1(data, data)

@@ -70,8 +70,13 @@ def test_commits_draws_and_cuts_are_told() -> None:
     world.turn()
     teller.turn(world.now_ms)
     kinds = [each["kind"] for each in box.events() if each["kind"] != "gpu.resolve.scope"]
-    assert kinds == ["gpu.resolve.commit", "gpu.resolve.case", "gpu.resolve.draw", "run.cut",
-                     "gpu.resolve.applied"]  # fmt: skip
+    assert kinds == [
+        "gpu.resolve.commit",
+        "gpu.resolve.case",
+        "gpu.resolve.draw",
+        "run.cut",
+        "gpu.resolve.applied",
+    ]
     draw = next(each for each in box.events() if each["kind"] == "gpu.resolve.draw")
     assert draw["body"]["commit_seq"] == outcomes(world)[0].seq
     assert len(draw["body"]["seed"]) == 64
@@ -159,8 +164,13 @@ def test_a_restart_goes_on_where_it_was() -> None:
     world.apply(budget("a"))
     teller.turn(world.now_ms)
     world.apply(budget("b"))
-    again = Herald(world.ledger, world.plane.events, box,
-                   [Subscription("ops"), Subscription("late")], newest=world.plane.seq)  # fmt: skip
+    again = Herald(
+        world.ledger,
+        world.plane.events,
+        box,
+        [Subscription("ops"), Subscription("late")],
+        newest=world.plane.seq,
+    )
     again.turn(world.now_ms)
     assert [each["seq"] for each in box.events()] == list(range(1, world.plane.seq + 1))
     world.apply(budget("c"))

@@ -34,10 +34,12 @@ def test_a_notice_arrives_signed() -> None:
     assert (headers[ID], headers[TIMESTAMP]) == ("n-1", "1767225600")
     assert Guard(SECRET).problem(headers, body, NOW_MS / 1000) is None
     for changed, data in (
-        (headers, body + b" "), ({**headers, ID: "n-2"}, body),
-        ({**headers, TIMESTAMP: "1767225601"}, body), ({**headers, SIGNATURE: "v1=00"}, body),
+        (headers, body + b" "),
+        ({**headers, ID: "n-2"}, body),
+        ({**headers, TIMESTAMP: "1767225601"}, body),
+        ({**headers, SIGNATURE: "v1=00"}, body),
         ({}, body),
-    ):  # fmt: skip
+    ):
         assert Guard(SECRET).problem(changed, data, NOW_MS / 1000) == "the signature does not hold"
     assert Guard(b"another secret of bytes").problem(headers, body, NOW_MS / 1000) is not None
 
@@ -95,9 +97,16 @@ def test_a_receiver_that_answers_byte_by_byte_holds_nobody_up(answer: bytes) -> 
         thread.start()
         try:
             notifier = WebhookNotifier(
-                [Receiver("ops", f"http://127.0.0.1:{slow.getsockname()[1]}/", SECRET,
-                          allow_private=True)], timeout_s=0.3,
-            )  # fmt: skip
+                [
+                    Receiver(
+                        "ops",
+                        f"http://127.0.0.1:{slow.getsockname()[1]}/",
+                        SECRET,
+                        allow_private=True,
+                    )
+                ],
+                timeout_s=0.3,
+            )
             said_yes = answer.startswith(b"HTTP/1.1 200")
             with contextlib.nullcontext() if said_yes else pytest.raises(TemporaryFault):
                 notifier.deliver(NOTICE, NOW_MS)
@@ -130,11 +139,27 @@ def test_what_comes_behind_the_status_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "localhost", "10.1.2.3", "169.254.169.254", "[::1]", "0.0.0.0", "[fe80::1]",
-     "2130706433", "224.0.0.1", "[fd00::1]", "[fec0::1]", "[ff0e::1]", "[::ffff:127.0.0.1]",
-     "[::ffff:100.64.0.1]", "[::127.0.0.1]", "[64:ff9b::169.254.169.254]", "[64:ff9b:1::1]",
-     "[2002:7f00:1::]"],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "localhost",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[::1]",
+        "0.0.0.0",
+        "[fe80::1]",
+        "2130706433",
+        "224.0.0.1",
+        "[fd00::1]",
+        "[fec0::1]",
+        "[ff0e::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:100.64.0.1]",
+        "[::127.0.0.1]",
+        "[64:ff9b::169.254.169.254]",
+        "[64:ff9b:1::1]",
+        "[2002:7f00:1::]",
+    ],
+)
 def test_private_addresses_are_refused_unless_allowed(host: str) -> None:
     """Before anything is sent; a name is judged by all the addresses it has."""
     notifier = to(f"https://{host}:9/", allow_private=False)

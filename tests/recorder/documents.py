@@ -36,10 +36,12 @@ def small(number: int) -> dict[str, Any]:
     """Keyword arguments of an append that is told apart by its number."""
     backends = [{"id": f"b{each}", "queue": number % (each + 2)} for each in range(3)]
     return {
-        "kind": "test.small", "version": 1, "time_ms": 1_000 + number,
+        "kind": "test.small",
+        "version": 1,
+        "time_ms": 1_000 + number,
         "input": {"number": number, "backends": backends},
         "output": {"slots": {"b0": number % 5, "b1": 256}, "reasons": ["steady"]},
-    }  # fmt: skip
+    }
 
 
 def record(directory: Path, count: int, **limits: int) -> list[int]:

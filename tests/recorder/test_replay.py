@@ -29,9 +29,12 @@ def test_the_golden_segment_is_what_is_written_today(tmp_path: Path) -> None:
         for link in links([GOLDEN], Chain()):
             if isinstance(link, Entry):
                 recorder.append(
-                    link.kind, version=link.version, time_ms=link.time_ms,
-                    input=dict(link.input), output=dict(link.output),
-                )  # fmt: skip
+                    link.kind,
+                    version=link.version,
+                    time_ms=link.time_ms,
+                    input=dict(link.input),
+                    output=dict(link.output),
+                )
             elif isinstance(link, Mark):
                 recorder.mark(link.entry_seq, link.status, time_ms=link.time_ms, note=link.note)
     assert (tmp_path / GOLDEN.name).read_bytes() == GOLDEN.read_bytes()
@@ -56,9 +59,11 @@ def test_what_is_not_shipped_is_unknown_not_different() -> None:
     entry = next(read(GOLDEN))
     kind, version = replay([replace(entry, kind="cpu.guess"), replace(entry, version=9)], SHIPPED)
     assert (kind.verdict, kind.detail) == (
-        Verdict.UNKNOWN, "cpu.guess: there is no decision of that name here",
-    )  # fmt: skip
+        Verdict.UNKNOWN,
+        "cpu.guess: there is no decision of that name here",
+    )
     assert (version.verdict, version.detail) == (
-        Verdict.UNKNOWN, "cpu.clear: there is no version 9 here",
-    )  # fmt: skip
+        Verdict.UNKNOWN,
+        "cpu.clear: there is no version 9 here",
+    )
     assert (version.seq, version.kind, version.version) == (entry.seq, "cpu.clear", 9)

@@ -30,9 +30,11 @@ ENVELOPE = {"name": "west", "flavor": "H100", "concurrency": 8}
 
 def manifest(kind: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     return {
-        "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "x", **metadata},
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": "x", **metadata},
         "spec": spec,
-    }  # fmt: skip
+    }
 
 
 def run(**more: Any) -> dict[str, Any]:
@@ -91,8 +93,12 @@ def test_defaults_are_filled_in_and_a_document_reads_back() -> None:
 def test_what_the_server_wrote_is_ignored() -> None:
     """status, uid, generation: so that what was read can be applied."""
     given = {**run(), "status": {"phase": "Running", "anything": [1]}}
-    given["metadata"] |= {"uid": "u", "generation": 3, "creationTimestamp": "t",
-                          "resourceVersion": 7}  # fmt: skip
+    given["metadata"] |= {
+        "uid": "u",
+        "generation": 3,
+        "creationTimestamp": "t",
+        "resourceVersion": 7,
+    }
     assert read_manifest(given).metadata.resource_version == 7
 
 
@@ -157,22 +163,37 @@ def test_what_the_server_wrote_is_ignored() -> None:
             budget(window={"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}),
             "spec.envelopes[0].window.end",
         ),
-        (manifest("Budget", {"owner": "a", "envelopes": [ENVELOPE, ENVELOPE]}),
-         "spec.envelopes[1].name"),
+        (
+            manifest("Budget", {"owner": "a", "envelopes": [ENVELOPE, ENVELOPE]}),
+            "spec.envelopes[1].name",
+        ),
         (manifest("Budget", {"owner": "a", "parents": ["a"]}), "spec.parents"),
         (
-            manifest("Budget", {"owner": "a", "aggregateCaps": [
-                {"name": "c", "flavor": "H100", "envelopes": ["gone"]}]}),
+            manifest(
+                "Budget",
+                {
+                    "owner": "a",
+                    "aggregateCaps": [{"name": "c", "flavor": "H100", "envelopes": ["gone"]}],
+                },
+            ),
             "spec.aggregateCaps[0].envelopes[0]",
         ),
         (
-            manifest("Budget", {"owner": "a", "envelopes": [ENVELOPE], "aggregateCaps": [
-                {"name": "c", "flavor": "A100", "envelopes": [ENVELOPE["name"]]}]}),
+            manifest(
+                "Budget",
+                {
+                    "owner": "a",
+                    "envelopes": [ENVELOPE],
+                    "aggregateCaps": [
+                        {"name": "c", "flavor": "A100", "envelopes": [ENVELOPE["name"]]}
+                    ],
+                },
+            ),
             "spec.aggregateCaps[0].envelopes[0]",
         ),
         (manifest("Node", {"flavor": "H100", "devices": 2000}), "spec.devices"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:
     """Nothing past the border, and the user knows where."""
     with pytest.raises(BadInput) as refused:
@@ -183,15 +204,17 @@ def test_bad_input_is_refused_with_its_path(given: Any, path: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (manifest("Run", RUN, name="Train_1"),
-         'must be lower-case letters, digits, dots and dashes, a letter or digit at both ends, '
-         'got "Train_1"'),
+        (
+            manifest("Run", RUN, name="Train_1"),
+            "must be lower-case letters, digits, dots and dashes, a letter or digit at both ends, "
+            'got "Train_1"',
+        ),
         (manifest("Run", RUN, name=""), 'must be a non-empty string, got ""'),
         (manifest("Run", RUN, name="x" * 64), "must have at most 63 characters"),
         (run(owner="x" * 254), "must have at most 253 characters"),
         (run(secretEnv={"A": "the secret itself"}), "must be an object, got "),
     ],
-)  # fmt: skip
+)
 def test_the_message_says_what_would_be_right(given: Any, said: str) -> None:
     """Not only where, but what is wrong there."""
     with pytest.raises(BadInput) as refused:
@@ -201,9 +224,16 @@ def test_the_message_says_what_would_be_right(given: Any, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90m", 5_400_000), ("2h", 7_200_000), ("1h30m", 5_400_000), ("1d", 86_400_000),
-     ("45s", 45_000), ("500ms", 500), ("1m1ms", 60_001)],
-)  # fmt: skip
+    [
+        ("90m", 5_400_000),
+        ("2h", 7_200_000),
+        ("1h30m", 5_400_000),
+        ("1d", 86_400_000),
+        ("45s", 45_000),
+        ("500ms", 500),
+        ("1m1ms", 60_001),
+    ],
+)
 def test_durations(text: str, expected: int) -> None:
     """As people write them."""
     assert parse_duration(text, "spec.duration") == expected
@@ -212,9 +242,13 @@ def test_durations(text: str, expected: int) -> None:
 def test_a_request_pays_for_spares_too() -> None:
     """Width, minimum and step each with the spares of their groups."""
     spec = read_manifest(
-        run(groupGPUs=4, sparesPerGroup=1, malleable={"minTotalGPUs": 4, "stepGPUs": 4},
-            duration="1h")
-    ).spec  # fmt: skip
+        run(
+            groupGPUs=4,
+            sparesPerGroup=1,
+            malleable={"minTotalGPUs": 4, "stepGPUs": 4},
+            duration="1h",
+        )
+    ).spec
     request = to_request(spec)
     assert (request.gpus, request.min_gpus, request.step_gpus) == (10, 5, 5)
     assert request.duration_ms == 3_600_000
@@ -231,23 +265,57 @@ def test_spares_added_are_spares_taken_away(groups: int, size: int, spares: int)
 
 
 def fund(**more: Any) -> dict[str, Any]:
-    request = {"owner": "a", "flavor": "H100", "gpus": 4, "min_gpus": None, "step_gpus": None,
-               "location": {}, "duration_ms": None, "allow_borrow": False,
-               "max_borrow_gpus": None, "sponsors": []}  # fmt: skip
-    document: dict[str, Any] = {"now": "2026-01-01T00:00:00Z", "budgets": [], "usage": [],
-                                "request": request}  # fmt: skip
+    request = {
+        "owner": "a",
+        "flavor": "H100",
+        "gpus": 4,
+        "min_gpus": None,
+        "step_gpus": None,
+        "location": {},
+        "duration_ms": None,
+        "allow_borrow": False,
+        "max_borrow_gpus": None,
+        "sponsors": [],
+    }
+    document: dict[str, Any] = {
+        "now": "2026-01-01T00:00:00Z",
+        "budgets": [],
+        "usage": [],
+        "request": request,
+    }
     for key, value in more.items():
         (request if key in request else document)[key] = value
     return document
 
 
-USAGE = {"budget": "b", "envelope": "e", "gpus": 1, "used_ms": 0, "held_ms": 0, "lent_gpus": 0,
-         "lent_used_ms": 0, "lent_held_ms": 0}  # fmt: skip
-PAYER = {"name": "b", "owner": "a", "parents": [], "aggregate_caps": [], "envelopes": [
-    {"name": "e", "flavor": "H100", "location": {}, "concurrency": 1, "max_gpu_hours": None,
-     "window": None, "sharing": "family",
-     "lending": {"allow": False, "to": [], "max_concurrency": None, "max_gpu_hours": None}}],
-}  # fmt: skip
+USAGE = {
+    "budget": "b",
+    "envelope": "e",
+    "gpus": 1,
+    "used_ms": 0,
+    "held_ms": 0,
+    "lent_gpus": 0,
+    "lent_used_ms": 0,
+    "lent_held_ms": 0,
+}
+PAYER = {
+    "name": "b",
+    "owner": "a",
+    "parents": [],
+    "aggregate_caps": [],
+    "envelopes": [
+        {
+            "name": "e",
+            "flavor": "H100",
+            "location": {},
+            "concurrency": 1,
+            "max_gpu_hours": None,
+            "window": None,
+            "sharing": "family",
+            "lending": {"allow": False, "to": [], "max_concurrency": None, "max_gpu_hours": None},
+        }
+    ],
+}
 
 
 @pytest.mark.parametrize(
@@ -261,18 +329,22 @@ PAYER = {"name": "b", "owner": "a", "parents": [], "aggregate_caps": [], "envelo
         ("gpu.place", {"nodes": [], "gang": {"flavor": "x", "gpus": 0}}, "gang.gpus"),
         (
             "gpu.place",
-            {"nodes": [{"name": "n", "flavor": "x", "location": {}, "free": [1, 1]}],
-             "gang": {"flavor": "x", "gpus": 1}},
+            {
+                "nodes": [{"name": "n", "flavor": "x", "location": {}, "free": [1, 1]}],
+                "gang": {"flavor": "x", "gpus": 1},
+            },
             "nodes[0].free",
         ),
         (
             "gpu.place",
-            {"nodes": [{"name": "n", "flavor": "x", "location": {}, "free": []}] * 2,
-             "gang": {"flavor": "x", "gpus": 1}},
+            {
+                "nodes": [{"name": "n", "flavor": "x", "location": {}, "free": []}] * 2,
+                "gang": {"flavor": "x", "gpus": 1},
+            },
             "nodes[1].name",
         ),
     ],
-)  # fmt: skip
+)
 def test_decisions_refuse_bad_input_with_its_path(kind: str, document: Any, path: str) -> None:
     """The recorded kinds are kinds like any other."""
     with pytest.raises(BadInput) as refused:

@@ -13,12 +13,7 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, Theta, tick
-from fairlead.core.traffic.config import (
-    DEFAULT_CONFIG,
-    INTEGER_RANGES,
-    NAMES,
-    NUMBER_RANGES,
-)
+from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict, decide_again
@@ -127,26 +122,57 @@ def test_the_contracts_example() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("now_ms", -1), ("now_ms", 1.5), ("now_ms", None), ("now_ms", True), ("now_ms", 2**53),
-        ("group", 7), ("backends", None), ("backends[1]", 7), ("backends[1].id", None),
-        ("backends[1].p95_ms", float("nan")), ("backends[1].p95_ms", -1),
-        ("backends[1].p95_ms", float("inf")), ("backends[1].p95_ms", "40"),
-        ("backends[1].queue", -1), ("backends[0].error_rate", 1.01),
-        ("backends[0].error_rate", float("nan")), ("backends[0].requests", 1.5),
-        ("backends[0].requests", -1), ("backends[0].isolated", 1), ("backends[0].isolated", None),
-        ("backends[0].age_ms", -1), ("backends[0].p99_ms", 1), ("backends[0].debt", 1),
-        ("backends[0].rtt_ms", float("nan")), ("backends[0].node", 7),
-        ("nodes[0].psi.cpu_some", 1.1), ("nodes[0].psi.cpu_full", 0.0), ("nodes[0].psi", 7),
-        ("nodes[0].psi.io_some", float("nan")), ("nodes[0].id", None),
-        ("nodes[0].resources[0].used", -1), ("nodes[0].resources[0].limit", float("nan")),
-        ("nodes[0].resources[0].name", None), ("nodes[0].resources[0].unit", "MB"),
-        ("retry_index", -0.1), ("retry_index", float("nan")), ("config", None),
-        ("config.delta_t", 200), ("config.s_total", 0), ("config.s_total", 1.5),
-        ("config.alpha", 0), ("config.alpha", float("nan")), ("config.theta", 0.4),
-        ("config.theta", None), ("config.p_min", 0), ("config.w_debt", 1),
-        ("state", 7), ("state", []), ("surplus", 1),
+        ("now_ms", -1),
+        ("now_ms", 1.5),
+        ("now_ms", None),
+        ("now_ms", True),
+        ("now_ms", 2**53),
+        ("group", 7),
+        ("backends", None),
+        ("backends[1]", 7),
+        ("backends[1].id", None),
+        ("backends[1].p95_ms", float("nan")),
+        ("backends[1].p95_ms", -1),
+        ("backends[1].p95_ms", float("inf")),
+        ("backends[1].p95_ms", "40"),
+        ("backends[1].queue", -1),
+        ("backends[0].error_rate", 1.01),
+        ("backends[0].error_rate", float("nan")),
+        ("backends[0].requests", 1.5),
+        ("backends[0].requests", -1),
+        ("backends[0].isolated", 1),
+        ("backends[0].isolated", None),
+        ("backends[0].age_ms", -1),
+        ("backends[0].p99_ms", 1),
+        ("backends[0].debt", 1),
+        ("backends[0].rtt_ms", float("nan")),
+        ("backends[0].node", 7),
+        ("nodes[0].psi.cpu_some", 1.1),
+        ("nodes[0].psi.cpu_full", 0.0),
+        ("nodes[0].psi", 7),
+        ("nodes[0].psi.io_some", float("nan")),
+        ("nodes[0].id", None),
+        ("nodes[0].resources[0].used", -1),
+        ("nodes[0].resources[0].limit", float("nan")),
+        ("nodes[0].resources[0].name", None),
+        ("nodes[0].resources[0].unit", "MB"),
+        ("retry_index", -0.1),
+        ("retry_index", float("nan")),
+        ("config", None),
+        ("config.delta_t", 200),
+        ("config.s_total", 0),
+        ("config.s_total", 1.5),
+        ("config.alpha", 0),
+        ("config.alpha", float("nan")),
+        ("config.theta", 0.4),
+        ("config.theta", None),
+        ("config.p_min", 0),
+        ("config.w_debt", 1),
+        ("state", 7),
+        ("state", []),
+        ("surplus", 1),
     ],
-)  # fmt: skip
+)
 def test_bad_values_are_named_exactly(path: str, value: Any) -> None:
     """The path of the culprit, nothing more and nothing less."""
     assert refused(changed(path, value)).path == path
@@ -162,15 +188,19 @@ def test_bad_values_are_named_exactly(path: str, value: Any) -> None:
         ({"config": {"retry_soft": 3}}, "config.retry_hard"),
         ({"backends": EXAMPLE["backends"][:1] * 2}, "backends[1].id"),
         ({"nodes": EXAMPLE["nodes"] * 2}, "nodes[1].id"),
-        ({"nodes": [{"id": "n", "resources": [{"name": "m", "limit": 1, "used": 1}] * 2}]},
-         "nodes[0].resources[1].name"),
-        ({"nodes": [{"id": "n", "resources": [{"name": "m", "limit": 1}]}]},
-         "nodes[0].resources[0].used"),
+        (
+            {"nodes": [{"id": "n", "resources": [{"name": "m", "limit": 1, "used": 1}] * 2}]},
+            "nodes[0].resources[1].name",
+        ),
+        (
+            {"nodes": [{"id": "n", "resources": [{"name": "m", "limit": 1}]}]},
+            "nodes[0].resources[0].used",
+        ),
         ({"backends": [{"queue": 1}]}, "backends[0].id"),
         ({"state": {}}, "state.version"),
         ({"state": {"version": 2}}, "state.version"),
     ],
-)  # fmt: skip
+)
 def test_contradictions_are_named_exactly(change: Document, path: str) -> None:
     """Repeated ids, thresholds out of order, missing fields, states that are not ours."""
     assert refused(EXAMPLE | change).path == path
@@ -191,17 +221,34 @@ def test_signals_may_be_null_or_left_out() -> None:
 
 STATE = decide(EXAMPLE)["state"]
 SPOILT = [
-    ("version", 2), ("version", None), ("now_ms", -1), ("clock_ms", 1.5), ("samples", 0),
-    ("s_total", 0), ("parked", None), ("backends", None), ("backends", []),
+    ("version", 2),
+    ("version", None),
+    ("now_ms", -1),
+    ("clock_ms", 1.5),
+    ("samples", 0),
+    ("s_total", 0),
+    ("parked", None),
+    ("backends", None),
+    ("backends", []),
     ("backends[0].slots", 129),
-    ("backends[0].slots", "128"), ("backends[0].weight", float("nan")),
-    ("backends[0].error_ms", 5), ("backends[1].id", "a"), ("backends[0].surplus", 1),
-    ("nodes[0].stalled", [2]), ("nodes[0].trails[0].ewma", -1),
-    ("nodes[0].trails[0].history", {}), ("nodes[0].trails[0].history", 7),
-    ("gate.since_ms", 9), ("gate.stepping", True), ("guard.halvings", 9),
-    ("door.mode", "open"), ("door.regime", "crisis"), ("door.calm_since_ms", 0),
-    ("door.rate_base", 1), ("surplus", 1),
-]  # fmt: skip
+    ("backends[0].slots", "128"),
+    ("backends[0].weight", float("nan")),
+    ("backends[0].error_ms", 5),
+    ("backends[1].id", "a"),
+    ("backends[0].surplus", 1),
+    ("nodes[0].stalled", [2]),
+    ("nodes[0].trails[0].ewma", -1),
+    ("nodes[0].trails[0].history", {}),
+    ("nodes[0].trails[0].history", 7),
+    ("gate.since_ms", 9),
+    ("gate.stepping", True),
+    ("guard.halvings", 9),
+    ("door.mode", "open"),
+    ("door.regime", "crisis"),
+    ("door.calm_since_ms", 0),
+    ("door.rate_base", 1),
+    ("surplus", 1),
+]
 NAMED_OTHERWISE = {
     ("backends[0].slots", 129): "backends",
     ("backends", "[]"): "parked",
@@ -276,16 +323,21 @@ def test_a_snapshot_keeps_every_value_through_its_document() -> None:
         now_ms=7,
         group="g",
         backends=(Backend("a", 1, 2, 0.5, 4, True, 6, 7, 8, 9, "n"), Backend("b")),
-        nodes=(Node("n", Psi(0.1, 0.2, 0.3, 0.4, 0.5), (Resource("m", 1, None),), 2, 0.5),
-               Node("o")),
+        nodes=(
+            Node("n", Psi(0.1, 0.2, 0.3, 0.4, 0.5), (Resource("m", 1, None),), 2, 0.5),
+            Node("o"),
+        ),
         retry_index=0.25,
         config=Config(s_total=100, delta_max=3, theta=Theta(io_full=0.5), w_rtt=1),
-    )  # fmt: skip
+    )
     document = canonical(from_snapshot(snapshot))
     assert to_snapshot(read_document(document, TickDocument)) == snapshot
     assert from_config(snapshot.config) == {
-        "s_total": 100, "delta_max": 3.0, "theta": {"io_full": 0.5}, "w_rtt": 1.0,
-    }  # fmt: skip
+        "s_total": 100,
+        "delta_max": 3.0,
+        "theta": {"io_full": 0.5},
+        "w_rtt": 1.0,
+    }
 
 
 def test_debt_is_the_agents_own_and_no_part_of_the_contract() -> None:
@@ -362,8 +414,6 @@ def test_extreme_values_are_decided_finitely(seed: int) -> None:
 def test_the_layers_are_labelled_in_the_result() -> None:
     """Beside the five terms that are always there."""
     backends = [{"id": "a", "p95_ms": 40, "error_rate": 0, "requests": 9, "rtt_ms": 25}]
-    result = decide(
-        {"now_ms": 0, "group": "g", "backends": backends, "config": {"w_rtt": 2}}
-    )  # fmt: skip
+    result = decide({"now_ms": 0, "group": "g", "backends": backends, "config": {"w_rtt": 2}})
     assert result["pressure"]["a"]["rtt"] == 1.0
     assert result["pressure"]["a"]["total"] == pytest.approx(1.4)

@@ -20,7 +20,9 @@ GOOD: dict[str, Any] = {
     "plane": "haproxy",
     "groups": [
         {
-            "name": "web", "vip": "127.0.0.1", "port": 8080,
+            "name": "web",
+            "vip": "127.0.0.1",
+            "port": 8080,
             "backends": [
                 {"id": "a", "host": "127.0.0.1", "port": 9001},
                 {"id": "b", "host": "::1", "port": 9001, "node": "n1"},
@@ -28,7 +30,7 @@ GOOD: dict[str, Any] = {
         },
         {"name": "api", "vip": "127.0.0.1", "port": 8081, "service": "api.local:9000"},
     ],
-}  # fmt: skip
+}
 
 
 def changed(path: str, value: Any) -> bytes:

@@ -15,7 +15,7 @@ from fairlead.sim.checkers import (
     minimums_kept,
     reasons_given,
     replays,
-)  # fmt: skip
+)
 from tests.sim.worlds import BUSY, pod, scenario
 
 GREEDY = (pod("a", {"kind": "constant", "millicores": 2000}), pod("b"))
@@ -25,9 +25,16 @@ def plan_of(capacity: int = 1000, **grants: int) -> Plan:
     """As much of a plan as the standing checks look at."""
     reasons = dict.fromkeys(grants, ())
     return Plan(
-        mode="uncongested", capacity_millicores=capacity, total_min=200, total_need=0,
-        shadow_price=None, needs=grants, allocations=grants, reduction_ratio={}, reasons=reasons,
-    )  # type: ignore[arg-type]  # fmt: skip
+        mode="uncongested",
+        capacity_millicores=capacity,
+        total_min=200,
+        total_need=0,
+        shadow_price=None,
+        needs=grants,
+        allocations=grants,
+        reduction_ratio={},
+        reasons=reasons,
+    )  # type: ignore[arg-type]
 
 
 SOUND = Standing(

@@ -63,9 +63,10 @@ def test_a_failed_decrease_keeps_the_increases_waiting() -> None:
 
 def test_a_crash_keeps_the_limits_and_the_users_bounds() -> None:
     """While the agent is away nothing moves; when it is back a cut is not taken for the ceiling."""
-    low, high = {"kind": "constant", "millicores": 300, "until_s": 40}, {
-        "kind": "constant", "millicores": 1500, "from_s": 40,
-    }  # fmt: skip
+    low, high = (
+        {"kind": "constant", "millicores": 300, "until_s": 40},
+        {"kind": "constant", "millicores": 1500, "from_s": 40},
+    )
     faults = [{"point": "agent.crash", "at_s": [30], "duration_s": 12}]
     world = World(scenario(pod("a", low, high), duration_s=120, faults=faults), seed=1, policy=None)
     world.advance(120_000)
@@ -97,14 +98,20 @@ def test_a_plan_that_was_recorded_and_not_applied_is_void() -> None:
 def test_rules_apply_where_and_when_they_say() -> None:
     """Pods, windows, given times with and without a length, and certain chances."""
     rules = scenario(
-        pod("a"), pod("b"),
+        pod("a"),
+        pod("b"),
         faults=[
-            {"point": "sensor.missing", "probability": 1.0, "pods": ["a"], "from_s": 5,
-             "until_s": 10},
+            {
+                "point": "sensor.missing",
+                "probability": 1.0,
+                "pods": ["a"],
+                "from_s": 5,
+                "until_s": 10,
+            },
             {"point": "sensor.reset", "at_s": [7], "duration_s": 0},
             {"point": "actuator.fail", "at_s": [7], "duration_s": 3},
         ],
-    ).faults  # fmt: skip
+    ).faults
     faults = Faults(rules, Entropy(1))
 
     def fired(point: FaultPoint, subject: str) -> list[int]:

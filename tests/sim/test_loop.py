@@ -24,8 +24,9 @@ def test_a_steady_want_settles_above_itself_and_stays(want: int) -> None:
     """No throttling, no reversal, no ratchet: ten minutes later the limit is still the same."""
     run = run_of(
         pod("a", {"kind": "constant", "millicores": want}),
-        duration_s=600, node={"millicores": 4000},
-    )  # fmt: skip
+        duration_s=600,
+        node={"millicores": 4000},
+    )
     settled = limits(run, "a")[60:]
     assert set(settled) == {settled[0]}
     assert want < settled[0] <= max(220, want * 1.3)

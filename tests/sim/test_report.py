@@ -67,9 +67,12 @@ def test_plots_are_drawn_and_shown(played: Played, tmp_path: Path) -> None:
     files = write_report(short, tmp_path / "r", draw_plots)
     pictures = [name for name in files if name.endswith(".png")]
     assert pictures == [
-        "compare.png", "demand-capped-node.png", "demand-capped-pods.png", "nash-node.png",
+        "compare.png",
+        "demand-capped-node.png",
+        "demand-capped-pods.png",
+        "nash-node.png",
         "nash-pods.png",
-    ]  # fmt: skip
+    ]
     page = (tmp_path / "r" / "report.md").read_text()
     for name in pictures:
         assert f"({name})" in page

@@ -22,9 +22,7 @@ def every_period(trace: dict[str, Any], seconds: int, seed: int = 1) -> list[int
 
 CONSTANT = {"kind": "constant", "millicores": 300}
 STEPS = {"kind": "steps", "every_s": 10, "millicores": [1, 2, 3]}
-RAMP = {
-    "kind": "ramp", "start_millicores": 100, "end_millicores": 500, "ramp_s": 10, "from_s": 5,
-}  # fmt: skip
+RAMP = {"kind": "ramp", "start_millicores": 100, "end_millicores": 500, "ramp_s": 10, "from_s": 5}
 POINTS = {
     "kind": "points",
     "points": [{"at_s": 2, "millicores": 10}, {"at_s": 4, "millicores": 20}],
@@ -74,10 +72,17 @@ def test_spikes_come_at_their_rate_and_add_up() -> None:
 
 def test_traces_add_up_and_the_peak_bounds_them() -> None:
     """A pod's want is the sum of its traces."""
-    parts = scenario(
-        pod("a", {"kind": "constant", "millicores": 300},
-            {"kind": "sine", "low_millicores": 0, "high_millicores": 700, "period_s": 20})
-    ).pods[0].want  # fmt: skip
+    parts = (
+        scenario(
+            pod(
+                "a",
+                {"kind": "constant", "millicores": 300},
+                {"kind": "sine", "low_millicores": 0, "high_millicores": 700, "period_s": 20},
+            )
+        )
+        .pods[0]
+        .want
+    )
     want = build_want(parts, Entropy(1), "a")
     drawn = [want(tick * 100) for tick in range(400)]
     assert min(drawn) == 300

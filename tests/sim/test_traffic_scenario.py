@@ -11,16 +11,27 @@ from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scen
 from fairlead.sim.traffic.bundled import bundled_names, read_bundled
 
 GOOD: dict[str, Any] = {
-    "name": "tiny", "duration_s": 10,
+    "name": "tiny",
+    "duration_s": 10,
     "backends": [{"name": "a"}, {"name": "b", "joins_s": 2, "leaves_s": 5}],
     "load": {"per_s": 10},
     "events": [{"at_s": 3, "backend": "a", "latency_factor": 2}],
     "expect": [{"what": "share", "backend": "a", "most": 0.5}],
-}  # fmt: skip
+}
 SCENARIOS = {
-    "healthy", "slow", "fast-500s", "flapping", "double-load", "retry-storm", "agent-death",
-    "monopoly", "all-isolated", "rolling", "latency-lost", "memory-ramp",
-}  # fmt: skip
+    "healthy",
+    "slow",
+    "fast-500s",
+    "flapping",
+    "double-load",
+    "retry-storm",
+    "agent-death",
+    "monopoly",
+    "all-isolated",
+    "rolling",
+    "latency-lost",
+    "memory-ramp",
+}
 
 
 def test_every_scenario_of_the_specification_is_bundled() -> None:

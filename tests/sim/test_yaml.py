@@ -3,12 +3,7 @@
 import pytest
 
 from fairlead.schema.border import BadInput
-from fairlead.schema.yaml import (
-    DEPTH_MAX,
-    YAML_BYTES_MAX,
-    parse_yaml,
-    parse_yaml_documents,
-)  # fmt: skip
+from fairlead.schema.yaml import DEPTH_MAX, YAML_BYTES_MAX, parse_yaml, parse_yaml_documents
 
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n" % (now, now, *[before] * 9)
@@ -61,15 +56,37 @@ def test_hostile_documents_are_refused(data: bytes, path: str, words: str) -> No
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("a: no", "no"), ("a: yes", "yes"), ("a: on", "on"), ("a: True", True), ("a: false", False),
-        ("a: ~", None), ("a:", None), ("a: null", None), ("a: 'null'", "null"), ("a: '1'", "1"),
-        ("a: 12", 12), ("a: -3", -3), ("a: 012", "012"), ("a: 0x1f", "0x1f"), ("a: 0o17", "0o17"),
-        ("a: 1_000", "1_000"), ("a: 12:30:00", "12:30:00"), ("a: +5", "+5"), ("a: ١", "١"),
-        ("a: 1.5", 1.5), ("a: 1e3", 1000.0), ("a: .5", ".5"), ("a: .inf", ".inf"),
-        ("a: .nan", ".nan"), ("a: 2026-01-01", "2026-01-01"), ("a: |\n  1\n", "1\n"),
-        ("a: {b: [1, x]}", {"b": [1, "x"]}), ("a: <<", "<<"), ("a: ! 5", "5"),
+        ("a: no", "no"),
+        ("a: yes", "yes"),
+        ("a: on", "on"),
+        ("a: True", True),
+        ("a: false", False),
+        ("a: ~", None),
+        ("a:", None),
+        ("a: null", None),
+        ("a: 'null'", "null"),
+        ("a: '1'", "1"),
+        ("a: 12", 12),
+        ("a: -3", -3),
+        ("a: 012", "012"),
+        ("a: 0x1f", "0x1f"),
+        ("a: 0o17", "0o17"),
+        ("a: 1_000", "1_000"),
+        ("a: 12:30:00", "12:30:00"),
+        ("a: +5", "+5"),
+        ("a: ١", "١"),
+        ("a: 1.5", 1.5),
+        ("a: 1e3", 1000.0),
+        ("a: .5", ".5"),
+        ("a: .inf", ".inf"),
+        ("a: .nan", ".nan"),
+        ("a: 2026-01-01", "2026-01-01"),
+        ("a: |\n  1\n", "1\n"),
+        ("a: {b: [1, x]}", {"b": [1, "x"]}),
+        ("a: <<", "<<"),
+        ("a: ! 5", "5"),
     ],
-)  # fmt: skip
+)
 def test_plain_scalars_read_as_json_would(text: str, value: object) -> None:
     """None of YAML 1.1's surprises; no `==` across types either."""
     found = parse_yaml(text.encode())["a"]

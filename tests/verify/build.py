@@ -80,8 +80,10 @@ class Names:
     def hide(self, owner: str, kind: str, *parts: str) -> str:
         key = mac(
             bytes_of(f"secret {owner}"),
-            lp("fairlead/pseudonym/v1"), lp(self.chain), lp(self.k.to_bytes(8, "big")),
-        )  # fmt: skip
+            lp("fairlead/pseudonym/v1"),
+            lp(self.chain),
+            lp(self.k.to_bytes(8, "big")),
+        )
         opened = {"kind": kind, "parts": list(parts)}
         mine = self.openings.setdefault(owner, [])
         if kind != "owner" and opened not in mine:
@@ -105,18 +107,25 @@ class Names:
         """The clear document under pseudonyms, as it is frozen."""
         owners = {run["id"]: run["owner"] for run in clear["runs"]}
         runs = [
-            {**run, "id": self.hide(run["owner"], "run", run["id"]),
-             "owner": self.hide(run["owner"], "owner", run["owner"])}
+            {
+                **run,
+                "id": self.hide(run["owner"], "run", run["id"]),
+                "owner": self.hide(run["owner"], "owner", run["owner"]),
+            }
             for run in clear["runs"]
-        ]  # fmt: skip
+        ]
         leases = [
-            {**lease, "id": self.hide(owners[lease["run"]], "lease", lease["id"]),
-             "run": self.hide(owners[lease["run"]], "run", lease["run"]),
-             "budget": self.hide(self.payers[lease["budget"]], "budget", lease["budget"]),
-             "envelope": self.hide(
-                 self.payers[lease["budget"]], "envelope", lease["budget"], lease["envelope"])}
+            {
+                **lease,
+                "id": self.hide(owners[lease["run"]], "lease", lease["id"]),
+                "run": self.hide(owners[lease["run"]], "run", lease["run"]),
+                "budget": self.hide(self.payers[lease["budget"]], "budget", lease["budget"]),
+                "envelope": self.hide(
+                    self.payers[lease["budget"]], "envelope", lease["budget"], lease["envelope"]
+                ),
+            }
             for lease in clear["leases"]
-        ]  # fmt: skip
+        ]
         return {
             "scope": self.scope(clear["scope"]),
             "deficit_gpus": clear["deficit_gpus"],
@@ -136,13 +145,17 @@ def chain_of(clear_scope: Document, payers: dict[str, str]) -> bytes:
 
 def seed_of(
     conflict_digest: str, k: int, entropy: bytes, beacon: bytes, nonces: Sequence[Document]
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The seed, from the page."""
     rest = [lp(each["owner"]) + lp(bytes.fromhex(each["nonce"])) for each in nonces]
     return sha(
-        lp("fairlead/seed/v1"), lp(bytes.fromhex(conflict_digest)), lp(k.to_bytes(8, "big")),
-        lp(entropy), lp(beacon), *rest,
-    )  # fmt: skip
+        lp("fairlead/seed/v1"),
+        lp(bytes.fromhex(conflict_digest)),
+        lp(k.to_bytes(8, "big")),
+        lp(entropy),
+        lp(beacon),
+        *rest,
+    )
 
 
 def notice_of(conflict: Document, left_out: Sequence[Document], weighting: str) -> Document:
@@ -180,12 +193,18 @@ def first_tokens(conflict: Document, weighting: str) -> list[Document]:
         owners = [world.runs[run]["owner"] for run in tokens]
         if tokens:
             return sorted(
-                ({"token": run, "owner": owner,
-                  "one_in": len(owners) if weighting == "tokens"
-                  else len(set(owners)) * owners.count(owner)}
-                 for run, owner in zip(tokens, owners, strict=True)),
+                (
+                    {
+                        "token": run,
+                        "owner": owner,
+                        "one_in": len(owners)
+                        if weighting == "tokens"
+                        else len(set(owners)) * owners.count(owner),
+                    }
+                    for run, owner in zip(tokens, owners, strict=True)
+                ),
                 key=lambda row: str(row["token"]),
-            )  # fmt: skip
+            )
     return []
 
 
@@ -256,12 +275,17 @@ class Teller:
         return {
             owner: self.append(
                 "owner.pseudonym",
-                {"owner": owner,
-                 "commitment": sha(lp("fairlead/owner/v1"), lp(bytes_of(f"secret {owner}"))).hex()},
-                plan_id=f"owner.{owner}", effect="pseudonym",
+                {
+                    "owner": owner,
+                    "commitment": sha(
+                        lp("fairlead/owner/v1"), lp(bytes_of(f"secret {owner}"))
+                    ).hex(),
+                },
+                plan_id=f"owner.{owner}",
+                effect="pseudonym",
             )
             for owner in sorted(owners)
-        }  # fmt: skip
+        }
 
     def open_sequence(self) -> Entry:
         """The entry that publishes the hash of the entropy: the scope's, or the outcome before."""
@@ -272,10 +296,16 @@ class Teller:
             body["capped"] = scope["cap"] is not None
             return self.append("gpu.resolve.scope", body, plan_id=self.plan, effect="scope")
         body = {
-            **said, "k": k - 1, "commit_seq": 1, "commit_head": self.ledger.head().as_document(),
-            "entropy": bytes_of(f"entropy {k - 1}").hex(), "beacon_value": None, "seed": "00" * 32,
-            "result_digest": "00" * 32, "label": "operator-trusted",
-        }  # fmt: skip
+            **said,
+            "k": k - 1,
+            "commit_seq": 1,
+            "commit_head": self.ledger.head().as_document(),
+            "entropy": bytes_of(f"entropy {k - 1}").hex(),
+            "beacon_value": None,
+            "seed": "00" * 32,
+            "result_digest": "00" * 32,
+            "label": "operator-trusted",
+        }
         before = f"{self.plan}.{k - 1}"
         return self.append("gpu.resolve.draw", body, plan_id=before, effect="outcome")
 
@@ -293,22 +323,34 @@ class Teller:
         ]
         notice = self.lie("notice", notice_of(conflict, left_out, case.weighting))
         nonces = sorted(
-            ({"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
-             for owner, nonce in case.nonces.items()), key=lambda each: each["owner"],
-        )  # fmt: skip
+            (
+                {"owner": self.names.hide(owner, "owner", owner), "nonce": nonce}
+                for owner, nonce in case.nonces.items()
+            ),
+            key=lambda each: each["owner"],
+        )
         body = {
-            "chain": self.chain.hex(), "k": case.k, "previous_seq": previous.seq,
-            "scope": conflict["scope"], "deficit_gpus": conflict["deficit_gpus"],
-            "conflict_digest": digest(conflict), "notice_digest": digest(notice),
-            "nonces": nonces, "beacon": case.beacon,
-        }  # fmt: skip
+            "chain": self.chain.hex(),
+            "k": case.k,
+            "previous_seq": previous.seq,
+            "scope": conflict["scope"],
+            "deficit_gpus": conflict["deficit_gpus"],
+            "conflict_digest": digest(conflict),
+            "notice_digest": digest(notice),
+            "nonces": nonces,
+            "beacon": case.beacon,
+        }
         if case.weighting:
             body["owner_weighting"] = case.weighting
         self.early = self.ledger.head()
         commit = self.append(
-            "gpu.resolve.commit", self.lie("commit", body), plan_id=f"{self.plan}.{case.k}",
-            effect="commit", input_digest=digest(conflict), version=self.version,
-        )  # fmt: skip
+            "gpu.resolve.commit",
+            self.lie("commit", body),
+            plan_id=f"{self.plan}.{case.k}",
+            effect="commit",
+            input_digest=digest(conflict),
+            version=self.version,
+        )
         fixed = fixed or self.fix_owners()
         self.fill()
         result, answer = None, None
@@ -317,13 +359,19 @@ class Teller:
         closures = self.close(commit, result) if result and case.ending == "draw" else []
         self.fill()
         return self.export(
-            previous=previous, commit=commit, answer=answer, closures=closures, fixed=fixed,
-            conflict=conflict, notice=notice, result=result,
-        )  # fmt: skip
+            previous=previous,
+            commit=commit,
+            answer=answer,
+            closures=closures,
+            fixed=fixed,
+            conflict=conflict,
+            notice=notice,
+            result=result,
+        )
 
     def answer(
         self, commit: Entry, conflict: Document, nonces: list[Document]
-    ) -> tuple[Document | None, Entry]:  # fmt: skip
+    ) -> tuple[Document | None, Entry]:
         """The result, and the draw or the void."""
         case, result, seed = self.case, None, None
         entropy, value = bytes_of(case.entropy or f"entropy {case.k}"), case.beacon_value
@@ -339,18 +387,26 @@ class Teller:
             self.time_ms += 1_000
             self.ledger.rotate_key(time_ms=self.time_ms, author="operator")
         body: Document = {
-            "chain": self.chain.hex(), "k": case.k, "commit_seq": commit.seq,
-            "commit_head": head.as_document(), "entropy": entropy.hex(), "beacon_value": value,
-            "seed": seed, "result_digest": digest(result) if result else None,
+            "chain": self.chain.hex(),
+            "k": case.k,
+            "commit_seq": commit.seq,
+            "commit_head": head.as_document(),
+            "entropy": entropy.hex(),
+            "beacon_value": value,
+            "seed": seed,
+            "result_digest": digest(result) if result else None,
             "label": "verifiable" if nonces or case.beacon else "operator-trusted",
             "next_commitment": sha(bytes_of(f"entropy {case.k + 1}")).hex(),
-        }  # fmt: skip
+        }
         if case.ending == "void":
             body["reason"] = "the winner's devices failed"
         entry = self.append(
-            f"gpu.resolve.{case.ending}", self.lie("draw", body), plan_id=f"{self.plan}.{case.k}",
-            effect="outcome", version=self.version,
-        )  # fmt: skip
+            f"gpu.resolve.{case.ending}",
+            self.lie("draw", body),
+            plan_id=f"{self.plan}.{case.k}",
+            effect="outcome",
+            version=self.version,
+        )
         return result, entry
 
     def close(self, commit: Entry, result: Document) -> list[Entry]:
@@ -364,9 +420,12 @@ class Teller:
         for action in result["actions"] if self.case.closed else ():
             lease = clear[action["lease"]]
             body = {
-                "lease": lease["id"], "run": lease["run"], "reason": action["kind"],
-                "end_ms": self.time_ms, "outcome": commit.seq,
-            }  # fmt: skip
+                "lease": lease["id"],
+                "run": lease["run"],
+                "reason": action["kind"],
+                "end_ms": self.time_ms,
+                "outcome": commit.seq,
+            }
             entry = self.append(
                 "lease.close", self.lie("close", body), plan_id=lease["id"], effect="close"
             )
@@ -375,9 +434,17 @@ class Teller:
         return shown
 
     def export(
-        self, *, previous: Entry, commit: Entry, answer: Entry | None, closures: list[Entry],
-        fixed: dict[str, Entry], conflict: Document, notice: Document, result: Document | None,
-    ) -> Document:  # fmt: skip
+        self,
+        *,
+        previous: Entry,
+        commit: Entry,
+        answer: Entry | None,
+        closures: list[Entry],
+        fixed: dict[str, Entry],
+        conflict: Document,
+        notice: Document,
+        result: Document | None,
+    ) -> Document:
         case, head = self.case, self.ledger.head()
         heads = [head.as_document()]
         sizes = list(case.kept_sizes)
@@ -385,24 +452,35 @@ class Teller:
             heads.append(answer.body["commit_head"])
             sizes.insert(0, heads[1]["size"])
         openings = [
-            {"owner": owner, "secret": bytes_of(f"secret {owner}").hex(),
-             "entry": self.proved(fixed[owner]),
-             "names": sorted(self.names.openings.get(owner, []),
-                             key=lambda name: (name["kind"], name["parts"]))}
+            {
+                "owner": owner,
+                "secret": bytes_of(f"secret {owner}").hex(),
+                "entry": self.proved(fixed[owner]),
+                "names": sorted(
+                    self.names.openings.get(owner, []),
+                    key=lambda name: (name["kind"], name["parts"]),
+                ),
+            }
             for owner in sorted(case.tenants)
-        ]  # fmt: skip
+        ]
         return {
-            "format": "fairlead-outcome/1", "chain": self.chain.hex(), "k": case.k,
-            "scope": conflict["scope"], "previous": self.proved(previous),
+            "format": "fairlead-outcome/1",
+            "chain": self.chain.hex(),
+            "k": case.k,
+            "scope": conflict["scope"],
+            "previous": self.proved(previous),
             "commit": self.proved(commit),
             "draw": self.proved(answer) if answer and case.ending == "draw" else None,
             "void": self.proved(answer) if answer and case.ending == "void" else None,
-            "conflict": conflict, "notice": notice, "result": result,
-            "closures": [self.proved(entry) for entry in closures], "openings": openings,
+            "conflict": conflict,
+            "notice": notice,
+            "result": result,
+            "closures": [self.proved(entry) for entry in closures],
+            "openings": openings,
             "head": heads[0],
             "keys": {each["key_id"]: self.ledger.keys()[each["key_id"]].hex() for each in heads},
             "consistency": [self.link(size) for size in sizes],
-        }  # fmt: skip
+        }
 
     def proved(self, entry: Entry) -> Document:
         proof = self.ledger.inclusion(entry.seq, self.ledger.head().head.size)
@@ -411,10 +489,12 @@ class Teller:
     def link(self, size: int) -> Document:
         head = self.ledger.head().head
         return {
-            "old_size": size, "old_root": self.root(size), "new_size": head.size,
+            "old_size": size,
+            "old_root": self.root(size),
+            "new_size": head.size,
             "new_root": head.root,
             "proof": [each.hex() for each in self.ledger.consistency(size, head.size)],
-        }  # fmt: skip
+        }
 
     def root(self, size: int) -> str:
         """The root over the first entries, from their bytes (RFC 9162, 2.1.1)."""

@@ -18,29 +18,54 @@ from tests.verify.build import Document, Names, bytes_of, seed_of, sha, tell
 VECTORS = Path(__file__).resolve().parents[2] / "verify" / "vectors.json"
 
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 2**53 - 1, "", "plain", 'quote " and \\ backslash', "tab\tand\nline",
-    "\u0000\u0001\u001f\u007f", "é π 日本 \U0001f600", [], {}, [1, [2, [3]]],
-    {"b": 1, "a": {"z": None, "aa": []}}, {"10": 1, "9": 2, "1": 3},
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**53 - 1,
+    "",
+    "plain",
+    'quote " and \\ backslash',
+    "tab\tand\nline",
+    "\u0000\u0001\u001f\u007f",
+    "é π 日本 \U0001f600",
+    [],
+    {},
+    [1, [2, [3]]],
+    {"b": 1, "a": {"z": None, "aa": []}},
+    {"10": 1, "9": 2, "1": 3},
     {"\uff5e": "sorts after", "\U0001f600": "in UTF-16, before in code points", "z": ""},
-]  # fmt: skip
+]
 
 # RFC 8032, 7.1: key, message, signature.
 RFC_8032 = (
-    ("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a", "",
-     "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b"
-     "46bd25bf5f0595bbe24655141438e7a100b"),
-    ("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c", "72",
-     "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11"
-     "d8c387b2eaeb4302aeeb00d291612bb0c00"),
-    ("fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025", "af82",
-     "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac18ff9b538d16f290ae67f760984dc"
-     "6594a7c15e9716ed28dc027beceea1ec40a"),
-    ("ec172b93ad5e563bf4932c70e1245034c35467ef2efd4d64ebf819683467e2bf",
-     "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a"
-     "2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
-     "dc2a4459e7369633a52b1bf277839a00201009a3efbf3ecb69bea2186c26b58909351fc9ac90b3ecfdfbc7c66431e"
-     "0303dca179c138ac17ad9bef1177331a704"),
-)  # fmt: skip
+    (
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "",
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b"
+        "46bd25bf5f0595bbe24655141438e7a100b",
+    ),
+    (
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        "72",
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11"
+        "d8c387b2eaeb4302aeeb00d291612bb0c00",
+    ),
+    (
+        "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+        "af82",
+        "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac18ff9b538d16f290ae67f760984dc"
+        "6594a7c15e9716ed28dc027beceea1ec40a",
+    ),
+    (
+        "ec172b93ad5e563bf4932c70e1245034c35467ef2efd4d64ebf819683467e2bf",
+        "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a"
+        "2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+        "dc2a4459e7369633a52b1bf277839a00201009a3efbf3ecb69bea2186c26b58909351fc9ac90b3ecfdfbc7c66431e"
+        "0303dca179c138ac17ad9bef1177331a704",
+    ),
+)
 ORDER = 2**252 + 27742317777372353535851937790883648493
 
 
@@ -102,11 +127,16 @@ def seeds() -> list[Document]:
                 seed = seed_of(
                     bytes_of("conflict").hex(), k, bytes_of("entropy"), bytes.fromhex(beacon), given
                 )
-                rows.append({
-                    "conflict_digest": bytes_of("conflict").hex(), "k": k, "nonces": given,
-                    "entropy": bytes_of("entropy").hex(), "beacon_value": beacon,
-                    "seed": seed.hex(),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "conflict_digest": bytes_of("conflict").hex(),
+                        "k": k,
+                        "nonces": given,
+                        "entropy": bytes_of("entropy").hex(),
+                        "beacon_value": beacon,
+                        "seed": seed.hex(),
+                    }
+                )
     return rows
 
 
@@ -116,14 +146,24 @@ def pseudonyms() -> list[Document]:
     for k in (0, 1):
         names = Names(bytes_of("chain"), k, {})
         for kind, parts in (
-            ("owner", ["vision"]), ("run", ["vision/train"]), ("lease", ["π"]), ("budget", [""]),
-            ("envelope", ["shared", "west"]), ("envelope", ["sharedw", "est"]),
+            ("owner", ["vision"]),
+            ("run", ["vision/train"]),
+            ("lease", ["π"]),
+            ("budget", [""]),
+            ("envelope", ["shared", "west"]),
+            ("envelope", ["sharedw", "est"]),
             ("cap", ["shared", "all"]),
-        ):  # fmt: skip
-            rows.append({
-                "secret": bytes_of("secret vision").hex(), "chain": bytes_of("chain").hex(), "k": k,
-                "kind": kind, "parts": parts, "pseudonym": names.hide("vision", kind, *parts),
-            })  # fmt: skip
+        ):
+            rows.append(
+                {
+                    "secret": bytes_of("secret vision").hex(),
+                    "chain": bytes_of("chain").hex(),
+                    "k": k,
+                    "kind": kind,
+                    "parts": parts,
+                    "pseudonym": names.hide("vision", kind, *parts),
+                }
+            )
     return rows
 
 
@@ -179,10 +219,14 @@ def by_tokens() -> list[Document]:
         document = resolve_cases.random_doc(random.Random(f"tokens/{case}"))
         result = resolve_oracle.decide(document, "tokens")
         if result["draws"] != resolve_oracle.decide(document)["draws"]:
-            rows.append({
-                "conflict": _frozen(document), "seed": document["seed"], "result": result,
-                "owner_weighting": "tokens",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "conflict": _frozen(document),
+                    "seed": document["seed"],
+                    "result": result,
+                    "owner_weighting": "tokens",
+                }
+            )
         if len(rows) == 6:
             break
     return rows
@@ -191,11 +235,14 @@ def by_tokens() -> list[Document]:
 def _frozen(document: Document) -> Document:
     """The conflict of a document, defaults filled in."""
     return {
-        "scope": {"cap": None, **document["scope"]}, "deficit_gpus": document["deficit_gpus"],
-        "runs": sorted(({"malleable": None, "nominated": False, **each}
-                        for each in document["runs"]), key=lambda each: each["id"]),
+        "scope": {"cap": None, **document["scope"]},
+        "deficit_gpus": document["deficit_gpus"],
+        "runs": sorted(
+            ({"malleable": None, "nominated": False, **each} for each in document["runs"]),
+            key=lambda each: each["id"],
+        ),
         "leases": sorted(document["leases"], key=lambda each: each["id"]),
-    }  # fmt: skip
+    }
 
 
 def make() -> Document:
@@ -211,11 +258,20 @@ def make() -> Document:
         "inclusion": inclusion,
         "consistency": consistency,
         "resolve": decisions(),
-        "outcomes": [{"name": name, "export": tell(case), "code": 0, "check": ""}
-                     for name, case in stories.TRUE.items()],
-        "lies": [{"name": name, "export": tell(case), "code": 2 if check == "form" else 1,
-                  "check": check} for name, (case, check) in stories.LIES.items()],
-    }  # fmt: skip
+        "outcomes": [
+            {"name": name, "export": tell(case), "code": 0, "check": ""}
+            for name, case in stories.TRUE.items()
+        ],
+        "lies": [
+            {
+                "name": name,
+                "export": tell(case),
+                "code": 2 if check == "form" else 1,
+                "check": check,
+            }
+            for name, (case, check) in stories.LIES.items()
+        ],
+    }
 
 
 def as_text(vectors: Document) -> str:

@@ -27,9 +27,13 @@ def missing_node() -> str | None:
 def ask(requests: list[tuple[str, Any]]) -> list[Any]:
     """The answers of verify.mjs to many requests, from one process."""
     done = subprocess.run(
-        ["node", str(HERE / "agree.mjs")], input=json.dumps(requests), capture_output=True,
-        text=True, check=False, timeout=240,
-    )  # fmt: skip
+        ["node", str(HERE / "agree.mjs")],
+        input=json.dumps(requests),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout)
     return answers

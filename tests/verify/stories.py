@@ -11,18 +11,28 @@ from tests.verify.build import Case, Document, bytes_of
 Edit = Callable[[Document], Any]
 
 
-def lease(name: str, run: str, *, role: str = "active", group: int = 0, gpus: int = 4,
-          **more: Any) -> Document:  # fmt: skip
+def lease(
+    name: str, run: str, *, role: str = "active", group: int = 0, gpus: int = 4, **more: Any
+) -> Document:
     """A lease of the small world."""
     return {
-        "id": name, "run": run, "role": role, "group": group, "gpus": gpus, "flavor": "H100",
-        "location": {"region": "us-west", "cluster": "a"}, "funded": True, "budget": "shared",
-        "envelope": "west", **more,
-    }  # fmt: skip
+        "id": name,
+        "run": run,
+        "role": role,
+        "group": group,
+        "gpus": gpus,
+        "flavor": "H100",
+        "location": {"region": "us-west", "cluster": "a"},
+        "funded": True,
+        "budget": "shared",
+        "envelope": "west",
+        **more,
+    }
 
 
-def run(name: str, owner: str, *, malleable: Document | None = None, nominated: bool = False
-        ) -> Document:  # fmt: skip
+def run(
+    name: str, owner: str, *, malleable: Document | None = None, nominated: bool = False
+) -> Document:
     """A run of the small world."""
     return {"id": name, "owner": owner, "malleable": malleable, "nominated": nominated}
 
@@ -35,32 +45,41 @@ SMALL = {
     "deficit_gpus": 13,
     "runs": [run("vision/train", "vision"), run("speech/tune", "speech", malleable=STEPS)],
     "leases": [
-        lease("v0", "vision/train"), lease("v1", "vision/train", role="spare", group=1),
-        lease("s0", "speech/tune"), lease("s1", "speech/tune", group=1),
+        lease("v0", "vision/train"),
+        lease("v1", "vision/train", role="spare", group=1),
+        lease("s0", "speech/tune"),
+        lease("s1", "speech/tune", group=1),
     ],
-}  # fmt: skip
+}
 ELSEWHERE = {"region": "us-west", "cluster": "b"}
 WIDE = {
     "scope": SCOPE,
     "deficit_gpus": 23,
     "runs": [
-        *SMALL["runs"], run("vision/eval", "vision", nominated=True), run("robots/π", "robots"),
+        *SMALL["runs"],
+        run("vision/eval", "vision", nominated=True),
+        run("robots/π", "robots"),
         run("robots/9", "robots"),
     ],
     "leases": [
-        *SMALL["leases"], lease("v2", "vision/train", group=2, location=ELSEWHERE),
+        *SMALL["leases"],
+        lease("v2", "vision/train", group=2, location=ELSEWHERE),
         lease("e0", "vision/eval", funded=False, flavor="A100"),
-        lease("e1", "vision/eval", group=1, gpus=2, budget="own"), lease("π", "robots/π", gpus=8),
+        lease("e1", "vision/eval", group=1, gpus=2, budget="own"),
+        lease("π", "robots/π", gpus=8),
         lease("r9", "robots/9", gpus=8, location={"region": "us-west"}),
         lease("r10", "robots/9", gpus=8),
     ],
-}  # fmt: skip
+}
 CAPPED = {
     **WIDE,
     "leases": [*WIDE["leases"], lease("e2", "vision/eval", group=2, gpus=1)],
-    "scope": {**SCOPE, "location": {},
-              "cap": {"budget": "shared", "name": "all", "envelopes": ["west", "east"]}},
-}  # fmt: skip
+    "scope": {
+        **SCOPE,
+        "location": {},
+        "cap": {"budget": "shared", "name": "all", "envelopes": ["west", "east"]},
+    },
+}
 TEAMS = {
     "scope": SCOPE,
     "deficit_gpus": 8,
@@ -72,10 +91,16 @@ VALUE = bytes_of("beacon").hex()
 NONCES = {"vision": bytes_of("nonce")[:16].hex(), "robots": "00", "speech": "ff" * 40}
 
 TINY = Case(
-    {"scope": {**SCOPE, "location": {}}, "deficit_gpus": 1, "runs": [run("r", "o")],
-     "leases": [lease("l", "r", location={}, budget="b", envelope="e")]},
-    {"b": "o"}, tenants=("o",), filler=0,
-)  # fmt: skip
+    {
+        "scope": {**SCOPE, "location": {}},
+        "deficit_gpus": 1,
+        "runs": [run("r", "o")],
+        "leases": [lease("l", "r", location={}, budget="b", envelope="e")],
+    },
+    {"b": "o"},
+    tenants=("o",),
+    filler=0,
+)
 BASE = Case(SMALL, PAYERS, tenants=("vision",), filler=1)
 TRUE: dict[str, Case] = {
     "a spare, a step and a draw": BASE,
@@ -111,22 +136,28 @@ def large(leases: int) -> Case:
     rng = random.Random("a large outcome")
     owners = [f"team-{number}" for number in range(7)]
     runs = [
-        run(f"ns/run-{number}", rng.choice(owners), malleable=STEPS if number % 3 else None,
-            nominated=number % 5 == 0)
+        run(
+            f"ns/run-{number}",
+            rng.choice(owners),
+            malleable=STEPS if number % 3 else None,
+            nominated=number % 5 == 0,
+        )
         for number in range(leases // 4)
-    ]  # fmt: skip
+    ]
     every = [
-        lease(f"lease-{number}", rng.choice(runs)["id"], group=rng.randrange(12),
-              role="spare" if number % 6 == 0 else "active", funded=number % 11 != 0,
-              location=ELSEWHERE if number % 9 == 0 else {"region": "us-west", "cluster": "a"})
+        lease(
+            f"lease-{number}",
+            rng.choice(runs)["id"],
+            group=rng.randrange(12),
+            role="spare" if number % 6 == 0 else "active",
+            funded=number % 11 != 0,
+            location=ELSEWHERE if number % 9 == 0 else {"region": "us-west", "cluster": "a"},
+        )
         for number in range(leases)
-    ]  # fmt: skip
+    ]
     used = {each["run"] for each in every}
     runs = [each for each in runs if each["id"] in used]
-    clear = {
-        "scope": SCOPE, "deficit_gpus": 2 * leases,
-        "runs": runs, "leases": every,
-    }  # fmt: skip
+    clear = {"scope": SCOPE, "deficit_gpus": 2 * leases, "runs": runs, "leases": every}
     return Case(clear, PAYERS, tenants=sorted({each["owner"] for each in runs})[1:3], k=7)
 
 
@@ -173,78 +204,128 @@ def victim_instead(result: Document) -> Document:
 # Told with the signing key, so that every hash and signature holds; the check that finds them out.
 LIES: dict[str, tuple[Case, str]] = {
     "a salt in the conflict": (
-        replace(BASE, lies={"conflict": put("leases", 0, "salt", value="1")}), "form"),
+        replace(BASE, lies={"conflict": put("leases", 0, "salt", value="1")}),
+        "form",
+    ),
     "a clear name in the conflict": (
-        replace(BASE, lies={"conflict": put("leases", 0, "budget", value="shared")}), "form"),
+        replace(BASE, lies={"conflict": put("leases", 0, "budget", value="shared")}),
+        "form",
+    ),
     "a repeated lease": (
         replace(BASE, lies={"conflict": lambda x: put("leases", value=x["leases"][:1] * 2)(x)}),
-        "form"),
+        "form",
+    ),
     "a run of nobody, with nothing": (
         replace(BASE, clear={**SMALL, "runs": [*SMALL["runs"], run("salt", "speech")]}),
-        "decision"),
+        "decision",
+    ),
     "envelopes in an order of its own": (
-        replace(BASE, clear=CAPPED,
-                lies={"conflict": put("scope", "cap", "envelopes", value=reverse)}), "form"),
+        replace(
+            BASE, clear=CAPPED, lies={"conflict": put("scope", "cap", "envelopes", value=reverse)}
+        ),
+        "form",
+    ),
     "another conflict than was decided": (
-        replace(BASE, lies={"conflict": put("leases", 0, "funded", value=False)}), "decision"),
+        replace(BASE, lies={"conflict": put("leases", 0, "funded", value=False)}),
+        "decision",
+    ),
     "another entropy than promised": (replace(BASE, entropy="drawn again"), "commitment"),
     "a second sequence for the scope": (replace(BASE, sequence="second"), "scope"),
     "a second sequence for the cap": (
-        replace(BASE, clear=CAPPED, tenants=("org",), sequence="second"), "scope"),
+        replace(BASE, clear=CAPPED, tenants=("org",), sequence="second"),
+        "scope",
+    ),
     "a seed of its own": (replace(BASE, lies={"draw": put("seed", value="ab" * 32)}), "seed"),
-    "called verifiable": (
-        replace(BASE, lies={"draw": put("label", value="verifiable")}), "seed"),
+    "called verifiable": (replace(BASE, lies={"draw": put("label", value="verifiable")}), "seed"),
     "a beacon after the fact": (
-        replace(BASE, lies={"draw": put("beacon_value", value="ab")}), "seed"),
+        replace(BASE, lies={"draw": put("beacon_value", value="ab")}),
+        "seed",
+    ),
     "a nonce of somebody without a run": (
-        replace(BASE, nonces={"vision": "00", "org": "01"}), "seed"),
+        replace(BASE, nonces={"vision": "00", "org": "01"}),
+        "seed",
+    ),
     "no beacon after all": (replace(BASE, beacon=BEACON), "seed"),
-    "another victim": (
-        replace(BASE, lies={"result": victim_instead}), "decision"),
+    "another victim": (replace(BASE, lies={"result": victim_instead}), "decision"),
     "one lease fewer": (
-        replace(BASE, lies={"result": put("actions", value=lambda all_: all_[:-1])}), "decision"),
+        replace(BASE, lies={"result": put("actions", value=lambda all_: all_[:-1])}),
+        "decision",
+    ),
     "better odds announced": (
-        replace(BASE, lies={"notice": put("tokens", 0, "one_in", value=7)}), "decision"),
+        replace(BASE, lies={"notice": put("tokens", 0, "one_in", value=7)}),
+        "decision",
+    ),
     "a candidate not announced": (
-        replace(BASE, lies={"notice": put("candidates", value=lambda all_: all_[1:])}), "decision"),
+        replace(BASE, lies={"notice": put("candidates", value=lambda all_: all_[1:])}),
+        "decision",
+    ),
     "drawn by owners, and said to be by tokens": (
-        Case(TEAMS, PAYERS, k=1, weighting="tokens", played="owners"), "decision"),
+        Case(TEAMS, PAYERS, k=1, weighting="tokens", played="owners"),
+        "decision",
+    ),
     "drawn by tokens, and said to be by owners": (
-        Case(TEAMS, PAYERS, k=1, weighting="owners", played="tokens"), "decision"),
+        Case(TEAMS, PAYERS, k=1, weighting="owners", played="tokens"),
+        "decision",
+    ),
     "another weighting under the same rules": (
-        replace(BASE, lies={"commit": put("owner_weighting", value="tokens")}), "order"),
+        replace(BASE, lies={"commit": put("owner_weighting", value="tokens")}),
+        "order",
+    ),
     "the other rules with the same weighting": (
-        Case(TEAMS, PAYERS, weighting="tokens",
-             lies={"commit": put("owner_weighting", value="owners")}), "order"),
+        Case(
+            TEAMS,
+            PAYERS,
+            weighting="tokens",
+            lies={"commit": put("owner_weighting", value="owners")},
+        ),
+        "order",
+    ),
     "a weighting of its own": (
-        replace(BASE, lies={"commit": put("owner_weighting", value="friends")}), "form"),
+        replace(BASE, lies={"commit": put("owner_weighting", value="friends")}),
+        "form",
+    ),
     "another scope announced": (
-        replace(BASE, lies={"commit": put("scope", "location", value={})}), "digests"),
+        replace(BASE, lies={"commit": put("scope", "location", value={})}),
+        "digests",
+    ),
     "another deficit announced": (
-        replace(BASE, lies={"commit": put("deficit_gpus", value=1)}), "digests"),
+        replace(BASE, lies={"commit": put("deficit_gpus", value=1)}),
+        "digests",
+    ),
     "another notice announced": (
-        replace(BASE, lies={"commit": put("notice_digest", value="ab" * 32)}), "digests"),
-    "an outcome skipped": (
-        replace(BASE, k=2, lies={"commit": put("k", value=3)}), "order"),
-    "of another sequence": (
-        replace(BASE, lies={"draw": put("chain", value="ab" * 32)}), "order"),
-    "after another entry": (
-        replace(BASE, lies={"commit": put("previous_seq", value=1)}), "order"),
+        replace(BASE, lies={"commit": put("notice_digest", value="ab" * 32)}),
+        "digests",
+    ),
+    "an outcome skipped": (replace(BASE, k=2, lies={"commit": put("k", value=3)}), "order"),
+    "of another sequence": (replace(BASE, lies={"draw": put("chain", value="ab" * 32)}), "order"),
+    "after another entry": (replace(BASE, lies={"commit": put("previous_seq", value=1)}), "order"),
     "answers another commitment": (
-        replace(BASE, lies={"draw": put("commit_seq", value=1)}), "order"),
+        replace(BASE, lies={"draw": put("commit_seq", value=1)}),
+        "order",
+    ),
     "no head between commitment and draw": (replace(BASE, late=("commit",)), "consistency"),
     "a head of another ledger": (
-        replace(BASE, lies={"draw": put("commit_head", "ledger", value="another")}), "consistency"),
+        replace(BASE, lies={"draw": put("commit_head", "ledger", value="another")}),
+        "consistency",
+    ),
     "a head that is not signed": (
-        replace(BASE, lies={"draw": put("commit_head", "time_ms", value=1)}), "signatures"),
+        replace(BASE, lies={"draw": put("commit_head", "time_ms", value=1)}),
+        "signatures",
+    ),
     "secrets chosen when the conflict was known": (replace(BASE, late=("owner",)), "openings"),
     "a lease ended that was not cut": (
-        replace(BASE, lies={"close": put("lease", value="v7")}), "closures"),
+        replace(BASE, lies={"close": put("lease", value="v7")}),
+        "closures",
+    ),
     "ended for another reason": (
-        replace(BASE, lies={"close": put("reason", value="Cancelled")}), "closures"),
+        replace(BASE, lies={"close": put("reason", value="Cancelled")}),
+        "closures",
+    ),
     "ended in the name of another outcome": (
-        replace(BASE, lies={"close": put("outcome", value=1)}), "closures"),
-}  # fmt: skip
+        replace(BASE, lies={"close": put("outcome", value=1)}),
+        "closures",
+    ),
+}
 
 # Edits of the file, made canonical again.
 EDITS: dict[str, Edit] = {

@@ -19,10 +19,12 @@ from tests.verify.test_verify import VECTORS, expected, unhex
 
 def seed(row: Document) -> str:
     return derive_seed(
-        conflict_digest=row["conflict_digest"], sequence=row["k"], entropy=unhex(row["entropy"]),
+        conflict_digest=row["conflict_digest"],
+        sequence=row["k"],
+        entropy=unhex(row["entropy"]),
         beacon=unhex(row["beacon_value"]),
         nonces={each["owner"]: unhex(each["nonce"]) for each in row["nonces"]},
-    ).hex()  # fmt: skip
+    ).hex()
 
 
 def number(row: Document) -> int:
@@ -37,16 +39,22 @@ def hidden(row: Document) -> str:
 
 def included(row: Document) -> bool:
     return check_inclusion(
-        leaf=unhex(row["leaf"]), index=row["index"], size=row["size"],
-        proof=[unhex(each) for each in row["proof"]], root=unhex(row["root"]),
-    )  # fmt: skip
+        leaf=unhex(row["leaf"]),
+        index=row["index"],
+        size=row["size"],
+        proof=[unhex(each) for each in row["proof"]],
+        root=unhex(row["root"]),
+    )
 
 
 def consistent(row: Document) -> bool:
     return check_consistency(
-        old_size=row["old_size"], old_root=unhex(row["old_root"]), new_size=row["new_size"],
-        new_root=unhex(row["new_root"]), proof=[unhex(each) for each in row["proof"]],
-    )  # fmt: skip
+        old_size=row["old_size"],
+        old_root=unhex(row["old_root"]),
+        new_size=row["new_size"],
+        new_root=unhex(row["new_root"]),
+        proof=[unhex(each) for each in row["proof"]],
+    )
 
 
 def resolved(row: Document) -> Document:

@@ -35,8 +35,12 @@ class OtherBook(Teller):
 def huge() -> Document:
     """A run with more GPUs than a JSON number can say; every lease of it can be said."""
     leases = [stories.lease(name, "r", gpus=MOST) for name in ("l0", "l1")]
-    clear = {"scope": stories.SCOPE, "deficit_gpus": 1, "runs": [stories.run("r", "o")],
-             "leases": leases}  # fmt: skip
+    clear = {
+        "scope": stories.SCOPE,
+        "deficit_gpus": 1,
+        "runs": [stories.run("r", "o")],
+        "leases": leases,
+    }
     told = stories.put("freed_gpus", value=MOST)
     return tell(Case(clear, {"shared": "o"}, tenants=("o",), lies={"result": told}))
 
@@ -54,10 +58,12 @@ CASES: dict[str, tuple[Callable[[], bytes], tuple[int, str]]] = {
     "more GPUs than can be said": (lambda: encode(huge()), (2, "decision")),
     "entropy of several entries": (lambda: encode(OtherBook(stories.BASE).tell()), (1, "order")),
     "entropy of several outcomes": (
-        lambda: encode(OtherBook(replace(stories.BASE, k=2)).tell()), (1, "order")),
+        lambda: encode(OtherBook(replace(stories.BASE, k=2)).tell()),
+        (1, "order"),
+    ),
     "a run that is not opened": (lambda: encode(list(without_names())[-1]), (1, "openings")),
     "a lease that is not opened": (lambda: encode(next(without_names())), (1, "openings")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,14 +90,18 @@ def bent() -> list[bytes]:
         json.dumps(turned, separators=(",", ":")).encode() + b"\n",
         json.dumps(document).encode() + b"\n",
         whole.replace(b'"chain":', b'"chain":"","chain":', 1),
-        *(said.replace(b"%s", number, 1).replace(b"%s", b"0")
-          for number in (b"0.0", b"-0", b"00", b"0e0", b"1e-999", b"false", b"null", b"")),
+        *(
+            said.replace(b"%s", number, 1).replace(b"%s", b"0")
+            for number in (b"0.0", b"-0", b"00", b"0e0", b"1e-999", b"false", b"null", b"")
+        ),
         *(whole + more for more in (b"\n", b" ", b"\0", b"{}", b"\r\n", whole)),
         *(more + whole for more in (b" ", b"\xef\xbb\xbf", b"\xff\xfe")),
-        whole[:-1], whole[:-1] + b"\r\n",
+        whole[:-1],
+        whole[:-1] + b"\r\n",
         *(whole[:size] for size in range(0, len(whole), 199)),
-        whole.replace(b"us-west", b"us\\u002dwest", 1), whole.replace(b"us-west", b"us-w\xc0", 1),
-    ]  # fmt: skip
+        whole.replace(b"us-west", b"us\\u002dwest", 1),
+        whole.replace(b"us-west", b"us-w\xc0", 1),
+    ]
     assert whole not in made
     return made
 

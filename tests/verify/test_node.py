@@ -30,12 +30,15 @@ pytestmark = pytest.mark.component("node")
 DOCUMENTS = 300
 
 
-def request(data: bytes, *, heads: list[str] | None = None, keys: list[str] | None = None
-            ) -> tuple[str, Any]:  # fmt: skip
+def request(
+    data: bytes, *, heads: list[str] | None = None, keys: list[str] | None = None
+) -> tuple[str, Any]:
     """To verify these bytes."""
     return "verify", {
-        "data": base64.b64encode(data).decode(), "heads": heads or [], "keys": keys or []
-    }  # fmt: skip
+        "data": base64.b64encode(data).decode(),
+        "heads": heads or [],
+        "keys": keys or [],
+    }
 
 
 def test_vectors() -> None:
@@ -95,8 +98,10 @@ def test_both_agree_on_what_was_kept() -> None:
     right, wrong = f"{head['size']}:{head['root']}", f"{head['size']}:{'ab' * 32}"
     cases: list[tuple[list[str], list[str], int]] = [
         ([right], [head["key_id"], *export["keys"].values()], 0),
-        ([wrong], [], 1), ([f"2:{head['root']}"], [], 1), ([], ["ab" * 32], 1),
-    ]  # fmt: skip
+        ([wrong], [], 1),
+        ([f"2:{head['root']}"], [], 1),
+        ([], ["ab" * 32], 1),
+    ]
     answers = ask([request(small(), heads=heads, keys=keys) for heads, keys, _ in cases])
     assert [code for code, _ in answers] == [code for _, _, code in cases]
 
@@ -108,11 +113,14 @@ def test_the_same_decisions_as_the_oracle() -> None:
     for case in range(DOCUMENTS):
         document = resolve_cases.random_doc(random.Random(f"node/{case}"))
         conflict = {
-            "scope": {"cap": None, **document["scope"]}, "deficit_gpus": document["deficit_gpus"],
-            "runs": sorted(({"malleable": None, "nominated": False, **each}
-                            for each in document["runs"]), key=lambda each: each["id"]),
+            "scope": {"cap": None, **document["scope"]},
+            "deficit_gpus": document["deficit_gpus"],
+            "runs": sorted(
+                ({"malleable": None, "nominated": False, **each} for each in document["runs"]),
+                key=lambda each: each["id"],
+            ),
             "leases": sorted(document["leases"], key=lambda each: each["id"]),
-        }  # fmt: skip
+        }
         rows.append(("resolve", {"conflict": conflict, "seed": document["seed"]}))
         results.append(resolve_oracle.decide(document))
     assert ask(rows) == results
@@ -125,9 +133,12 @@ def test_as_a_command(tmp_path: Path) -> None:
 
     def run(*arguments: object) -> tuple[int, str]:
         done = subprocess.run(
-            ["node", str(VERIFIER), *map(str, arguments)], capture_output=True, text=True,
-            check=False, timeout=60,
-        )  # fmt: skip
+            ["node", str(VERIFIER), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         return done.returncode, done.stdout
 
     code, account = run(path)

@@ -60,8 +60,13 @@ def large() -> bytes:
 
 def expected(section: str, row: Document) -> Any:
     """What a vector says should come out."""
-    names = {"canonical": "text", "fair_number": "number", "seed": "seed", "resolve": "result",
-             "pseudonym": "pseudonym"}  # fmt: skip
+    names = {
+        "canonical": "text",
+        "fair_number": "number",
+        "seed": "seed",
+        "resolve": "result",
+        "pseudonym": "pseudonym",
+    }
     return row[names.get(section, "holds")]
 
 
@@ -168,10 +173,23 @@ def test_other_changes_of_bytes_are_found() -> None:
 
 
 RUBBISH = (
-    b"", b"\n", b"null\n", b"[]\n", b"{}\n", b"\xff\n", b'{"k":NaN}\n', b"[" * 100_000,
-    b"1" * 5_000 + b"\n", b'{"a":1,"a":1}\n', b'"\\ud800"\n', b"\xef\xbb\xbf{}\n", b"1.5\n",
-    b"-0\n", b"9007199254740992\n", b"[" * 5_000 + b"]" * 5_000 + b"\n",
-)  # fmt: skip
+    b"",
+    b"\n",
+    b"null\n",
+    b"[]\n",
+    b"{}\n",
+    b"\xff\n",
+    b'{"k":NaN}\n',
+    b"[" * 100_000,
+    b"1" * 5_000 + b"\n",
+    b'{"a":1,"a":1}\n',
+    b'"\\ud800"\n',
+    b"\xef\xbb\xbf{}\n",
+    b"1.5\n",
+    b"-0\n",
+    b"9007199254740992\n",
+    b"[" * 5_000 + b"]" * 5_000 + b"\n",
+)
 
 
 @pytest.mark.parametrize("data", RUBBISH, ids=lambda data: repr(data[:12]))
@@ -218,9 +236,12 @@ def test_the_account_is_for_the_loser() -> None:
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The file as users run it, without anything that is installed."""
     return subprocess.run(
-        [sys.executable, "-I", "-S", str(VERIFIER), *map(str, arguments)], capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", str(VERIFIER), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_as_a_command_without_site_packages(tmp_path: Path) -> None:

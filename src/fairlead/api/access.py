@@ -46,9 +46,12 @@ class Token(msgspec.Struct, frozen=True):
         """For people; without the digest."""
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
         return {
-            "id": self.id, "user": self.user, "note": self.note,
-            "created": format_time(self.created_ms), "revoked": revoked,
-        }  # fmt: skip
+            "id": self.id,
+            "user": self.user,
+            "note": self.note,
+            "created": format_time(self.created_ms),
+            "revoked": revoked,
+        }
 
 
 class _State(msgspec.Struct):

@@ -20,9 +20,7 @@ from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault
 
-ENDPOINTS = (
-    *objects.ENDPOINTS, *giving_way.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS
-)  # fmt: skip
+ENDPOINTS = (*objects.ENDPOINTS, *giving_way.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",

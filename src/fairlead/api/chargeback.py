@@ -19,9 +19,11 @@ from fairlead.engine.gpu import Refused
 from fairlead.schema.times import format_time, hours
 
 _CALENDAR: dict[Period, Recurrence] = {
-    "day": Recurrence.DAILY, "week": Recurrence.WEEKLY, "month": Recurrence.MONTHLY,
+    "day": Recurrence.DAILY,
+    "week": Recurrence.WEEKLY,
+    "month": Recurrence.MONTHLY,
     "quarter": Recurrence.QUARTERLY,
-}  # fmt: skip
+}
 # What rows are told apart by; charges that differ in the rest only are added up.
 _TOLD_APART: dict[By, tuple[str, ...]] = {
     "owner": ("owner", "payer", "borrowed"),
@@ -30,10 +32,19 @@ _TOLD_APART: dict[By, tuple[str, ...]] = {
     "run": ("owner", "run", "payer", "budget", "envelope", "borrowed"),
 }
 _BLANK: dict[str, Any] = {
-    "owner": None, "run": None, "payer": None, "budget": None, "envelope": None, "borrowed": None,
-    "gpu_hours": 0.0, "overdraft_gpu_hours": 0.0, "node": None, "idle_gpus": 0,
-    "idle_gpu_hours": 0.0, "idle_since": None,
-}  # fmt: skip
+    "owner": None,
+    "run": None,
+    "payer": None,
+    "budget": None,
+    "envelope": None,
+    "borrowed": None,
+    "gpu_hours": 0.0,
+    "overdraft_gpu_hours": 0.0,
+    "node": None,
+    "idle_gpus": 0,
+    "idle_gpu_hours": 0.0,
+    "idle_since": None,
+}
 
 
 def period_of(period: Period, time_ms: int) -> Window:
@@ -54,9 +65,11 @@ def period_row(kind: str, period: Period, window: Window, **values: Any) -> dict
     """One row of a report: named `2026-01-05`, `2026-W02`, `2026-01` or `2026-Q1`."""
     first = datetime.fromisoformat(format_time(window.start_ms))
     name = {
-        "day": f"{first:%Y-%m-%d}", "week": f"{first:%G-W%V}", "month": f"{first:%Y-%m}",
+        "day": f"{first:%Y-%m-%d}",
+        "week": f"{first:%G-W%V}",
+        "month": f"{first:%Y-%m}",
         "quarter": f"{first:%Y}-Q{(first.month + 2) // 3}",
-    }[period]  # fmt: skip
+    }[period]
     edges = {"start": format_time(window.start_ms), "end": format_time(window.end_ms)}
     return {"kind": kind, "period": name, **edges, **_BLANK, **values}
 
@@ -78,11 +91,15 @@ def usage_rows(
         found[1] += charge["overdraft_ms"]
     return [
         period_row(
-            "usage", period, period_of(period, start), **dict(zip(keys, told, strict=True)),
-            gpu_hours=hours(used_ms), overdraft_gpu_hours=hours(overdraft_ms),
+            "usage",
+            period,
+            period_of(period, start),
+            **dict(zip(keys, told, strict=True)),
+            gpu_hours=hours(used_ms),
+            overdraft_gpu_hours=hours(overdraft_ms),
         )
         for (start, *told), (used_ms, overdraft_ms) in sorted(sums.items())
-    ]  # fmt: skip
+    ]
 
 
 def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
@@ -103,10 +120,14 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
             continue
         for part in body["parts"]:
             yield {
-                **part, "owner": body["owner"], "run": run_of(body["lease"]),
-                "budget": body["budget"], "envelope": body["envelope"],
-                "borrowed": body["borrowed"], "payer": body.get("payer", body["budget"]),
-            }  # fmt: skip
+                **part,
+                "owner": body["owner"],
+                "run": run_of(body["lease"]),
+                "budget": body["budget"],
+                "envelope": body["envelope"],
+                "borrowed": body["borrowed"],
+                "payer": body.get("payer", body["budget"]),
+            }
     yield from accruing
 
 

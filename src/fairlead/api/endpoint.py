@@ -28,11 +28,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
 
 
-class TooLarge(Exception):  # noqa: N818 - an expected no
+class TooLarge(Exception):
     """The body is over the limit (HTTP 413)."""
 
 
-class Malformed(Exception):  # noqa: N818 - an expected no
+class Malformed(Exception):
     """Not JSON at all, or not to be read as such (HTTP 400)."""
 
 
@@ -98,9 +98,13 @@ async def read_call(endpoint: Endpoint, gate: Gate, request: Request) -> Call:
     if endpoint.body is not None:
         body = _body(await _read(request), endpoint.body)
     return Call(
-        author, dict(request.path_params), query, body, request,
+        author,
+        dict(request.path_params),
+        query,
+        body,
+        request,
         again=lambda: gate.author(request) or ANONYMOUS,
-    )  # fmt: skip
+    )
 
 
 def _query(request: Request, shape: type[T]) -> T:

@@ -19,7 +19,7 @@ from fairlead.engine.gpu import Author, Forbidden
 NAMES_KEPT_S = 10
 
 
-class Unauthenticated(Exception):  # noqa: N818 - an expected no
+class Unauthenticated(Exception):
     """The request needs a token, or carries one that opens nothing (HTTP 401)."""
 
 

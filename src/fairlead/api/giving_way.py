@@ -55,9 +55,12 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
         )
     else:
         found = service.plane.resolve(
-            flavor=body.flavor, gpus=body.gpus, location=body.location, author=author,
+            flavor=body.flavor,
+            gpus=body.gpus,
+            location=body.location,
+            author=author,
             dry_run=dry_run,
-        )  # fmt: skip
+        )
     service.wake.set()
     return {**found, "resolver": service.plane.config.resolver}
 
@@ -83,9 +86,12 @@ def export_outcome(service: Service, call: Call) -> Response:
     heads = [head.split(":") for head in (query.head or "").split(",") if head]
     try:
         data = service.plane.export_outcome(
-            _seq(call), author=call.author, owner=query.owner, public=query.public,
+            _seq(call),
+            author=call.author,
+            owner=query.owner,
+            public=query.public,
             heads=tuple((int(size), root) for size, root in heads),
-        )  # fmt: skip
+        )
     except BadInput as error:
         raise BadInput(f"query.{error.path}", error.message) from None
     return Response(data, media_type="application/json")
@@ -126,22 +132,83 @@ def _seq(call: Call) -> int:
 
 _ONE = "/v1/outcomes/{seq}"
 ENDPOINTS = (
-    Endpoint("POST", "/v1/resolve", "Have runs give way in a scope, or under caps", resolve,
-             Resolved, DryRunQuery, ResolveBody, "admin", errors=(404, 409)),
-    Endpoint("GET", "/v1/runs/{name}/forecast", "What starting a run would take now",
-             forecast_run, Outlook, errors=(409,)),
-    Endpoint("GET", "/v1/reservations/{name}/forecast", "Who would give way for a reservation",
-             forecast_reservation, Outlook, errors=(409,)),
-    Endpoint("GET", "/v1/outcomes", "Resolves that are kept at hand, oldest first",
-             lambda service, _: service.plane.outcomes(), list[OutcomeRow]),
-    Endpoint("GET", _ONE, "One outcome; names of others stay pseudonyms", get_outcome,
-             OutcomeDocument),
-    Endpoint("GET", _ONE + "/export", "An outcome as a file that verifies without Fairlead",
-             export_outcome, dict[str, Any], ExportQuery, errors=(409,)),
-    Endpoint("POST", _ONE + "/void", "Give up an outcome that waits for its beacon", void_outcome,
-             Voided, DryRunQuery, VoidBody, "admin", errors=(409,)),
-    Endpoint("PUT", "/v1/nonces/{owner}", "An owner's own bytes for the next outcome", put_nonce,
-             Nonce, DryRunQuery, NonceBody, "user", errors=(404,)),
-    Endpoint("POST", "/v1/beacons", "The value of a public beacon's round", add_beacon,
-             BeaconBody, DryRunQuery, BeaconBody, "admin", errors=(409,)),
-)  # fmt: skip
+    Endpoint(
+        "POST",
+        "/v1/resolve",
+        "Have runs give way in a scope, or under caps",
+        resolve,
+        Resolved,
+        DryRunQuery,
+        ResolveBody,
+        "admin",
+        errors=(404, 409),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/runs/{name}/forecast",
+        "What starting a run would take now",
+        forecast_run,
+        Outlook,
+        errors=(409,),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/reservations/{name}/forecast",
+        "Who would give way for a reservation",
+        forecast_reservation,
+        Outlook,
+        errors=(409,),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/outcomes",
+        "Resolves that are kept at hand, oldest first",
+        lambda service, _: service.plane.outcomes(),
+        list[OutcomeRow],
+    ),
+    Endpoint(
+        "GET", _ONE, "One outcome; names of others stay pseudonyms", get_outcome, OutcomeDocument
+    ),
+    Endpoint(
+        "GET",
+        _ONE + "/export",
+        "An outcome as a file that verifies without Fairlead",
+        export_outcome,
+        dict[str, Any],
+        ExportQuery,
+        errors=(409,),
+    ),
+    Endpoint(
+        "POST",
+        _ONE + "/void",
+        "Give up an outcome that waits for its beacon",
+        void_outcome,
+        Voided,
+        DryRunQuery,
+        VoidBody,
+        "admin",
+        errors=(409,),
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/nonces/{owner}",
+        "An owner's own bytes for the next outcome",
+        put_nonce,
+        Nonce,
+        DryRunQuery,
+        NonceBody,
+        "user",
+        errors=(404,),
+    ),
+    Endpoint(
+        "POST",
+        "/v1/beacons",
+        "The value of a public beacon's round",
+        add_beacon,
+        BeaconBody,
+        DryRunQuery,
+        BeaconBody,
+        "admin",
+        errors=(409,),
+    ),
+)

@@ -190,6 +190,11 @@ class ExportQuery(Shape):
 
     owner: Label | None = None
     public: bool = False
-    head: Annotated[str, Meta(pattern="^[1-9][0-9]{0,15}:[0-9a-f]{64}(,[1-9][0-9]{0,15}:"
-                              "[0-9a-f]{64}){0,99}$")] | None = None  # fmt: skip
+    head: (
+        Annotated[
+            str,
+            Meta(pattern="^[1-9][0-9]{0,15}:[0-9a-f]{64}(,[1-9][0-9]{0,15}:[0-9a-f]{64}){0,99}$"),
+        ]
+        | None
+    ) = None
     """SIZE:ROOT, several with commas: the file then shows that the log only grew since."""

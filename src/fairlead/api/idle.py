@@ -69,11 +69,15 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
             if idle_ms:
                 rows.append(
                     period_row(
-                        "idle", period, window, node=name, idle_gpus=len(idle),
+                        "idle",
+                        period,
+                        window,
+                        node=name,
+                        idle_gpus=len(idle),
                         idle_gpu_hours=hours(idle_ms),
                         idle_since=format_time(min(idle)) if idle else None,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 

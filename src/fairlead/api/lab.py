@@ -44,13 +44,18 @@ class Part:
             f'echo "step $step of {self.seconds} on $CUDA_VISIBLE_DEVICES"; sleep 1; done'
         )
         return {
-            "apiVersion": API_VERSION, "kind": "Run", "metadata": {"name": name},
+            "apiVersion": API_VERSION,
+            "kind": "Run",
+            "metadata": {"name": name},
             "spec": {
-                "owner": self.owner, "flavor": "H100", "totalGPUs": self.gpus,
-                "duration": f"{self.seconds + 10}s", "command": ["sh", "-c", script],
+                "owner": self.owner,
+                "flavor": "H100",
+                "totalGPUs": self.gpus,
+                "duration": f"{self.seconds + 10}s",
+                "command": ["sh", "-c", script],
                 "funding": {"allowBorrow": bool(self.sponsors), "sponsors": list(self.sponsors)},
             },
-        }  # fmt: skip
+        }
 
 
 PARTS = (

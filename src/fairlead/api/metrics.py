@@ -14,12 +14,10 @@ _GAUGES = {
     "budget_concurrency_used": ("GPUs in use that the envelope pays for", _PAYER),
     "budget_concurrency_remaining": ("GPUs that the envelope could still pay for", _PAYER),
     "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
-    "budget_gpu_hours_remaining": (
-        "GPU-hours left in the current period, holds taken off", _PAYER,
-    ),
+    "budget_gpu_hours_remaining": ("GPU-hours left in the current period, holds taken off", _PAYER),
     "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
     "ledger_clock_behind_seconds": ("the clock behind the last entry: no time passes", []),
-}  # fmt: skip
+}
 _COUNTERS = {
     "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
     "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),

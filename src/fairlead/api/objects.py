@@ -5,24 +5,8 @@ from typing import Any
 from fairlead.api.endpoint import Call, Endpoint
 from fairlead.api.queries import ActionQuery, DryRunQuery, OwnerQuery, PutQuery
 from fairlead.api.service import Service
-from fairlead.api.shapes import (
-    VERBS,
-    ApplyBody,
-    Change,
-    Changes,
-    ObjectDocument,
-    ObjectList,
-    Plan,
-)
-from fairlead.engine.gpu import (
-    Applied,
-    Author,
-    Denied,
-    Forbidden,
-    NotFound,
-    Refused,
-    job_prefix,
-)
+from fairlead.api.shapes import VERBS, ApplyBody, Change, Changes, ObjectDocument, ObjectList, Plan
+from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused, job_prefix
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
@@ -96,9 +80,11 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
     if given.metadata.name != name:
         raise BadInput("metadata.name", f"must be {name!r}, as in the path")
     applied = service.plane.apply(
-        manifest, author=call.author, dry_run=call.query.dry_run,
+        manifest,
+        author=call.author,
+        dry_run=call.query.dry_run,
         expected_version=call.query.expected_version,
-    )  # fmt: skip
+    )
     service.wake.set()
     return _change(applied)
 
@@ -191,8 +177,10 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
 def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | None:
     """What a run that waits, or a reservation that is not over, would take to start."""
     kind, name, status = document["kind"], document["metadata"]["name"], document["status"]
-    waits = {"Run": status.get("phase") in ("Pending", "Reserved"),
-             "Reservation": status.get("state") in ("Pending", "Blocked")}  # fmt: skip
+    waits = {
+        "Run": status.get("phase") in ("Pending", "Reserved"),
+        "Reservation": status.get("state") in ("Pending", "Blocked"),
+    }
     try:
         return service.plane.forecast(kind, name) if waits.get(kind) else None
     except (Refused, NotFound):
@@ -206,34 +194,76 @@ def _change(applied: Applied) -> dict[str, Any]:
 _ONE = "/v1/objects/{kind}/{name}"
 ENDPOINTS = (
     Endpoint(
-        "GET", "/v1/objects/{kind}", "Objects of a kind", list_objects, ObjectList, OwnerQuery,
+        "GET",
+        "/v1/objects/{kind}",
+        "Objects of a kind",
+        list_objects,
+        ObjectList,
+        OwnerQuery,
         any_kind=True,
     ),
     Endpoint("GET", _ONE, "One object", get_object, ObjectDocument, any_kind=True),
     Endpoint(
-        "PUT", _ONE, "Create or change an object", put_object, Change, PutQuery, dict, "user",
+        "PUT",
+        _ONE,
+        "Create or change an object",
+        put_object,
+        Change,
+        PutQuery,
+        dict,
+        "user",
         errors=(409,),
     ),
     Endpoint(
-        "DELETE", _ONE, "Remove an object that nothing uses", delete_object, Change,
-        DryRunQuery, None, "user", errors=(409,),
+        "DELETE",
+        _ONE,
+        "Remove an object that nothing uses",
+        delete_object,
+        Change,
+        DryRunQuery,
+        None,
+        "user",
+        errors=(409,),
     ),
     Endpoint(
-        "POST", "/v1/apply", "Create or change several objects, all or none", apply_objects,
-        Changes, None, ApplyBody, "user", errors=(409,),
+        "POST",
+        "/v1/apply",
+        "Create or change several objects, all or none",
+        apply_objects,
+        Changes,
+        None,
+        ApplyBody,
+        "user",
+        errors=(409,),
     ),
     Endpoint(
-        "POST", _ONE + "/actions/{verb}",
+        "POST",
+        _ONE + "/actions/{verb}",
         "Run: cancel, pause, resume, nominate, denominate, shrink, resolve. "
-        "Node: cordon, uncordon, drain, fail", act_on_object,
-        Change, ActionQuery, None, "user", errors=(409,),
+        "Node: cordon, uncordon, drain, fail",
+        act_on_object,
+        Change,
+        ActionQuery,
+        None,
+        "user",
+        errors=(409,),
     ),
     Endpoint(
-        "POST", "/v1/plan", "What submitting a run would lead to now", plan_run, Plan, None, dict,
+        "POST",
+        "/v1/plan",
+        "What submitting a run would lead to now",
+        plan_run,
+        Plan,
+        None,
+        dict,
         "user",
     ),
     Endpoint(
-        "GET", "/v1/explain/{kind}/{name}", "Why an object is as it is", explain_object,
-        dict[str, Any], any_kind=True,
+        "GET",
+        "/v1/explain/{kind}/{name}",
+        "Why an object is as it is",
+        explain_object,
+        dict[str, Any],
+        any_kind=True,
     ),
-)  # fmt: skip
+)

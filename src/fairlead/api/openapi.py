@@ -15,10 +15,16 @@ _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _MANIFEST = {"oneOf": [{"$ref": _REF.format(name=shape.__name__)} for shape in SHAPES.values()]}
 _TITLES = {
-    400: "not JSON", 401: "a token is needed, or opens nothing", 403: "not yours",
-    404: "there is none", 409: "not in the present state", 413: "too large", 422: "bad input",
-    500: "a fault", 503: "try again",
-}  # fmt: skip
+    400: "not JSON",
+    401: "a token is needed, or opens nothing",
+    403: "not yours",
+    404: "there is none",
+    409: "not in the present state",
+    413: "too large",
+    422: "bad input",
+    500: "a fault",
+    503: "try again",
+}
 _HEADERS = {
     "Fairlead-Head": "size:root of the ledger",
     "Fairlead-Ledger": "id:epoch of the ledger",
@@ -39,7 +45,8 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Fairlead control plane", "version": __version__,
+            "title": "Fairlead control plane",
+            "version": __version__,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"bearer": []}],
@@ -48,7 +55,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "schemas": components,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
-    }  # fmt: skip
+    }
 
 
 def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +63,14 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
     if each.query is not None:
         shape = components[each.query.__name__]
         parameters += [
-            {"name": name, "in": "query", "required": name in shape.get("required", ()),
-             "schema": schema}
+            {
+                "name": name,
+                "in": "query",
+                "required": name in shape.get("required", ()),
+                "schema": schema,
+            }
             for name, schema in shape["properties"].items()
-        ]  # fmt: skip
+        ]
     schema = shown[str(each.answer)]
     content = {each.media: {"schema": schema}}
     content |= {media: {"schema": {"type": "string"}} for media in each.also}
@@ -73,16 +84,19 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
             for name, text in _HEADERS.items()
         }
     found: dict[str, Any] = {
-        "operationId": _operation_id(each), "summary": each.summary, "parameters": parameters,
+        "operationId": _operation_id(each),
+        "summary": each.summary,
+        "parameters": parameters,
         "responses": responses,
-    }  # fmt: skip
+    }
     if each.needs != "nothing":
         found["security"] = [{"bearer": []}]
     if each.body is not None:
         body_schema = _MANIFEST if each.body is dict else shown[str(each.body)]
         found["requestBody"] = {
-            "required": True, "content": {"application/json": {"schema": body_schema}}
-        }  # fmt: skip
+            "required": True,
+            "content": {"application/json": {"schema": body_schema}},
+        }
     return found
 
 

@@ -70,10 +70,18 @@ class ControlServer:
         hosts, origins = loopback_names(self.port or 0)
         app = build(service, Gate(service.access, hosts, origins), self._on_bug)
         config = uvicorn.Config(
-            app, http=_Peer, ws="none", lifespan="off", log_config=None, access_log=False,
-            server_header=False, timeout_graceful_shutdown=STOP_S,
-            h11_max_incomplete_event_size=65536, proxy_headers=False, limit_concurrency=1000,
-        )  # fmt: skip
+            app,
+            http=_Peer,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_S,
+            h11_max_incomplete_event_size=65536,
+            proxy_headers=False,
+            limit_concurrency=1000,
+        )
         self._server = _Server(config)
         self._turns = Turns(service, self._on_bug)
 

@@ -11,9 +11,18 @@ from fairlead.schema.objects import Label
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 ObjectKind = Literal["Budget", "Run", "Node", "Reservation", "Lease"]
 Verb = Literal[
-    "cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve",
-    "cordon", "uncordon", "drain", "fail",
-]  # fmt: skip
+    "cancel",
+    "pause",
+    "resume",
+    "nominate",
+    "denominate",
+    "shrink",
+    "resolve",
+    "cordon",
+    "uncordon",
+    "drain",
+    "fail",
+]
 VERBS: dict[str, tuple[Verb, ...]] = {
     "Run": ("cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve"),
     "Node": ("cordon", "uncordon", "drain", "fail"),

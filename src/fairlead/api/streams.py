@@ -140,11 +140,35 @@ def _unused(service: Service, call: Call) -> None:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/events", "What happened after a number; waits if asked to", _unused,
-             Events, EventsQuery, stream=events),
-    Endpoint("GET", "/v1/watch", "What happens: server-sent events, or a line of JSON for each",
-             _unused, Event, WatchQuery, stream=watch, media="application/x-ndjson",
-             also=("text/event-stream",)),
-    Endpoint("GET", "/v1/runs/{name}/logs", "What a run wrote", _unused, str, LogsQuery,
-             needs="user", stream=logs, media="text/plain"),
-)  # fmt: skip
+    Endpoint(
+        "GET",
+        "/v1/events",
+        "What happened after a number; waits if asked to",
+        _unused,
+        Events,
+        EventsQuery,
+        stream=events,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/watch",
+        "What happens: server-sent events, or a line of JSON for each",
+        _unused,
+        Event,
+        WatchQuery,
+        stream=watch,
+        media="application/x-ndjson",
+        also=("text/event-stream",),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/runs/{name}/logs",
+        "What a run wrote",
+        _unused,
+        str,
+        LogsQuery,
+        needs="user",
+        stream=logs,
+        media="text/plain",
+    ),
+)

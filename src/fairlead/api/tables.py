@@ -94,20 +94,23 @@ def own_entries(service: Service, call: Call) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "seq": entry.seq, "entry": entry.data.decode(),
+            "seq": entry.seq,
+            "entry": entry.data.decode(),
             "proof": [each.hex() for each in service.ledger.inclusion(entry.seq, size)],
         }
         for entry in sorted(found, key=lambda each: each.seq)
-    ]  # fmt: skip
+    ]
 
 
 def whoami(service: Service, call: Call) -> dict[str, Any]:
     """Who the server takes the caller for."""
     author = call.author
     return {
-        "user": author.user, "owners": sorted(author.owners), "admin": author.admin,
+        "user": author.user,
+        "owners": sorted(author.owners),
+        "admin": author.admin,
         "anonymous": author is ANONYMOUS,
-    }  # fmt: skip
+    }
 
 
 def health(service: Service, call: Call) -> Any:
@@ -116,9 +119,12 @@ def health(service: Service, call: Call) -> Any:
     if failure:
         return problem(503, "Degraded", f"nothing can be recorded just now: {failure}")
     return {
-        "ok": True, "version": __version__, "size": plane.seq, "resolver": plane.config.resolver,
+        "ok": True,
+        "version": __version__,
+        "size": plane.seq,
+        "resolver": plane.config.resolver,
         "faults": dict(plane.faults),
-    }  # fmt: skip
+    }
 
 
 def bind_user(service: Service, call: Call) -> dict[str, Any]:
@@ -172,36 +178,113 @@ def _metrics(service: Service, call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/budgets", "What every envelope grants, uses and has left",
-             lambda service, _: service.plane.budgets(), list[BudgetRow]),
-    Endpoint("GET", "/v1/leases", "Open leases",
-             lambda service, _: service.plane.leases(), list[LeaseRow]),
-    Endpoint("GET", "/v1/sponsors", "Envelopes that lend to an owner",
-             lambda service, call: service.plane.sponsors(call.query.owner, call.query.flavor),
-             list[SponsorRow], SponsorsQuery),
-    Endpoint("GET", "/v1/owes", "Who owes whom",
-             lambda service, _: service.plane.owes(), list[OwesRow]),
-    Endpoint("GET", "/v1/report", "GPU-hours for chargeback, and idle devices", report,
-             list[ReportRow], ReportQuery, errors=(409,), also=("text/csv",)),
-    Endpoint("GET", "/v1/head", "The signed head of the ledger",
-             lambda service, _: service.ledger.head().as_document(), HeadDocument),
-    Endpoint("GET", "/v1/consistency", "Proof that the past was not changed", consistency,
-             Consistency, ConsistencyQuery),
-    Endpoint("GET", "/v1/ledger", "The ledger's beginning, keys and epochs, with proofs",
-             own_entries, list[OwnEntry], EntriesQuery),
+    Endpoint(
+        "GET",
+        "/v1/budgets",
+        "What every envelope grants, uses and has left",
+        lambda service, _: service.plane.budgets(),
+        list[BudgetRow],
+    ),
+    Endpoint(
+        "GET",
+        "/v1/leases",
+        "Open leases",
+        lambda service, _: service.plane.leases(),
+        list[LeaseRow],
+    ),
+    Endpoint(
+        "GET",
+        "/v1/sponsors",
+        "Envelopes that lend to an owner",
+        lambda service, call: service.plane.sponsors(call.query.owner, call.query.flavor),
+        list[SponsorRow],
+        SponsorsQuery,
+    ),
+    Endpoint(
+        "GET", "/v1/owes", "Who owes whom", lambda service, _: service.plane.owes(), list[OwesRow]
+    ),
+    Endpoint(
+        "GET",
+        "/v1/report",
+        "GPU-hours for chargeback, and idle devices",
+        report,
+        list[ReportRow],
+        ReportQuery,
+        errors=(409,),
+        also=("text/csv",),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/head",
+        "The signed head of the ledger",
+        lambda service, _: service.ledger.head().as_document(),
+        HeadDocument,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/consistency",
+        "Proof that the past was not changed",
+        consistency,
+        Consistency,
+        ConsistencyQuery,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/ledger",
+        "The ledger's beginning, keys and epochs, with proofs",
+        own_entries,
+        list[OwnEntry],
+        EntriesQuery,
+    ),
     Endpoint("GET", "/v1/whoami", "Who the server takes the caller for", whoami, WhoAmI),
-    Endpoint("GET", "/v1/users", "Users and their owners",
-             lambda service, _: service.access.users(), list[UserRow], needs="admin"),
-    Endpoint("PUT", "/v1/users/{name}", "Say for which owners a user acts", bind_user, UserRow,
-             DryRunQuery, UserBody, "admin"),
-    Endpoint("DELETE", "/v1/users/{name}", "Forget a user", unbind_user, UserRow, DryRunQuery,
-             needs="admin"),
-    Endpoint("GET", "/v1/tokens", "Tokens, without their secrets", list_tokens, list[TokenRow],
-             needs="user"),
-    Endpoint("POST", "/v1/tokens", "Make a token", create_token, NewToken, DryRunQuery, TokenBody,
-             "user"),
-    Endpoint("DELETE", "/v1/tokens/{id}", "Revoke a token", revoke_token, TokenRow, DryRunQuery,
-             needs="user", errors=(409,)),
+    Endpoint(
+        "GET",
+        "/v1/users",
+        "Users and their owners",
+        lambda service, _: service.access.users(),
+        list[UserRow],
+        needs="admin",
+    ),
+    Endpoint(
+        "PUT",
+        "/v1/users/{name}",
+        "Say for which owners a user acts",
+        bind_user,
+        UserRow,
+        DryRunQuery,
+        UserBody,
+        "admin",
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/users/{name}",
+        "Forget a user",
+        unbind_user,
+        UserRow,
+        DryRunQuery,
+        needs="admin",
+    ),
+    Endpoint(
+        "GET",
+        "/v1/tokens",
+        "Tokens, without their secrets",
+        list_tokens,
+        list[TokenRow],
+        needs="user",
+    ),
+    Endpoint(
+        "POST", "/v1/tokens", "Make a token", create_token, NewToken, DryRunQuery, TokenBody, "user"
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/tokens/{id}",
+        "Revoke a token",
+        revoke_token,
+        TokenRow,
+        DryRunQuery,
+        needs="user",
+        errors=(409,),
+    ),
     Endpoint("GET", "/healthz", "Alive, and able to record", health, Health),
     Endpoint("GET", "/metrics", "Metrics for Prometheus", _metrics, str, media="text/plain"),
-)  # fmt: skip
+)

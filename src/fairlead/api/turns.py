@@ -102,20 +102,43 @@ class Turns:
 def _tell_resolver(kind: str, body: dict[str, Any], seq: int) -> None:
     """A resolve from its commitment to its end; the seed once it is public."""
     if kind == "gpu.resolve.commit":
-        _log.warning("resolve committed", outcome=seq, scope=body["scope"], chain=body["chain"],
-                     k=body["k"], deficit_gpus=body["deficit_gpus"])  # fmt: skip
+        _log.warning(
+            "resolve committed",
+            outcome=seq,
+            scope=body["scope"],
+            chain=body["chain"],
+            k=body["k"],
+            deficit_gpus=body["deficit_gpus"],
+        )
     elif kind in ("gpu.resolve.draw", "gpu.resolve.void"):
-        _log.warning("resolve drawn" if kind.endswith("draw") else "resolve voided",
-                     outcome=body["commit_seq"], seed=body["seed"], label=body["label"],
-                     reason=body.get("reason"), seq=seq)  # fmt: skip
+        _log.warning(
+            "resolve drawn" if kind.endswith("draw") else "resolve voided",
+            outcome=body["commit_seq"],
+            seed=body["seed"],
+            label=body["label"],
+            reason=body.get("reason"),
+            seq=seq,
+        )
     elif kind == "run.cut":
-        _log.warning("run gives way", run=body["run"], outcome=body["outcome"],
-                     leases=sorted(body["leases"]), reason=body["reason"],
-                     grace_ms=body["grace_ms"], seq=seq)  # fmt: skip
+        _log.warning(
+            "run gives way",
+            run=body["run"],
+            outcome=body["outcome"],
+            leases=sorted(body["leases"]),
+            reason=body["reason"],
+            grace_ms=body["grace_ms"],
+            seq=seq,
+        )
     else:
-        _log.warning("reservation blocked", reservation=body["reservation"], run=body["run"],
-                     reason=body["reason"], shortfall_gpus=body["shortfall_gpus"],
-                     message=body["message"], seq=seq)  # fmt: skip
+        _log.warning(
+            "reservation blocked",
+            reservation=body["reservation"],
+            run=body["run"],
+            reason=body["reason"],
+            shortfall_gpus=body["shortfall_gpus"],
+            message=body["message"],
+            seq=seq,
+        )
 
 
 def _is_resolver(event: dict[str, Any]) -> bool:
@@ -130,26 +153,46 @@ def tell(event: dict[str, Any]) -> None:
     if event["kind"] == "gpu.fund" and body["output"]["refusal"] is not None:
         refusal = body["output"]["refusal"]
         _log.warning(
-            "cover failed", run=body["run"], owner=event["owner"], code=refusal["code"],
-            shortfall_gpus=refusal["shortfall_gpus"], remedy=refusal["remedy"], seq=seq,
+            "cover failed",
+            run=body["run"],
+            owner=event["owner"],
+            code=refusal["code"],
+            shortfall_gpus=refusal["shortfall_gpus"],
+            remedy=refusal["remedy"],
+            seq=seq,
             message=refusal["message"],
-        )  # fmt: skip
+        )
         for binding in refusal["binding"]:
             if binding["kind"] in ("acl", "lending"):
                 _log.warning(
-                    "lending denied", run=body["run"], owner=event["owner"],
-                    budget=binding["budget"], envelope=binding["name"], limit=binding["limit"],
-                    used=binding["used"], seq=seq,
-                )  # fmt: skip
+                    "lending denied",
+                    run=body["run"],
+                    owner=event["owner"],
+                    budget=binding["budget"],
+                    envelope=binding["name"],
+                    limit=binding["limit"],
+                    used=binding["used"],
+                    seq=seq,
+                )
     elif _is_resolver(event):
         _tell_resolver(event["kind"], body, seq)
     elif event["kind"] == "lease.unfunded":
         _log.warning(
-            "cap breached", lease=body["lease"], run=body["run"], cap=body["kind"],
-            budget=body["budget"], name=body["name"], hours=body["hours"], seq=seq,
-        )  # fmt: skip
+            "cap breached",
+            lease=body["lease"],
+            run=body["run"],
+            cap=body["kind"],
+            budget=body["budget"],
+            name=body["name"],
+            hours=body["hours"],
+            seq=seq,
+        )
     elif event["kind"] == "budget.condition" and body["status"] and body["type"] in _BREACHES:
         _log.warning(
-            "cap breached", budget=body["budget"], condition=body["type"], reason=body["reason"],
-            message=body["message"], seq=seq,
-        )  # fmt: skip
+            "cap breached",
+            budget=body["budget"],
+            condition=body["type"],
+            reason=body["reason"],
+            message=body["message"],
+            seq=seq,
+        )

@@ -26,13 +26,17 @@ def tokens() -> None:
 @tokens.command("create")
 @click.option("--user", help="Whose token [default: yours]; only an admin makes them for others.")
 @click.option("--note", "about", default="", help="What it is for.")
-@click.option("-o", "--output", type=click.Choice(["token", "json", "yaml"]), default="token",
-              show_default=True, help="The secret alone, or all about it.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["token", "json", "yaml"]),
+    default="token",
+    show_default=True,
+    help="The secret alone, or all about it.",
+)
 @dry_run_option
 @server_option
-def create(
-    *, user: str | None, about: str, output: str, dry_run: bool, server: str | None
-) -> None:  # fmt: skip
+def create(*, user: str | None, about: str, output: str, dry_run: bool, server: str | None) -> None:
     """Print a new token's secret; the rest goes to stderr.
 
     \b
@@ -59,13 +63,16 @@ def list_tokens(*, output: str, server: str | None) -> None:
       fairlead tokens list
     """
     show(
-        Client(server).get("/v1/tokens"), output,
+        Client(server).get("/v1/tokens"),
+        output,
         [
-            ("ID", lambda r: r["id"]), ("USER", lambda r: r["user"]), ("NOTE", lambda r: r["note"]),
+            ("ID", lambda r: r["id"]),
+            ("USER", lambda r: r["user"]),
+            ("NOTE", lambda r: r["note"]),
             ("CREATED", lambda r: moment(r["created"])),
             ("REVOKED", lambda r: moment(r["revoked"])),
         ],
-    )  # fmt: skip
+    )
 
 
 @tokens.command("revoke")
@@ -100,16 +107,26 @@ def users() -> None:
 
 @users.command("bind")
 @click.argument("name")
-@click.option("--owner", "owners", multiple=True, shell_complete=complete_column("owner"),
-              help="An owner; may be given several times.")  # fmt: skip
+@click.option(
+    "--owner",
+    "owners",
+    multiple=True,
+    shell_complete=complete_column("owner"),
+    help="An owner; may be given several times.",
+)
 @click.option("--admin", is_flag=True, help="May do everything, for everybody.")
 @dry_run_option
 @output_option
 @server_option
 def bind(
-    *, name: str, owners: tuple[str, ...], admin: bool, dry_run: bool, output: str,
+    *,
+    name: str,
+    owners: tuple[str, ...],
+    admin: bool,
+    dry_run: bool,
+    output: str,
     server: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Bind a user to owners, in place of those it was bound to before.
 
     \b
@@ -156,12 +173,14 @@ def list_users(*, output: str, server: str | None) -> None:
       fairlead users list
     """
     show(
-        Client(server).get("/v1/users"), output,
+        Client(server).get("/v1/users"),
+        output,
         [
-            ("NAME", lambda r: r["name"]), ("OWNERS", lambda r: r["owners"]),
+            ("NAME", lambda r: r["name"]),
+            ("OWNERS", lambda r: r["owners"]),
             ("ADMIN", lambda r: r["admin"]),
         ],
-    )  # fmt: skip
+    )
 
 
 @click.command("whoami")

@@ -21,13 +21,7 @@ from fairlead.cli.audit_show import (
 )
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.show import output_option
-from fairlead.core.audit import (
-    Proof,
-    SignedHead,
-    check_consistency,
-    check_inclusion,
-    leaf_hash,
-)
+from fairlead.core.audit import Proof, SignedHead, check_consistency, check_inclusion, leaf_hash
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.reading import Reading
 from fairlead.ledger.segment import open_segment
@@ -35,9 +29,11 @@ from fairlead.ports.ledger import Entry, Progress, Verification
 from fairlead.schema.border import BadInput
 
 head_option = click.option(
-    "--head", "held", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    "--head",
+    "held",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="A head that was held elsewhere, from `fairlead audit head -o json`.",
-)  # fmt: skip
+)
 
 
 @click.group("audit")
@@ -80,16 +76,26 @@ def head(*, ledger: str, output: str) -> None:
 
 @command.command("log")
 @click.option("--after", type=click.IntRange(0), help="Begin after this number. Default: the end.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="At most so many.")  # fmt: skip
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    help="At most so many.",
+)
 @click.option("--kind", help="Only entries of this kind, such as gpu.cover.")
 @click.option("--plan", "plan_id", help="Only entries of this plan.")
 @ledger_option
 @output_option
 def log(
-    *, after: int | None, limit: int, kind: str | None, plan_id: str | None, ledger: str,
+    *,
+    after: int | None,
+    limit: int,
+    kind: str | None,
+    plan_id: str | None,
+    ledger: str,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Print entries: the newest ones, or those after a number.
 
     With -o json, one line for each: its canonical bytes, as they are hashed.
@@ -160,17 +166,23 @@ def _inclusion(reader: Reading, seq: int, signed: SignedHead) -> dict[str, objec
     if not check_inclusion(leaf=leaf, index=seq - 1, size=head.size, proof=proof, root=root):
         return None
     return {
-        "entry": entry.data.decode(), "leaf_index": seq - 1, "leaf_hash": leaf.hex(),
-        "proof": _hex(proof), "head": signed.as_document(),
-    }  # fmt: skip
+        "entry": entry.data.decode(),
+        "leaf_index": seq - 1,
+        "leaf_hash": leaf.hex(),
+        "proof": _hex(proof),
+        "head": signed.as_document(),
+    }
 
 
 def _consistency(reader: Reading, old: SignedHead, new: SignedHead) -> dict[str, object] | None:
     proof = reader.consistency(old.head.size, new.head.size)
     holds = check_consistency(
-        old_size=old.head.size, old_root=bytes.fromhex(old.head.root), new_size=new.head.size,
-        new_root=bytes.fromhex(new.head.root), proof=proof,
-    )  # fmt: skip
+        old_size=old.head.size,
+        old_root=bytes.fromhex(old.head.root),
+        new_size=new.head.size,
+        new_root=bytes.fromhex(new.head.root),
+        proof=proof,
+    )
     if not holds:
         return None
     return {"old": old.as_document(), "proof": _hex(proof), "head": new.as_document()}
@@ -193,9 +205,14 @@ def _hex(proof: Proof) -> list[str]:
 @output_option
 @click.pass_context
 def verify(
-    ctx: click.Context, *, segment: Path | None, held: Path | None, archived: Path | None,
-    ledger: str, output: str,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    *,
+    segment: Path | None,
+    held: Path | None,
+    archived: Path | None,
+    ledger: str,
+    output: str,
+) -> None:
     """Follow the whole ledger: every entry, every node of its tree, every signature.
 
     With --head, a flipped bit, a reordered, dropped or inserted entry before that head is found
@@ -230,8 +247,9 @@ def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progres
 
 @command.command("export")
 @click.option("--out", type=click.Path(path_type=Path), help="A file. Default: standard output.")
-@click.option("--first", type=click.IntRange(1), default=1, show_default=True,
-              help="Begin with this entry.")  # fmt: skip
+@click.option(
+    "--first", type=click.IntRange(1), default=1, show_default=True, help="Begin with this entry."
+)
 @click.option("--last", type=click.IntRange(1), help="Default: the newest.")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:

@@ -41,13 +41,14 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
 @click.command("restore")
 @click.argument("source", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--reason", required=True, help="Recorded for whoever finds entries missing.")
-@click.option("--lost", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="The newest known head of the ledger that went.")  # fmt: skip
+@click.option(
+    "--lost",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The newest known head of the ledger that went.",
+)
 @dry_run_option
 @ledger_option
-def restore(
-    *, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str
-) -> None:  # fmt: skip
+def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str) -> None:
     """Put the backup SOURCE in the ledger's place; a signed entry begins a new epoch.
 
     There must be no ledger in that place, and its keys must be beside it. Whoever saw the ledger

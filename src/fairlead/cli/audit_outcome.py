@@ -22,11 +22,14 @@ from fairlead.cli.show import Column, moment, note, output_option, show
 
 _HEAD = re.compile(r"[1-9][0-9]{0,15}:[0-9a-f]{64}")
 _OUTCOMES: list[Column] = [
-    ("OUTCOME", lambda r: r["outcome"]), ("STAGE", lambda r: r["stage"]),
-    ("FLAVOR", lambda r: r["flavor"]), ("MISSING", lambda r: r["deficitGPUs"]),
-    ("CAUSE", lambda r: r["cause"]), ("LABEL", lambda r: r["label"]),
+    ("OUTCOME", lambda r: r["outcome"]),
+    ("STAGE", lambda r: r["stage"]),
+    ("FLAVOR", lambda r: r["flavor"]),
+    ("MISSING", lambda r: r["deficitGPUs"]),
+    ("CAUSE", lambda r: r["cause"]),
+    ("LABEL", lambda r: r["label"]),
     ("COMMITTED", lambda r: moment(r["committed"])),
-]  # fmt: skip
+]
 
 
 class HeldHead(click.ParamType[str]):
@@ -40,30 +43,51 @@ class HeldHead(click.ParamType[str]):
         if _HEAD.fullmatch(text):
             return text
         if not Path(text).is_file():
-            self.fail(f"must be SIZE:ROOT, or a file from `fairlead audit head -o json`, got "
-                      f"{text!r}", param, ctx)  # fmt: skip
+            self.fail(
+                f"must be SIZE:ROOT, or a file from `fairlead audit head -o json`, got {text!r}",
+                param,
+                ctx,
+            )
         head = held_head(Path(text)).head
         return f"{head.size}:{head.root}"
 
 
 @click.command("outcome")
 @click.argument("number", type=click.IntRange(1), required=False, metavar="[N]")
-@click.option("--export", "file", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
-              help="Write the file that verifies without Fairlead; - for standard "
-              "output.")  # fmt: skip
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Write the file that verifies without Fairlead; - for standard output.",
+)
 @click.option("--public", is_flag=True, help="Open no names: for everybody.")
-@click.option("--owner", shell_complete=complete_column("owner"),
-              help="Open the names of this owner [default: of all that you act for].")  # fmt: skip
-@click.option("--head", "heads", type=HeldHead(), multiple=True,
-              help="A head of the ledger that you kept, or its file from `fairlead audit head`: "
-              "the export then shows that the log only grew since. May be given several "
-              "times.")  # fmt: skip
+@click.option(
+    "--owner",
+    shell_complete=complete_column("owner"),
+    help="Open the names of this owner [default: of all that you act for].",
+)
+@click.option(
+    "--head",
+    "heads",
+    type=HeldHead(),
+    multiple=True,
+    help="A head of the ledger that you kept, or its file from `fairlead audit head`: "
+    "the export then shows that the log only grew since. May be given several "
+    "times.",
+)
 @output_option
 @server_option
 def outcome(
-    *, number: int | None, file: str | None, public: bool, owner: str | None,
-    heads: tuple[str, ...], output: str, server: str | None,
-) -> None:  # fmt: skip
+    *,
+    number: int | None,
+    file: str | None,
+    public: bool,
+    owner: str | None,
+    heads: tuple[str, ...],
+    output: str,
+    server: str | None,
+) -> None:
     """Show what a resolve decided, or write it to a file that anybody can check; list them all.
 
     N is the number of the outcome, which every cut run names (`fairlead explain run/NAME`). Runs
@@ -97,9 +121,11 @@ def outcome(
             show(found, output)
         return
     data = client.data(
-        f"/v1/outcomes/{number}/export", owner=owner, public=public or None,
+        f"/v1/outcomes/{number}/export",
+        owner=owner,
+        public=public or None,
         head=",".join(heads) or None,
-    )  # fmt: skip
+    )
     _write(file, data, secret=not public)
     if file != "-":
         kept = "".join(f" --head {head}" for head in heads)
@@ -149,9 +175,7 @@ def void(*, number: int, reason: str, dry_run: bool, output: str, server: str | 
 @dry_run_option
 @output_option
 @server_option
-def nonce(
-    *, owner: str, nonce: str | None, dry_run: bool, output: str, server: str | None
-) -> None:  # fmt: skip
+def nonce(*, owner: str, nonce: str | None, dry_run: bool, output: str, server: str | None) -> None:
     """Put bytes of your own into the next draw that OWNER has a stake in.
 
     Whoever prepared an outcome did not know them: it is then `verifiable`. 32 random bytes, unless
@@ -167,8 +191,9 @@ def nonce(
     if output != "table":
         show(found, output)
     else:
-        click.echo(f"the next draw of {owner} will hold {found['nonce']}"
-                   f"{' (dry run)' if dry_run else ''}")  # fmt: skip
+        click.echo(
+            f"the next draw of {owner} will hold {found['nonce']}{' (dry run)' if dry_run else ''}"
+        )
 
 
 @click.command("beacon")
@@ -180,7 +205,7 @@ def nonce(
 @server_option
 def beacon(
     *, source: str, number: int, value: str, dry_run: bool, output: str, server: str | None
-) -> None:  # fmt: skip
+) -> None:
     """Supply the value of a public beacon's round, as its source publishes it.
 
     An outcome that waits for it goes on at once. A round has one value for good: everybody who

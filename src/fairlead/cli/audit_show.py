@@ -22,10 +22,12 @@ from fairlead.schema.border import BadInput
 F = TypeVar("F", bound=Callable[..., Any])
 
 ledger_option: Callable[[F], F] = click.option(
-    "--ledger", envvar="FAIRLEAD_LEDGER", default=lambda: str(default_ledger()),
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    default=lambda: str(default_ledger()),
     show_default="ledger.db in the state directory",
     help="The ledger's file, or postgresql://…",
-)  # fmt: skip
+)
 
 
 class BadFile(click.ClickException):
@@ -107,19 +109,29 @@ def print_entries(entries: Sequence[Entry], output: str) -> None:
     header = ("SEQ", "TIME", "KIND", "AUTHOR", "PLAN", "EFFECT", "REASONS")
     rows = [
         (
-            str(entry.seq), moment(entry.time_ms), entry.kind, entry.author, entry.plan_id or "-",
-            entry.effect or "-", ", ".join(entry.reasons) or "-",
+            str(entry.seq),
+            moment(entry.time_ms),
+            entry.kind,
+            entry.author,
+            entry.plan_id or "-",
+            entry.effect or "-",
+            ", ".join(entry.reasons) or "-",
         )
         for entry in entries
-    ]  # fmt: skip
+    ]
     table(header, rows)
 
 
 def print_verification(found: Verification, output: str) -> None:
     """The verdict."""
     if output != "table":
-        document = {"ok": found.ok, "size": found.size, "root": found.root,
-                    "problem": found.problem, "seq": found.seq}  # fmt: skip
+        document = {
+            "ok": found.ok,
+            "size": found.size,
+            "root": found.root,
+            "problem": found.problem,
+            "seq": found.seq,
+        }
         print_document(document, output)
     elif found.ok:
         click.echo(f"verified: {found.size} entries, root {found.root}")

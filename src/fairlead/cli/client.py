@@ -29,9 +29,11 @@ TIMEOUT_S = 90
 F = TypeVar("F", bound=Callable[..., Any])
 
 server_option: Callable[[F], F] = click.option(
-    "--server", envvar="FAIRLEAD_SERVER", metavar="WHERE",
+    "--server",
+    envvar="FAIRLEAD_SERVER",
+    metavar="WHERE",
     help="A socket's path or http://127.0.0.1:PORT [default: this machine's control plane].",
-)  # fmt: skip
+)
 
 
 class Answer(click.ClickException):

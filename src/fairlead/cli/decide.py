@@ -33,9 +33,14 @@ the path of the offending field and exit code 2; a refusal is a result with exit
 @click.option("--list", "list_kinds", is_flag=True, help="Name the kinds of decisions.")
 @click.pass_context
 def command(
-    ctx: click.Context, *, kind: str | None, file: BinaryIO, jsonl: bool, schema: bool,
+    ctx: click.Context,
+    *,
+    kind: str | None,
+    file: BinaryIO,
+    jsonl: bool,
+    schema: bool,
     list_kinds: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Dispatch on the options; the work is in the kinds."""
     if list_kinds:
         for name in sorted(KINDS):

@@ -20,14 +20,18 @@ LINES_PER_ACT = 2
 @click.command("demo")
 @click.option("--seconds", type=click.IntRange(1), help="Stop after so many virtual seconds.")
 @click.option(
-    "--speed", type=click.FloatRange(0.1, 1000), default=10.0, show_default=True,
+    "--speed",
+    type=click.FloatRange(0.1, 1000),
+    default=10.0,
+    show_default=True,
     help="Virtual seconds per real second.",
-)  # fmt: skip
+)
 @click.option("--seed", type=click.IntRange(0, SEED_MAX - 1_000_000), help="The world's chance.")
 @click.option(
-    "--policy", type=click.Choice([p.value for p in Policy]),
+    "--policy",
+    type=click.Choice([p.value for p in Policy]),
     help="Stay with this policy. Default: as the acts say.",
-)  # fmt: skip
+)
 def command(*, seconds: int | None, speed: float, seed: int | None, policy: str | None) -> None:
     """Watch the CPU market of one node: the real decision code, simulated pods.
 
@@ -51,9 +55,13 @@ def command(*, seconds: int | None, speed: float, seed: int | None, policy: str 
 
 
 def _live(
-    scenario: ScenarioDocument, seed: int, policy: Policy | None, *, speed: float,
+    scenario: ScenarioDocument,
+    seed: int,
+    policy: Policy | None,
+    *,
+    speed: float,
     seconds: int | None,
-) -> World:  # fmt: skip
+) -> World:
     """Show the world until it is stopped; returns the last one."""
     from rich.console import Console
     from rich.live import Live

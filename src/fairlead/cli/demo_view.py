@@ -23,19 +23,33 @@ WHY_FROM_WIDTH = 108
 
 # Okabe and Ito's colours, lightened for dark terminals; all carry black letters.
 POD_COLOURS = (
-    "#56b4e9", "#e69f00", "#2fbf93", "#e08fb8", "#d8cf45", "#f0804a", "#9aa5f0", "#b9b9b9",
-)  # fmt: skip
+    "#56b4e9",
+    "#e69f00",
+    "#2fbf93",
+    "#e08fb8",
+    "#d8cf45",
+    "#f0804a",
+    "#9aa5f0",
+    "#b9b9b9",
+)
 MODE_STYLES = {
     Mode.UNCONGESTED: Style(color="black", bgcolor="#7fcf7b", bold=True),
     Mode.CONGESTED: Style(color="black", bgcolor="#f1b040", bold=True),
     Mode.OVERLOADED: Style(color="white", bgcolor="#c51b3a", bold=True),
 }
 MARKS = {
-    "act": ("▶", "bold"), "arrive": ("+", "#56b4e9"), "leave": ("−", "#56b4e9"),
-    "gives-way": ("▼", "#f1b040"), "returns": ("▽", "#7fcf7b"), "grows": ("▲", "#7fcf7b"),
-    "mode.uncongested": ("●", "#7fcf7b"), "mode.congested": ("●", "#f1b040"),
-    "mode.overloaded": ("●", "#e8506a"), "fault": ("✖", "#e8506a"), "signal": ("?", "#e8506a"),
-}  # fmt: skip
+    "act": ("▶", "bold"),
+    "arrive": ("+", "#56b4e9"),
+    "leave": ("−", "#56b4e9"),
+    "gives-way": ("▼", "#f1b040"),
+    "returns": ("▽", "#7fcf7b"),
+    "grows": ("▲", "#7fcf7b"),
+    "mode.uncongested": ("●", "#7fcf7b"),
+    "mode.congested": ("●", "#f1b040"),
+    "mode.overloaded": ("●", "#e8506a"),
+    "fault": ("✖", "#e8506a"),
+    "signal": ("?", "#e8506a"),
+}
 SPARKS = "▁▂▃▄▅▆▇█"
 DIM, RED = "grey62", "#e8506a"
 
@@ -106,9 +120,11 @@ def _mode_line(picture: Picture, frame: Frame) -> Text:
     else:
         said = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
     granted = Text.assemble(
-        ("granted ", DIM), f"{frame.limits_total / 1000:.2f}", (" of ", DIM),
+        ("granted ", DIM),
+        f"{frame.limits_total / 1000:.2f}",
+        (" of ", DIM),
         f"{frame.capacity / 1000:.2f}",
-    )  # fmt: skip
+    )
     return _apart(Text.assemble(pill, said), granted, picture.columns)
 
 
@@ -240,9 +256,11 @@ def _story(story: Sequence[Happening], room: int, columns: int) -> list[Text]:
         mark, style = MARKS.get(line.kind, ("·", DIM))
         seconds = line.time_ms // 1000
         text = Text.assemble(
-            (f"{seconds // 60}:{seconds % 60:02d} ", DIM), (mark, style), " ",
+            (f"{seconds // 60}:{seconds % 60:02d} ", DIM),
+            (mark, style),
+            " ",
             (line.text, "bold" if line.kind == "act" else DIM if age > 4 else ""),
-        )  # fmt: skip
+        )
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
     return lines[::-1] + [Text()] * (room - len(lines))

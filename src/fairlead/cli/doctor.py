@@ -48,25 +48,34 @@ def ebpf_plane(_: Machine) -> Finding:
     lacking = missing()
     if lacking:
         return Finding(
-            Status.MISSING, "; ".join(lacking),
+            Status.MISSING,
+            "; ".join(lacking),
             "do what stands in brackets, then run `fairlead doctor` again",
-        )  # fmt: skip
+        )
     return Finding(Status.OK, f"can be opened, compiled in {object_file()}")
 
 
 CHECKS = (
     *ALL_CHECKS,
-    Check(Governor.TRAFFIC, "eBPF plane", "what `fairlead traffic run` with plane ebpf still needs",
-          ebpf_plane),
-)  # fmt: skip
+    Check(
+        Governor.TRAFFIC,
+        "eBPF plane",
+        "what `fairlead traffic run` with plane ebpf still needs",
+        ebpf_plane,
+    ),
+)
 _NAME_COLUMNS = max(len(check.name) for check in CHECKS)
 
 
 @click.command("doctor", help=HELP)
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
-    show_default=True, help="A report for eyes, or one document for scripts.",
-)  # fmt: skip
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="A report for eyes, or one document for scripts.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 unless every check is ok.")
 @click.pass_context
 def command(ctx: click.Context, *, output: str, strict: bool) -> None:

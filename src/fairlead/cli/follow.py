@@ -52,9 +52,14 @@ def logs(*, run: str, follow: bool, tail: int | None, server: str | None) -> Non
 @output_option
 @server_option
 def watch(
-    *, which: tuple[str, str] | None, after: int | None, limit: int | None, owner: str | None,
-    output: str, server: str | None,
-) -> None:  # fmt: skip
+    *,
+    which: tuple[str, str] | None,
+    after: int | None,
+    limit: int | None,
+    owner: str | None,
+    output: str,
+    server: str | None,
+) -> None:
     """Print what happens, as it happens: everything, or to one object. Ctrl-C ends it.
 
     Each line is an entry of the ledger. -o json prints one JSON text per line, -o yaml one document
@@ -96,7 +101,13 @@ def _print(event: dict[str, Any], output: str) -> None:
     else:
         about = event["object"]
         what = f"{about['kind'].lower()}/{about['name']}" if about else "-"
-        parts = (str(event["seq"]).rjust(6), moment(event["time"]), event["kind"].ljust(16), what,
-                 event["reason"] or "", event["message"])  # fmt: skip
+        parts = (
+            str(event["seq"]).rjust(6),
+            moment(event["time"]),
+            event["kind"].ljust(16),
+            what,
+            event["reason"] or "",
+            event["message"],
+        )
         click.echo("  ".join(cell(part) for part in parts if part))
     sys.stdout.flush()

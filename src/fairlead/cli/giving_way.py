@@ -12,14 +12,22 @@ VERIFY = "python3 verify/fairlead_verify.py"
 _WORDS = {"DropSpare": "drops spares", "Shrink": "shrinks", "RandomPreempt": "was drawn"}
 _TIERS = ("unfunded", "nominated", "funded")
 _FORECAST: list[Column] = [
-    ("RUN", lambda r: r["run"]), ("OWNER", lambda r: r["owner"]), ("WHAT", lambda r: r["what"]),
-    ("GPUS", lambda r: r["gpus"]), ("TIER", lambda r: r["tier"]), ("ODDS", lambda r: r["odds"]),
-]  # fmt: skip
+    ("RUN", lambda r: r["run"]),
+    ("OWNER", lambda r: r["owner"]),
+    ("WHAT", lambda r: r["what"]),
+    ("GPUS", lambda r: r["gpus"]),
+    ("TIER", lambda r: r["tier"]),
+    ("ODDS", lambda r: r["odds"]),
+]
 _ACTIONS: list[Column] = [
-    ("RUN", lambda r: r["run"]), ("OWNER", lambda r: r["owner"]), ("WHAT", lambda r: r["what"]),
-    ("GPUS", lambda r: r["gpus"]), ("LEASES", lambda r: r["leases"]),
-    ("TIER", lambda r: r["tier"]), ("DRAW", lambda r: r["draw"]),
-]  # fmt: skip
+    ("RUN", lambda r: r["run"]),
+    ("OWNER", lambda r: r["owner"]),
+    ("WHAT", lambda r: r["what"]),
+    ("GPUS", lambda r: r["gpus"]),
+    ("LEASES", lambda r: r["leases"]),
+    ("TIER", lambda r: r["tier"]),
+    ("DRAW", lambda r: r["draw"]),
+]
 
 
 def scope_text(scope: dict[str, Any]) -> str:
@@ -48,14 +56,18 @@ def print_forecast(found: dict[str, Any], indent: str = "", lack: str = "are mis
     if not gpus:
         click.echo(f"{indent}no GPUs of {place} {lack}: nobody has to give way")
     elif found["shortfallGPUs"]:
-        click.echo(f"{indent}{gpus} GPUs of {place} {lack}, and {found['shortfallGPUs']} "
-                   "of them still would if everybody gave way: nobody is asked to")  # fmt: skip
+        click.echo(
+            f"{indent}{gpus} GPUs of {place} {lack}, and {found['shortfallGPUs']} "
+            "of them still would if everybody gave way: nobody is asked to"
+        )
     else:
         click.echo(f"{indent}{gpus} GPUs of {place} {lack}; this is who would give way:")
         rows_of(forecast_rows(found), _FORECAST, indent)
         if not all(map(_is_certain, found["atRisk"])):
-            click.echo(f"{indent}Odds are those of the first draw; an owner is drawn, then one of "
-                       "its runs. What is cut by rule may come back after it.")  # fmt: skip
+            click.echo(
+                f"{indent}Odds are those of the first draw; an owner is drawn, then one of "
+                "its runs. What is cut by rule may come back after it."
+            )
 
 
 def forecast_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -64,13 +76,20 @@ def forecast_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     The server's order goes by pseudonyms, which are chance; here it is by name.
     """
     cuts: dict[tuple[str, str], dict[str, Any]] = {}
-    for cut in sorted(found["cuts"], key=lambda each: (_TIERS.index(each["tier"]), each["kind"],
-                                                       each["run"])):  # fmt: skip
+    for cut in sorted(
+        found["cuts"], key=lambda each: (_TIERS.index(each["tier"]), each["kind"], each["run"])
+    ):
         row = cuts.setdefault(
             (cut["run"], cut["kind"]),
-            {"run": cut["run"], "owner": cut["owner"], "what": _WORDS[cut["kind"]],
-             "gpus": 0, "tier": cut["tier"], "odds": "by rule"},
-        )  # fmt: skip
+            {
+                "run": cut["run"],
+                "owner": cut["owner"],
+                "what": _WORDS[cut["kind"]],
+                "gpus": 0,
+                "tier": cut["tier"],
+                "odds": "by rule",
+            },
+        )
         row["gpus"] += cut["gpus"]
     risks = []
     for risk in sorted(found["atRisk"], key=lambda each: (_TIERS.index(each["tier"]), each["run"])):
@@ -118,24 +137,33 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
     odds = f", 1 in {cut['oneIn']} at the first draw" if cut["oneIn"] else ""
     rules = [_WORDS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
     how = f"drawn by lot{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
-    click.echo(f"{indent}cut by outcome {number}, {how}; {cut['deficitGPUs']} GPUs were missing "
-               f"({cut['label']})")  # fmt: skip
-    click.echo(f"{indent}check it: fairlead audit outcome {number} --export outcome.json && "
-               f"{VERIFY} outcome.json")  # fmt: skip
+    click.echo(
+        f"{indent}cut by outcome {number}, {how}; {cut['deficitGPUs']} GPUs were missing "
+        f"({cut['label']})"
+    )
+    click.echo(
+        f"{indent}check it: fairlead audit outcome {number} --export outcome.json && "
+        f"{VERIFY} outcome.json"
+    )
     if status["givesWay"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is giving way, and has until {until} to save its work")
     elif status["phase"] in ("Pending", "Reserved"):
-        click.echo(f"{indent}now: it waits, and starts by itself as soon as there is room; "
-                   f"`fairlead reserve {name} --at TIME` asks for a time")  # fmt: skip
+        click.echo(
+            f"{indent}now: it waits, and starts by itself as soon as there is room; "
+            f"`fairlead reserve {name} --at TIME` asks for a time"
+        )
     elif status["phase"] == "Shrunk":
         total = run["spec"]["totalGPUs"]
-        click.echo(f"{indent}now: it runs on with {status['width']} of {total} GPUs, and gets back "
-                   "what it gave up when there is room")  # fmt: skip
+        click.echo(
+            f"{indent}now: it runs on with {status['width']} of {total} GPUs, and gets back "
+            "what it gave up when there is room"
+        )
     if cut["label"] == "operator-trusted":
         owner = cell(run["spec"]["owner"])
-        click.echo(f"{indent}next time: `fairlead audit nonce {owner}` puts your own chance into "
-                   "the draw")  # fmt: skip
+        click.echo(
+            f"{indent}next time: `fairlead audit nonce {owner}` puts your own chance into the draw"
+        )
 
 
 def print_outcome(found: dict[str, Any]) -> None:
@@ -149,11 +177,15 @@ def print_outcome(found: dict[str, Any]) -> None:
     why = f"{found['cause']} ({cell(known)})" if known else found["cause"]
     lack = "were missing" if found["scope"]["cap"] is None else "were above it"
     click.echo(f"  for {why}: {place} {lack}")
-    click.echo(f"  committed {moment(found['committed'])} (entry {number}), number {found['k']} of "
-               f"sequence {found['chain'][:16]}")  # fmt: skip
+    click.echo(
+        f"  committed {moment(found['committed'])} (entry {number}), number {found['k']} of "
+        f"sequence {found['chain'][:16]}"
+    )
     if found["ownerWeighting"] == "tokens":
-        click.echo("  every run was as likely as the next, however many its owner had (up "
-                   "--owner-weighting tokens)")  # fmt: skip
+        click.echo(
+            "  every run was as likely as the next, however many its owner had (up "
+            "--owner-weighting tokens)"
+        )
     if found["beacon"] is not None:
         beacon = found["beacon"]
         click.echo(f"  its chance comes from round {beacon['round']} of {cell(beacon['source'])}")
@@ -163,8 +195,10 @@ def print_outcome(found: dict[str, Any]) -> None:
             how = "it is drawn when the resolver is enforced"
         click.echo(f"  nobody knows yet who gives way; {how}")
     else:
-        click.echo(f"  answered {moment(found['answered'])} (entry {found['finalSeq']}), seed "
-                   f"{found['seed'] or 'never known'}")  # fmt: skip
+        click.echo(
+            f"  answered {moment(found['answered'])} (entry {found['finalSeq']}), seed "
+            f"{found['seed'] or 'never known'}"
+        )
     if found["reason"]:
         click.echo(f"  given up: {cell(found['reason'])}")
     if result is not None:
@@ -174,8 +208,10 @@ def print_outcome(found: dict[str, Any]) -> None:
         if result["withdrawn"]:
             gpus = sum(each["gpus"] for each in result["withdrawn"])
             click.echo(f"  {gpus} GPUs that were cut by rule came back after the draw")
-    click.echo(f"  check it: fairlead audit outcome {number} --export outcome.json && "
-               f"{VERIFY} outcome.json")  # fmt: skip
+    click.echo(
+        f"  check it: fairlead audit outcome {number} --export outcome.json && "
+        f"{VERIFY} outcome.json"
+    )
 
 
 def action_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,10 +223,16 @@ def action_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
         owner = owners.get(action["run"])
         row = rows.setdefault(
             (action["run"], action["kind"]),
-            {"run": _name(names, action["run"]), "owner": owner and _name(names, owner),
-             "what": _WORDS[action["kind"]], "gpus": 0, "leases": 0, "tier": action["tier"],
-             "draw": action["draw"]},
-        )  # fmt: skip
+            {
+                "run": _name(names, action["run"]),
+                "owner": owner and _name(names, owner),
+                "what": _WORDS[action["kind"]],
+                "gpus": 0,
+                "leases": 0,
+                "tier": action["tier"],
+                "draw": action["draw"],
+            },
+        )
         row["gpus"] += action["gpus"]
         row["leases"] += 1
     return list(rows.values())

@@ -23,9 +23,13 @@ def read_headers(headers: Mapping[str, str]) -> SignedHead | None:
         ledger, _, epoch = headers[HEADERS[1]].rpartition(":")
         time_ms, key_id, signature = headers[HEADERS[2]].split(":")
         head = Head(
-            ledger=ledger, epoch=int(epoch), size=int(size), root=bytes.fromhex(root).hex(),
-            time_ms=int(time_ms), key_id=key_id,
-        )  # fmt: skip
+            ledger=ledger,
+            epoch=int(epoch),
+            size=int(size),
+            root=bytes.fromhex(root).hex(),
+            time_ms=int(time_ms),
+            key_id=key_id,
+        )
     except (KeyError, ValueError):
         return None
     return SignedHead(head, signature)
@@ -59,7 +63,10 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
 def _follow(standing: Standing, head: Head, each: dict[str, Any]) -> str:
     data, seq = str(each["entry"]).encode(), int(each["seq"])
     included = 1 <= seq <= head.size and check_inclusion(
-        leaf=leaf_hash(data), index=seq - 1, size=head.size,
-        proof=tuple(bytes.fromhex(node) for node in each["proof"]), root=bytes.fromhex(head.root),
-    )  # fmt: skip
+        leaf=leaf_hash(data),
+        index=seq - 1,
+        size=head.size,
+        proof=tuple(bytes.fromhex(node) for node in each["proof"]),
+        root=bytes.fromhex(head.root),
+    )
     return standing.follow(parse(data)) if included else "it is not in the log of this head"

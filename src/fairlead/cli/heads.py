@@ -138,9 +138,12 @@ class Heads:
         if old[0] < new[0]:
             proof = prover.consistency(old[0], new[0])
             holds = proof is not None and check_consistency(
-                old_size=old[0], old_root=bytes.fromhex(old[1]), new_size=new[0],
-                new_root=bytes.fromhex(new[1]), proof=proof,
-            )  # fmt: skip
+                old_size=old[0],
+                old_root=bytes.fromhex(old[1]),
+                new_size=new[0],
+                new_root=bytes.fromhex(new[1]),
+                proof=proof,
+            )
         if not holds:
             what = f"the log of {head.size} entries does not continue the one of {kept.size}"
             raise self._alarm(what, kept, signed)
@@ -170,9 +173,11 @@ def _keep_evidence(
         return None
     path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
     document = {
-        "server": server, "problem": what, "before": msgspec.to_builtins(kept),
+        "server": server,
+        "problem": what,
+        "before": msgspec.to_builtins(kept),
         "now": now.as_document(),
-    }  # fmt: skip
+    }
     with contextlib.suppress(OSError):
         path.write_text(json.dumps(document, indent=2) + "\n")
         return path

@@ -34,13 +34,17 @@ def list_heads(*, output: str) -> None:
     """
     rows = [{"server": server, **msgspec.to_builtins(each)} for server, each in all_seen().items()]
     show(
-        rows, output,
+        rows,
+        output,
         [
-            ("SERVER", lambda r: r["server"]), ("LEDGER", lambda r: r["ledger"]),
-            ("ENTRIES", lambda r: r["size"]), ("NEWEST", lambda r: format_time(r["time_ms"])),
-            ("KEY", lambda r: r["key_id"]), ("ROOT", lambda r: r["root"][:16]),
+            ("SERVER", lambda r: r["server"]),
+            ("LEDGER", lambda r: r["ledger"]),
+            ("ENTRIES", lambda r: r["size"]),
+            ("NEWEST", lambda r: format_time(r["time_ms"])),
+            ("KEY", lambda r: r["key_id"]),
+            ("ROOT", lambda r: r["root"][:16]),
         ],
-    )  # fmt: skip
+    )
     if not rows and output == "table":
         note(f"no server was seen yet ({heads_file()})")
 

@@ -20,11 +20,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PLACE = re.compile(r"manifests\[(\d+)\]\.?")
 
 file_option: Callable[[F], F] = click.option(
-    "-f", "--file", "files", multiple=True, required=True, metavar="FILE",
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
     type=click.Path(allow_dash=True),
     help="Manifests as YAML or JSON, one or several documents: a file, a folder, or - for standard "
     "input. May be given several times.",
-)  # fmt: skip
+)
 dry_run_option: Callable[[F], F] = click.option(
     "--dry-run", is_flag=True, help="Say what would happen, only: nothing is written."
 )

@@ -73,9 +73,10 @@ def complete_kind(
 ) -> list[CompletionItem]:
     """budgets, runs, nodes, reservations, leases."""
     return [
-        CompletionItem(word) for word, kind in KINDS.items()
+        CompletionItem(word)
+        for word, kind in KINDS.items()
         if word.startswith(incomplete) and word != kind.lower()
-    ]  # fmt: skip
+    ]
 
 
 def complete_names(kind: str | None = None) -> Complete:

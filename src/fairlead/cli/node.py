@@ -41,11 +41,15 @@ _state_dir = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_NODE_STATE_DIR",
     help="Where the agent keeps its state (default: /var/lib/fairlead/node for root).",
-)  # fmt: skip
+)
 _output = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
     help="For eyes, or for scripts.",
-)  # fmt: skip
+)
 
 
 @command.command("run", help=RUN_HELP)
@@ -111,9 +115,7 @@ _output = click.option(
     "--dry-run", is_flag=True, help="Only explain: no limit, no state, no record is written."
 )
 @click.option("--clears", type=click.IntRange(1), help="Stop after this many clearings.")
-def run(
-    *, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any
-) -> None:  # fmt: skip
+def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
     from fairlead.cli.node_log import NodeLog
     from fairlead.compose.node import node_agent

@@ -37,9 +37,12 @@ class NodeLog:
         if scarcity.mode.value != self._mode:
             self._mode = scarcity.mode.value
             self._log.info(
-                "mode", mode=self._mode, total_need=plan.total_need,
-                capacity_millicores=plan.capacity_millicores, shadow_price=scarcity.shadow_price,
-            )  # fmt: skip
+                "mode",
+                mode=self._mode,
+                total_need=plan.total_need,
+                capacity_millicores=plan.capacity_millicores,
+                shadow_price=scarcity.shadow_price,
+            )
         written = turn.written
         if turn.observed_only:
             changes = agent.loop.governor.changes(plan)
@@ -47,17 +50,23 @@ class NodeLog:
         event = "would limit" if turn.observed_only else "limited"
         for change in written:
             self._log.info(
-                event, pod=change.uid, container=change.container or None,
-                before_millicores=change.before, after_millicores=change.after,
+                event,
+                pod=change.uid,
+                container=change.container or None,
+                before_millicores=change.before,
+                after_millicores=change.after,
                 need_millicores=plan.needs[change.uid],
                 reasons=[str(reason) for reason in plan.reasons[change.uid]],
                 sequence=turn.sequence,
-            )  # fmt: skip
+            )
         for failure in turn.failures:
             self._log.warning(
-                "not limited", pod=failure.change.uid, container=failure.change.container or None,
-                after_millicores=failure.change.after, reason=failure.reason,
-            )  # fmt: skip
+                "not limited",
+                pod=failure.change.uid,
+                container=failure.change.container or None,
+                after_millicores=failure.change.after,
+                reason=failure.reason,
+            )
 
     def fault(self, fault: TemporaryFault) -> None:
         """Something outside failed; limits stay and it is tried again."""
@@ -66,6 +75,8 @@ class NodeLog:
     def stopped(self, agent: Agent) -> None:
         """The last word."""
         self._log.info(
-            "agent stopped", limits="stay as last applied", missed_samples=agent.missed_samples,
+            "agent stopped",
+            limits="stay as last applied",
+            missed_samples=agent.missed_samples,
             faults=agent.faults,
-        )  # fmt: skip
+        )

@@ -37,12 +37,16 @@ def print_status(document: dict[str, Any]) -> None:
     header = ("POD", "NEED", "GRANT", "LIMIT", "USED", "THROTTLED", "REASONS")
     rows: list[tuple[str, ...]] = [
         (
-            pod["pod"], f"{pod['need_millicores']}m", f"{pod['grant_millicores']}m",
-            _m(pod["limit_millicores"]), _m(pod["usage_millicores"]), _percent(pod["throttling"]),
+            pod["pod"],
+            f"{pod['need_millicores']}m",
+            f"{pod['grant_millicores']}m",
+            _m(pod["limit_millicores"]),
+            _m(pod["usage_millicores"]),
+            _percent(pod["throttling"]),
             ", ".join(pod["reasons"]),
         )
         for pod in document["pods"]
-    ]  # fmt: skip
+    ]
     if sys.stdout.isatty():
         _rich_table(header, rows)
         return

@@ -44,12 +44,16 @@ def _print_preview(document: dict[str, Any], preview: dict[str, Any]) -> None:
     lost = preview.get("unfunded", ())
     for each in lost:
         over = f"{'hours' if each['hours'] else 'GPUs'} of {each['cap']} {cell(each['name'])}"
-        click.echo(f"  run {each['run']} of {cell(each['owner'])}: {each['gpus']} GPUs would be "
-                   f"unfunded ({over}, lease {each['lease']})")  # fmt: skip
+        click.echo(
+            f"  run {each['run']} of {cell(each['owner'])}: {each['gpus']} GPUs would be "
+            f"unfunded ({over}, lease {each['lease']})"
+        )
     if lost:
         cap = f"{document['metadata']['name']}/{cell(lost[0]['name'])}"
-        click.echo("  They would run on, and be the first to give way; once it is applied, "
-                   f"`fairlead resolve --cap {cap}` ends them.")  # fmt: skip
+        click.echo(
+            "  They would run on, and be the first to give way; once it is applied, "
+            f"`fairlead resolve --cap {cap}` ends them."
+        )
     if preview.get("forecast") is not None:
         print_outlook(preview["forecast"], "  ", reserved=True)
     for lease in preview.get("leases", ()):
@@ -101,9 +105,7 @@ def submit(*, files: tuple[str, ...], dry_run: bool, output: str, server: str | 
 @owner_option
 @output_option
 @server_option
-def get(
-    *, kind: str, name: str | None, owner: str | None, output: str, server: str | None
-) -> None:  # fmt: skip
+def get(*, kind: str, name: str | None, owner: str | None, output: str, server: str | None) -> None:
     """List objects, or show one: budgets, runs, nodes, reservations, leases.
 
     -o yaml is what `apply` takes again; several objects become several documents.
@@ -144,9 +146,9 @@ def describe(*, which: tuple[str, str], output: str, server: str | None) -> None
     (kind, name), client = which, Client(server)
     found = get_object(client, kind, name)
     size = client.get("/v1/head")["size"]
-    recent = client.get(
-        "/v1/events", after=max(0, size - EVENTS_SEARCHED), limit=EVENTS_SEARCHED
-    )["items"]  # fmt: skip
+    recent = client.get("/v1/events", after=max(0, size - EVENTS_SEARCHED), limit=EVENTS_SEARCHED)[
+        "items"
+    ]
     mine = [each for each in recent if each["object"] == {"kind": kind, "name": name}]
     mine = mine[-EVENTS_SHOWN:]
     forecast = forecast_of(client, name)[0] if kind == "Reservation" else None
@@ -160,8 +162,10 @@ def describe(*, which: tuple[str, str], output: str, server: str | None) -> None
         print_outlook(forecast, "  ", reserved=True)
     click.echo(f"events: {'' if mine else f'none in the last {EVENTS_SEARCHED}'}".rstrip())
     if mine:
-        rows = [[str(e["seq"]), moment(e["time"]), e["kind"], cell(e["reason"]), cell(e["message"])]
-                for e in mine]  # fmt: skip
+        rows = [
+            [str(e["seq"]), moment(e["time"]), e["kind"], cell(e["reason"]), cell(e["message"])]
+            for e in mine
+        ]
         table(("SEQ", "TIME", "KIND", "REASON", "MESSAGE"), rows)
 
 

@@ -18,9 +18,7 @@ from fairlead.cli.show import cell, moment, output_option, show
 @output_option
 @server_option
 @click.pass_context
-def plan(
-    ctx: click.Context, *, files: tuple[str, ...], output: str, server: str | None
-) -> None:  # fmt: skip
+def plan(ctx: click.Context, *, files: tuple[str, ...], output: str, server: str | None) -> None:
     """Show who would pay for a run and where it would start; or why not, and what would help.
 
     Nothing is written, and each run is planned as if it were alone (`apply --dry-run` plans them
@@ -76,8 +74,10 @@ def explain(*, which: tuple[str, str], output: str, server: str | None) -> None:
     for step in ("cover", "placement"):
         if found.get(step) is not None:
             decided = found[step]
-            click.echo(f"  {step}: entry {decided['seq']} of the ledger, {moment(decided['time'])}"
-                       f" (fairlead replay {decided['seq']})")  # fmt: skip
+            click.echo(
+                f"  {step}: entry {decided['seq']} of the ledger, {moment(decided['time'])}"
+                f" (fairlead replay {decided['seq']})"
+            )
 
 
 def _explain_run(name: str, found: dict[str, Any]) -> None:
@@ -104,8 +104,9 @@ def _explain_run(name: str, found: dict[str, Any]) -> None:
 def _explain_reservation(name: str, found: dict[str, Any]) -> None:
     spec, status = found["object"]["spec"], found["object"]["status"]
     short = f", {status['shortfallGPUs']} GPUs short" if status["shortfallGPUs"] else ""
-    click.echo(f"{name}: {status['state']} ({status['reason']}){short} since "
-               f"{moment(status['since'])}")  # fmt: skip
+    click.echo(
+        f"{name}: {status['state']} ({status['reason']}){short} since {moment(status['since'])}"
+    )
     click.echo(f"  run {spec['run']} is to start at {moment(spec['earliestStart'])}")
     if status["message"]:
         click.echo(f"  {cell(status['message'])}")
@@ -154,11 +155,16 @@ def _explain_lease(name: str, found: dict[str, Any]) -> None:
 def _print_leases(leases: list[dict[str, Any]]) -> None:
     for lease in leases:
         loan, lost = lease["borrowed"] * ", borrowed", (not lease["funded"]) * ", unfunded"
-        click.echo(f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
-                   f"paid by {lease['budget']}/{lease['envelope']}{loan}{lost}")  # fmt: skip
+        click.echo(
+            f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
+            f"paid by {lease['budget']}/{lease['envelope']}{loan}{lost}"
+        )
 
 
 _EXPLAIN = {
-    "Run": _explain_run, "Budget": _explain_budget, "Node": _explain_node, "Lease": _explain_lease,
+    "Run": _explain_run,
+    "Budget": _explain_budget,
+    "Node": _explain_node,
+    "Lease": _explain_lease,
     "Reservation": _explain_reservation,
-}  # fmt: skip
+}

@@ -28,11 +28,7 @@ def print_plan(found: dict[str, Any], indent: str = "") -> None:
     if not found["funded"]:
         print_refusal(found["refusal"], indent)
         return
-    rows_of(
-        found["plan"],
-        [(key.upper(), itemgetter(key)) for key in _LINE],
-        indent=indent,
-    )
+    rows_of(found["plan"], [(key.upper(), itemgetter(key)) for key in _LINE], indent=indent)
     if found["starts"]:
         slots = [slot for group in found["placement"]["groups"] for slot in group["active"]]
         click.echo(f"{indent}starts now on {', '.join(slots)}")

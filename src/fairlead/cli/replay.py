@@ -35,11 +35,14 @@ def command(ctx: click.Context, *, seq: int, ledger: str, output: str) -> None:
         answer = replay(reader, entry)
     if output != "table":
         document = {
-            "seq": seq, "kind": entry.kind, "version": entry.version,
-            "verdict": str(answer.verdict), "detail": answer.detail,
+            "seq": seq,
+            "kind": entry.kind,
+            "version": entry.version,
+            "verdict": str(answer.verdict),
+            "detail": answer.detail,
             "recorded": entry.body.get("output"),
             "decided": None if answer.result is None else dict(answer.result),
-        }  # fmt: skip
+        }
         print_document(document, output)
     else:
         detail = f" ({answer.detail})" if answer.detail else ""

@@ -18,10 +18,12 @@ _USAGE: list[Column] = [
     ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None),
 ]
 _IDLE: list[Column] = [
-    ("PERIOD", lambda r: r["period"]), ("NODE", lambda r: r["node"]),
+    ("PERIOD", lambda r: r["period"]),
+    ("NODE", lambda r: r["node"]),
     ("IDLE-GPU-HOURS", lambda r: r["idle_gpu_hours"]),
-    ("IDLE-AT-END", lambda r: r["idle_gpus"]), ("LONGEST-SINCE", lambda r: moment(r["idle_since"])),
-]  # fmt: skip
+    ("IDLE-AT-END", lambda r: r["idle_gpus"]),
+    ("LONGEST-SINCE", lambda r: moment(r["idle_since"])),
+]
 
 
 class Day(click.ParamType[str]):
@@ -34,8 +36,9 @@ class Day(click.ParamType[str]):
         try:
             found = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"must be a day like 2026-01-31, or 2026-01-31T12:00:00Z, got {value!r}",
-                      param, ctx)  # fmt: skip
+            self.fail(
+                f"must be a day like 2026-01-31, or 2026-01-31T12:00:00Z, got {value!r}", param, ctx
+            )
         if found.tzinfo is None and (found.hour, found.minute, found.second) != (0, 0, 0):
             self.fail(f"needs a zone, such as {value}Z", param, ctx)
         zoned = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
@@ -43,21 +46,39 @@ class Day(click.ParamType[str]):
 
 
 @click.command("report")
-@click.option("--by", type=click.Choice(BY), default="envelope", show_default=True,
-              help="What to tell apart.")  # fmt: skip
-@click.option("--period", type=click.Choice(PERIODS), default="month", show_default=True,
-              help="How to cut the time; UTC, weeks from Monday.")  # fmt: skip
-@click.option("--since", type=Day(), help="First day, UTC [default: 30 days ago, and the whole of "
-              "that period].")  # fmt: skip
+@click.option(
+    "--by", type=click.Choice(BY), default="envelope", show_default=True, help="What to tell apart."
+)
+@click.option(
+    "--period",
+    type=click.Choice(PERIODS),
+    default="month",
+    show_default=True,
+    help="How to cut the time; UTC, weeks from Monday.",
+)
+@click.option(
+    "--since",
+    type=Day(),
+    help="First day, UTC [default: 30 days ago, and the whole of that period].",
+)
 @click.option("--until", type=Day(), help="Up to here, UTC [default: now].")
-@click.option("-o", "--output", type=click.Choice(["table", "csv", "json", "yaml"]),
-              help="For eyes, for a spreadsheet, or for scripts [default: table on a terminal, csv "
-              "in a pipe].")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "csv", "json", "yaml"]),
+    help="For eyes, for a spreadsheet, or for scripts [default: table on a terminal, csv "
+    "in a pipe].",
+)
 @server_option
 def report(
-    *, by: str, period: str, since: str | None, until: str | None, output: str | None,
+    *,
+    by: str,
+    period: str,
+    since: str | None,
+    until: str | None,
+    output: str | None,
     server: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """GPU-hours by period and owner, envelope, budget or run; then devices that stood idle.
 
     `owner` is who used them and `payer` whose budget paid; `borrowed` ones were lent. Overdraft is

@@ -35,19 +35,35 @@ class Moment(click.ParamType[str]):
 
 @click.command("reserve")
 @click.argument("run", required=False, shell_complete=complete_names("Run"))
-@click.option("-f", "--file", "file", type=click.Path(allow_dash=True), metavar="FILE",
-              help="The manifest of a run that is not submitted yet; it is, together with its "
-              "reservation.")  # fmt: skip
-@click.option("--at", "at", type=Moment(), required=True,
-              help="The earliest start: 2026-01-05T08:00:00+01:00, or +2h from now.")  # fmt: skip
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="The manifest of a run that is not submitted yet; it is, together with its reservation.",
+)
+@click.option(
+    "--at",
+    "at",
+    type=Moment(),
+    required=True,
+    help="The earliest start: 2026-01-05T08:00:00+01:00, or +2h from now.",
+)
 @click.option("--name", help="The reservation's name [default: the run's].")
 @dry_run_option
 @output_option
 @server_option
 def reserve(
-    *, run: str | None, file: str | None, at: str, name: str | None, dry_run: bool, output: str,
+    *,
+    run: str | None,
+    file: str | None,
+    at: str,
+    name: str | None,
+    dry_run: bool,
+    output: str,
     server: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Reserve a time for a run; if devices are missing then, others give way by the rules.
 
     The run starts at that time and not before, however much room there is. It has to be paid for
@@ -71,9 +87,11 @@ def reserve(
         get_object(client, "Run", of)  # says which name was perhaps meant
     name = name or of
     wanted = {
-        "apiVersion": API_VERSION, "kind": "Reservation", "metadata": {"name": name},
+        "apiVersion": API_VERSION,
+        "kind": "Reservation",
+        "metadata": {"name": name},
         "spec": {"run": of, "earliestStart": at},
-    }  # fmt: skip
+    }
     with explained(sources):
         body = {"manifests": [*runs, wanted], "dry_run": dry_run}
         changes = client.call("POST", "/v1/apply", body=body)["items"]

@@ -28,8 +28,11 @@ class ScopeText(click.ParamType[dict[str, str]]):
         for part in str(value).split(","):
             key, equals, text = (each.strip() for each in part.partition("="))
             if not (key and equals and text):
-                self.fail(f"must be KEY=VALUE,... such as flavor=H100,region=west, got {value!r}",
-                          param, ctx)  # fmt: skip
+                self.fail(
+                    f"must be KEY=VALUE,... such as flavor=H100,region=west, got {value!r}",
+                    param,
+                    ctx,
+                )
             if key in found:
                 self.fail(f"names {key!r} twice", param, ctx)
             found[key] = text
@@ -72,26 +75,44 @@ class CapText(click.ParamType[tuple[str, str]]):
 
 
 @click.command("resolve")
-@click.option("--scope", type=ScopeText(),
-              help="Where: flavor=H100, and labels such as region=west.")  # fmt: skip
+@click.option(
+    "--scope", type=ScopeText(), help="Where: flavor=H100, and labels such as region=west."
+)
 @click.option("--gpus", type=click.IntRange(1, 100_000), help="How many to free there.")
-@click.option("--cap", type=CapText(),
-              help="Free what an aggregate cap, or an envelope, does not pay for any more; nobody "
-              "else is touched.")  # fmt: skip
-@click.option("--budget", shell_complete=complete_names("Budget"),
-              help="The same for all caps and envelopes of a budget that are exceeded: one after "
-              "the other, by name; then --scope, if given.")  # fmt: skip
-@click.option("--run", "run", shell_complete=complete_names("Run"),
-              help="Start this waiting run now, if need be by others giving way.")  # fmt: skip
+@click.option(
+    "--cap",
+    type=CapText(),
+    help="Free what an aggregate cap, or an envelope, does not pay for any more; nobody "
+    "else is touched.",
+)
+@click.option(
+    "--budget",
+    shell_complete=complete_names("Budget"),
+    help="The same for all caps and envelopes of a budget that are exceeded: one after "
+    "the other, by name; then --scope, if given.",
+)
+@click.option(
+    "--run",
+    "run",
+    shell_complete=complete_names("Run"),
+    help="Start this waiting run now, if need be by others giving way.",
+)
 @dry_run_option
 @output_option
 @server_option
 @click.pass_context
 def resolve(
-    ctx: click.Context, *, scope: dict[str, str] | None, gpus: int | None,
-    cap: tuple[str, str] | None, budget: str | None, run: str | None, dry_run: bool, output: str,
+    ctx: click.Context,
+    *,
+    scope: dict[str, str] | None,
+    gpus: int | None,
+    cap: tuple[str, str] | None,
+    budget: str | None,
+    run: str | None,
+    dry_run: bool,
+    output: str,
     server: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Have runs give way: spares first, then steps of elastic runs, then whole gangs by lot.
 
     For maintenance (--scope and --gpus: nobody is placed there, so cordon the nodes too), for a
@@ -147,8 +168,10 @@ def _refused(
 ) -> None:
     """Exit code 1 where somebody should have given way, and nobody was asked to."""
     if found["outcome"] is None and any(each["deficitGPUs"] for each in forecasts) and not dry_run:
-        note(f"refused: the resolver is {found['resolver']} (fairlead up --resolver enforce); "
-             "nobody was asked to give way")  # fmt: skip
+        note(
+            f"refused: the resolver is {found['resolver']} (fairlead up --resolver enforce); "
+            "nobody was asked to give way"
+        )
         ctx.exit(EXIT_REFUSED)
     if any(each["shortfallGPUs"] for each in forecasts):
         ctx.exit(EXIT_REFUSED)
@@ -198,5 +221,7 @@ def _for_run(client: Client, run: str, output: str, *, dry_run: bool) -> None:
         print_outlook(change["preview"]["forecast"], "  ")
     else:
         phase = change["object"]["status"]["phase"]
-        click.echo(f"run/{run} is {phase}; others give way for it now where they have to "
-                   "(fairlead audit outcome)")  # fmt: skip
+        click.echo(
+            f"run/{run} is {phase}; others give way for it now where they have to "
+            "(fairlead audit outcome)"
+        )

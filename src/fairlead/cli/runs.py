@@ -19,9 +19,12 @@ def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
 
     @click.command(verb, help="\n\n".join(lines))
     @click.argument(
-        "names", nargs=-1, required=True, metavar=f"{noun.upper()}...",
+        "names",
+        nargs=-1,
+        required=True,
+        metavar=f"{noun.upper()}...",
         shell_complete=complete_names(kind),
-    )  # fmt: skip
+    )
     @dry_run_option
     @output_option
     @server_option
@@ -61,24 +64,30 @@ def _print(line: str, change: dict[str, Any], *, dry_run: bool) -> None:
 
 
 cancel = _verb(
-    "Run", "cancel", "is being cancelled",
+    "Run",
+    "cancel",
+    "is being cancelled",
     "End runs: SIGTERM, then SIGKILL after the server's grace.",
     "What they used is charged, grace included; the rest of the hold is void.",
-)  # fmt: skip
+)
 pause = _verb(
-    "Run", "pause", "paused",
+    "Run",
+    "pause",
+    "paused",
     "Stop the processes of runs in place.",
     "Their leases go on, and so do the charges: the devices are taken.",
-)  # fmt: skip
+)
 resume = _verb("Run", "resume", "resumed", "Let paused runs go on.")
 cordon = _verb("Node", "cordon", "cordoned", "Place nothing new on nodes; what runs there goes on.")
 uncordon = _verb("Node", "uncordon", "uncordoned", "Place on nodes again.")
 drain = _verb(
-    "Node", "drain", "drained",
+    "Node",
+    "drain",
+    "drained",
     "Cordon nodes and take their runs off.",
     "A gang goes on with its spares where it has enough, and waits again where it has not; "
     "with `fairlead up --resolver enforce` elastic runs shrink first. --dry-run says which.",
-)  # fmt: skip
+)
 
 
 @click.group("runs")
@@ -92,8 +101,9 @@ def runs() -> None:
 
 
 @runs.command("nominate")
-@click.argument("names", nargs=-1, required=True, metavar="RUN...",
-                shell_complete=complete_names("Run"))  # fmt: skip
+@click.argument(
+    "names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_names("Run")
+)
 @click.option("--take-back", is_flag=True, help="They are like your other runs again.")
 @dry_run_option
 @output_option
@@ -123,8 +133,13 @@ def nominate(
 
 @runs.command("shrink")
 @click.argument("name", metavar="RUN", shell_complete=complete_names("Run"))
-@click.option("--to", "width", type=click.IntRange(1, 100_000), required=True,
-              help="How many GPUs it goes on with.")  # fmt: skip
+@click.option(
+    "--to",
+    "width",
+    type=click.IntRange(1, 100_000),
+    required=True,
+    help="How many GPUs it goes on with.",
+)
 @dry_run_option
 @output_option
 @server_option

@@ -24,9 +24,11 @@ class BadScenario(click.ClickException):
 
 
 def load_scenario(
-    scenario: str, names: Sequence[str], bundled: Callable[[str], bytes],
+    scenario: str,
+    names: Sequence[str],
+    bundled: Callable[[str], bytes],
     parse: Callable[[bytes], Document],
-) -> Document:  # fmt: skip
+) -> Document:
     """The document; a file is preferred to a bundled one of the same name."""
     path = Path(scenario)
     try:

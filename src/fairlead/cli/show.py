@@ -12,9 +12,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 Column = tuple[str, Callable[[dict[str, Any]], object]]
 
 output_option: Callable[[F], F] = click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
-    show_default=True, help="For eyes, or for scripts.",
-)  # fmt: skip
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="For eyes, or for scripts.",
+)
 
 
 def show(value: Any, output: str, columns: Sequence[Column] | None = None) -> None:
@@ -43,9 +47,11 @@ def to_yaml(value: Any) -> str:
     import yaml
 
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
-    if isinstance(value, list) and value and all(
-        isinstance(each, dict) and "kind" in each and "metadata" in each for each in value
-    ):  # fmt: skip
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(each, dict) and "kind" in each and "metadata" in each for each in value)
+    ):
         return str(yaml.safe_dump_all(value, explicit_start=True, **options))
     return str(yaml.safe_dump(value, **options))
 
@@ -107,11 +113,22 @@ def used_of(used: float, limit: float | None) -> str:
 
 
 _STYLES = {
-    "Running": "green", "Completed": "green", "Failed": "red", "Pending": "yellow",
-    "Exhausted": "red", "Overcommitted": "red", "NearLimit": "yellow", "Healthy": "green",
-    "UnusedLendingEntry": "yellow", "unfunded": "red", "idle": "yellow", "Reserved": "yellow",
-    "Shrunk": "yellow", "Active": "green", "Blocked": "red",
-}  # fmt: skip
+    "Running": "green",
+    "Completed": "green",
+    "Failed": "red",
+    "Pending": "yellow",
+    "Exhausted": "red",
+    "Overcommitted": "red",
+    "NearLimit": "yellow",
+    "Healthy": "green",
+    "UnusedLendingEntry": "yellow",
+    "unfunded": "red",
+    "idle": "yellow",
+    "Reserved": "yellow",
+    "Shrunk": "yellow",
+    "Active": "green",
+    "Blocked": "red",
+}
 
 COLUMNS: dict[str, list[Column]] = {
     "Budget": [
@@ -119,8 +136,10 @@ COLUMNS: dict[str, list[Column]] = {
         ("OWNER", lambda o: o["spec"]["owner"]),
         ("PARENTS", lambda o: o["spec"]["parents"]),
         ("ENVELOPES", lambda o: [e["name"] for e in o["spec"]["envelopes"]]),
-        ("CONDITIONS", lambda o: [
-            c["type"] for c in o["status"]["conditions"] if c["status"] == "True"]),
+        (
+            "CONDITIONS",
+            lambda o: [c["type"] for c in o["status"]["conditions"] if c["status"] == "True"],
+        ),
     ],
     "Run": [
         ("NAME", lambda o: o["metadata"]["name"]),
@@ -159,4 +178,4 @@ COLUMNS: dict[str, list[Column]] = {
         ("FUNDED", lambda o: o["status"]["funded"]),
         ("GPU-HOURS", lambda o: o["status"]["gpuHours"]),
     ],
-}  # fmt: skip
+}

@@ -61,22 +61,34 @@ def schema() -> None:
     "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
 )
 @click.option(
-    "--policy", "policies", multiple=True, type=click.Choice([p.value for p in Policy]),
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice([p.value for p in Policy]),
     help="Play under this policy; repeat to compare. Default: the scenario's.",
-)  # fmt: skip
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table",
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
     help="What to print on standard output.",
-)  # fmt: skip
+)
 @click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
 def run(
-    ctx: click.Context, *, scenario: str, seed: int | None, policies: tuple[str, ...],
-    out: Path | None, output: str, no_plots: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    *,
+    scenario: str,
+    seed: int | None,
+    policies: tuple[str, ...],
+    out: Path | None,
+    output: str,
+    no_plots: bool,
+) -> None:
     """Play SCENARIO (a YAML file, or a name from `fairlead sim list`) and report on it.
 
     Prints a summary and writes report.json, report.md, every decision with its result, a

@@ -10,34 +10,49 @@ from fairlead.cli.names import complete_column, owner_option
 from fairlead.cli.show import Column, moment, note, output_option, show, used_of
 
 _BUDGETS: list[Column] = [
-    ("BUDGET", lambda r: r["budget"]), ("OWNER", lambda r: r["owner"]),
-    ("ENVELOPE", lambda r: r["envelope"]), ("FLAVOR", lambda r: r["flavor"]),
+    ("BUDGET", lambda r: r["budget"]),
+    ("OWNER", lambda r: r["owner"]),
+    ("ENVELOPE", lambda r: r["envelope"]),
+    ("FLAVOR", lambda r: r["flavor"]),
     ("LOCATION", lambda r: r["location"]),
     ("GPUS", lambda r: used_of(r["used_gpus"], r["limit_gpus"])),
     ("LENT", lambda r: r["lent_gpus"]),
     ("GPU-HOURS", lambda r: used_of(r["used_gpu_hours"], r["limit_gpu_hours"])),
-    ("HELD", lambda r: r["held_gpu_hours"]), ("LEFT", lambda r: r["free_gpu_hours"]),
+    ("HELD", lambda r: r["held_gpu_hours"]),
+    ("LEFT", lambda r: r["free_gpu_hours"]),
     ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None),
-    ("REFILLS", lambda r: moment(r["period_end"])), ("CONDITIONS", lambda r: r["conditions"]),
-]  # fmt: skip
+    ("REFILLS", lambda r: moment(r["period_end"])),
+    ("CONDITIONS", lambda r: r["conditions"]),
+]
 _LEASES: list[Column] = [
-    ("LEASE", lambda r: r["lease"]), ("RUN", lambda r: r["run"]), ("OWNER", lambda r: r["owner"]),
-    ("ROLE", lambda r: r["role"]), ("SLOTS", lambda r: r["slots"]),
-    ("PAYER", lambda r: f"{r['budget']}/{r['envelope']}"), ("BORROWED", lambda r: r["borrowed"]),
+    ("LEASE", lambda r: r["lease"]),
+    ("RUN", lambda r: r["run"]),
+    ("OWNER", lambda r: r["owner"]),
+    ("ROLE", lambda r: r["role"]),
+    ("SLOTS", lambda r: r["slots"]),
+    ("PAYER", lambda r: f"{r['budget']}/{r['envelope']}"),
+    ("BORROWED", lambda r: r["borrowed"]),
     ("FUNDED", lambda r: "yes" if r["funded"] else "unfunded"),
-    ("START", lambda r: moment(r["start"])), ("GPU-HOURS", lambda r: r["gpu_hours"]),
-]  # fmt: skip
+    ("START", lambda r: moment(r["start"])),
+    ("GPU-HOURS", lambda r: r["gpu_hours"]),
+]
 _SPONSORS: list[Column] = [
-    ("OWNER", lambda r: r["owner"]), ("BUDGET", lambda r: r["budget"]),
-    ("ENVELOPE", lambda r: r["envelope"]), ("LOCATION", lambda r: r["location"]),
-    ("FREE", lambda r: r["free_gpus"]), ("LENT", lambda r: r["lent_gpus"]),
-    ("FREE-HOURS", lambda r: r["free_gpu_hours"]), ("OPEN", lambda r: r["open"]),
+    ("OWNER", lambda r: r["owner"]),
+    ("BUDGET", lambda r: r["budget"]),
+    ("ENVELOPE", lambda r: r["envelope"]),
+    ("LOCATION", lambda r: r["location"]),
+    ("FREE", lambda r: r["free_gpus"]),
+    ("LENT", lambda r: r["lent_gpus"]),
+    ("FREE-HOURS", lambda r: r["free_gpu_hours"]),
+    ("OPEN", lambda r: r["open"]),
     ("FAMILY", lambda r: r["family"]),
-]  # fmt: skip
+]
 _OWES: list[Column] = [
-    ("BORROWER", lambda r: r["borrower"]), ("LENDER", lambda r: r["lender"]),
-    ("GPUS", lambda r: r["gpus"]), ("GPU-HOURS", lambda r: r["gpu_hours"]),
-]  # fmt: skip
+    ("BORROWER", lambda r: r["borrower"]),
+    ("LENDER", lambda r: r["lender"]),
+    ("GPUS", lambda r: r["gpus"]),
+    ("GPU-HOURS", lambda r: r["gpu_hours"]),
+]
 
 
 def _table(
@@ -94,10 +109,12 @@ def leases(*, owner: str | None, output: str, server: str | None) -> None:
 
 
 @click.command("sponsors")
-@click.option("--owner", required=True, help="Who would borrow.",
-              shell_complete=complete_column("owner"))  # fmt: skip
-@click.option("--flavor", required=True, help="Of which GPUs.",
-              shell_complete=complete_column("flavor"))  # fmt: skip
+@click.option(
+    "--owner", required=True, help="Who would borrow.", shell_complete=complete_column("owner")
+)
+@click.option(
+    "--flavor", required=True, help="Of which GPUs.", shell_complete=complete_column("flavor")
+)
 @output_option
 @server_option
 def sponsors(*, owner: str, flavor: str, output: str, server: str | None) -> None:
@@ -110,8 +127,13 @@ def sponsors(*, owner: str, flavor: str, output: str, server: str | None) -> Non
       fairlead sponsors --owner team-b --flavor H100
     """
     rows = Client(server).get("/v1/sponsors", owner=owner, flavor=flavor)
-    _table(rows, output, _SPONSORS, f"nobody lends {flavor} to {owner}: an envelope does with "
-           f"`lending: {{allow: true, to: [{owner}]}}`")  # fmt: skip
+    _table(
+        rows,
+        output,
+        _SPONSORS,
+        f"nobody lends {flavor} to {owner}: an envelope does with "
+        f"`lending: {{allow: true, to: [{owner}]}}`",
+    )
 
 
 @click.command("owes")

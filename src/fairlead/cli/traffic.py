@@ -67,26 +67,34 @@ def command() -> None:
 
 @command.command("run", help=RUN_HELP)
 @click.argument(
-    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="FAIRLEAD_TRAFFIC_CONFIG",
-)  # fmt: skip
+)
 @click.option(
-    "--plane", type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
-    envvar="FAIRLEAD_TRAFFIC_PLANE", help="What moves the connections, instead of FILE's plane.",
-)  # fmt: skip
+    "--plane",
+    type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
+    envvar="FAIRLEAD_TRAFFIC_PLANE",
+    help="What moves the connections, instead of FILE's plane.",
+)
 @state_option
 @click.option(
-    "--tick-ms", type=int, envvar="FAIRLEAD_TRAFFIC_TICK_MS",
+    "--tick-ms",
+    type=int,
+    envvar="FAIRLEAD_TRAFFIC_TICK_MS",
     help="Time between ticks [default: 200].",
-)  # fmt: skip
+)
 @click.option(
-    "--ledger", envvar="FAIRLEAD_TRAFFIC_LEDGER",
+    "--ledger",
+    envvar="FAIRLEAD_TRAFFIC_LEDGER",
     help="Keep transitions and anchors here: a file, or postgresql://…",
-)  # fmt: skip
+)
 @click.option(
-    "--metrics-port", type=int, envvar="FAIRLEAD_TRAFFIC_METRICS_PORT",
+    "--metrics-port",
+    type=int,
+    envvar="FAIRLEAD_TRAFFIC_METRICS_PORT",
     help="Serve /metrics on loopback (0: any free port).",
-)  # fmt: skip
+)
 @click.option("--ticks", type=click.IntRange(1), help="Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
@@ -145,10 +153,13 @@ def check(*, file: Path, output: str) -> None:
     """
     document = traffic_document(file, {})
     summary = [
-        {"group": g.name, "address": f"{g.vip}:{g.port}/{g.proto.value}",
-         "backends": g.service or len(g.backends or ())}
+        {
+            "group": g.name,
+            "address": f"{g.vip}:{g.port}/{g.proto.value}",
+            "backends": g.service or len(g.backends or ()),
+        }
         for g in document.groups
-    ]  # fmt: skip
+    ]
     if output == "table":
         for each in summary:
             click.echo(f"{each['group']}: {each['address']} to {each['backends']} backends")
@@ -245,9 +256,13 @@ def restore(*, group: str, backend: str, state_dir: Path | None, wait_s: float) 
 @command.command("replay")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
     help="For eyes, or for scripts.",
-)  # fmt: skip
+)
 def replay(*, path: Path, output: str) -> None:
     """Decide every recorded tick again and compare the bytes. PATH: a segment, or a directory.
 
@@ -262,9 +277,11 @@ def replay(*, path: Path, output: str) -> None:
 
 @command.command("build-ebpf")
 @click.option(
-    "--to", "target", type=click.Path(dir_okay=False, path_type=Path),
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Where the object goes [default: the cache of this release].",
-)  # fmt: skip
+)
 def build_ebpf(*, target: Path | None) -> None:
     """Compile the eBPF programs for this machine; says precisely what is missing where it cannot.
 
@@ -279,9 +296,11 @@ def build_ebpf(*, target: Path | None) -> None:
 @command.command("remove")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--plane", type=click.Choice(["haproxy", "envoy", "ebpf"]), envvar="FAIRLEAD_TRAFFIC_PLANE",
+    "--plane",
+    type=click.Choice(["haproxy", "envoy", "ebpf"]),
+    envvar="FAIRLEAD_TRAFFIC_PLANE",
     help="Instead of FILE's plane.",
-)  # fmt: skip
+)
 @state_option
 def remove(*, file: Path, **flags: Any) -> None:
     """Take FILE's plane off this machine. Stop the agent first.

@@ -47,9 +47,12 @@ promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had her
     "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
 )
 @click.option(
-    "--plane", type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]), default="memory",
-    show_default=True, help="What moves the connections.",
-)  # fmt: skip
+    "--plane",
+    type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
+    default="memory",
+    show_default=True,
+    help="What moves the connections.",
+)
 @click.option("--real-time", is_flag=True, help="On a real plane, as long as the scenario lasts.")
 @click.option("--cgroup", help="For ebpf: whose connections are moved; this process is in it.")
 @click.option("--pins", help="For ebpf: a folder on a bpf file system.")
@@ -57,16 +60,30 @@ promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had her
     "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
     help="What to print on standard output.",
-)  # fmt: skip
+)
 @click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
 def command(
-    ctx: click.Context, *, scenario: str | None, listing: bool, schema: bool, seed: int | None,
-    plane: str, real_time: bool, cgroup: str | None, pins: str | None, out: Path | None,
-    output: str, no_plots: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    *,
+    scenario: str | None,
+    listing: bool,
+    schema: bool,
+    seed: int | None,
+    plane: str,
+    real_time: bool,
+    cgroup: str | None,
+    pins: str | None,
+    out: Path | None,
+    output: str,
+    no_plots: bool,
+) -> None:
     """Play a scenario and report on it."""
     if listing or schema:
         click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))

@@ -18,21 +18,28 @@ class TrafficLog:
         """What the agent is going to do, and where its signals come from."""
         groups = agent.loop.groups
         self._log.info(
-            "agent started", plane=agent.loop.plane.name, sources=dict(agent.loop.plane.sources),
+            "agent started",
+            plane=agent.loop.plane.name,
+            sources=dict(agent.loop.plane.sources),
             groups={name: len(group.route.backends) for name, group in groups.items()},
-            tick_ms=agent.config.tick_ms, state=str(agent.config.state_directory),
+            tick_ms=agent.config.tick_ms,
+            state=str(agent.config.state_directory),
             metrics_port=port,
-        )  # fmt: skip
+        )
 
     def round(self, round: Round, agent: TrafficAgent) -> None:
         """One tick: what changed, and what is wrong now and was not a tick ago."""
         for each in round.transitions:
             say = self._log.info if each.after in (None, "normal") else self._log.warning
             say(
-                _EVENTS[each.what], group=each.group, backend=each.backend, before=each.before,
-                after=each.after, reasons=list(each.reasons),
+                _EVENTS[each.what],
+                group=each.group,
+                backend=each.backend,
+                before=each.before,
+                after=each.after,
+                reasons=list(each.reasons),
                 sequence=None if each.record is None else each.record.seq,
-            )  # fmt: skip
+            )
         problems = {f"{name}: {g.fault}" for name, g in round.groups.items() if g.fault}
         found = frozenset(problems | set(round.faults))
         for problem in sorted(found - self._problems):
@@ -48,6 +55,9 @@ class TrafficLog:
     def stopped(self, agent: TrafficAgent) -> None:
         """The last word."""
         self._log.info(
-            "agent stopped", connections="go on by the last table", ticks=agent.ticks,
-            missed_ticks=agent.missed_ticks, faults=agent.faults,
-        )  # fmt: skip
+            "agent stopped",
+            connections="go on by the last table",
+            ticks=agent.ticks,
+            missed_ticks=agent.missed_ticks,
+            faults=agent.faults,
+        )

@@ -19,11 +19,15 @@ state_option: Callable[[F], F] = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_TRAFFIC_STATE_DIR",
     help="Where the agent keeps its state (default: /var/lib/fairlead/traffic for root).",
-)  # fmt: skip
+)
 _wait: Callable[[F], F] = click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), default=5.0, show_default=True,
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
     help="Seconds to wait until a running agent has obeyed.",
-)  # fmt: skip
+)
 
 
 def order_option(command: F) -> F:

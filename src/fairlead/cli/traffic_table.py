@@ -7,8 +7,16 @@ import click
 from fairlead.cli.show import table
 
 HEADER = (
-    "BACKEND", "SLOTS", "TARGET", "PRESSURE", "P95", "ERRORS", "QUEUE", "REQUESTS", "STANDING",
-)  # fmt: skip
+    "BACKEND",
+    "SLOTS",
+    "TARGET",
+    "PRESSURE",
+    "P95",
+    "ERRORS",
+    "QUEUE",
+    "REQUESTS",
+    "STANDING",
+)
 
 
 def print_status(document: dict[str, Any]) -> None:
@@ -55,11 +63,16 @@ def _row(backend: dict[str, Any]) -> list[str]:
     if backend["order"] == "drain":
         standing = "draining"
     return [
-        backend["backend"], str(backend["slots"]), str(backend["target"]),
-        f"{backend['pressure']['total']:.3g}", _number(backend["p95_ms"], " ms"),
-        _percent(backend["error_rate"]), _number(backend["queue"], ""),
-        _number(backend["requests"], ""), standing,
-    ]  # fmt: skip
+        backend["backend"],
+        str(backend["slots"]),
+        str(backend["target"]),
+        f"{backend['pressure']['total']:.3g}",
+        _number(backend["p95_ms"], " ms"),
+        _percent(backend["error_rate"]),
+        _number(backend["queue"], ""),
+        _number(backend["requests"], ""),
+        standing,
+    ]
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -56,8 +56,9 @@ class Mode(click.ParamType[int]):
         text = str(value).removeprefix("0o")
         mode = int(text, 8) if text.isascii() and text.isdigit() and set(text) <= _OCTAL else -1
         if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
-            self.fail(f"must be a mode such as 0660, and let the owner in, got {value!r}", param,
-                      ctx)  # fmt: skip
+            self.fail(
+                f"must be a mode such as 0660, and let the owner in, got {value!r}", param, ctx
+            )
         return mode
 
 
@@ -132,75 +133,159 @@ class Postgres(click.ParamType[str]):
         from fairlead.ledger.place import is_postgres
 
         if not is_postgres(value):
-            self.fail("must be postgresql://[USER@]HOST[:PORT]/DATABASE; without --ledger it is a "
-                      "file in DIR", param, ctx)  # fmt: skip
+            self.fail(
+                "must be postgresql://[USER@]HOST[:PORT]/DATABASE; without --ledger it is a "
+                "file in DIR",
+                param,
+                ctx,
+            )
         from fairlead.ledger.postgres_db import is_address
 
         if not is_address(value):
-            self.fail("cannot be read as the address of a database; in a password / is written "
-                      "%2F, @ %40 and % %25", param, ctx)  # fmt: skip
+            self.fail(
+                "cannot be read as the address of a database; in a password / is written "
+                "%2F, @ %40 and % %25",
+                param,
+                ctx,
+            )
         return str(value)
 
 
 @click.command("up", help=HELP)
 @click.option(
-    "--data", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="Where everything is kept [default: the state directory; FAIRLEAD_STATE].",
-)  # fmt: skip
-@click.option("--ledger", type=Postgres(), envvar="FAIRLEAD_UP_LEDGER",
-              metavar="postgresql://…",
-              help="Keep the ledger in PostgreSQL, for one control plane at a time [default: "
-              "ledger.db in DIR].")  # fmt: skip
-@click.option("--keep-output", "keep_output_ms", type=Kept(), default="30d", show_default=True,
-              metavar="DURATION|forever",
-              help="How long the output of a run is kept after its end.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8470, show_default=True,
-              envvar="FAIRLEAD_PORT", help="HTTP on 127.0.0.1; 0 takes any free port.")  # fmt: skip
+)
+@click.option(
+    "--ledger",
+    type=Postgres(),
+    envvar="FAIRLEAD_UP_LEDGER",
+    metavar="postgresql://…",
+    help="Keep the ledger in PostgreSQL, for one control plane at a time [default: "
+    "ledger.db in DIR].",
+)
+@click.option(
+    "--keep-output",
+    "keep_output_ms",
+    type=Kept(),
+    default="30d",
+    show_default=True,
+    metavar="DURATION|forever",
+    help="How long the output of a run is kept after its end.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8470,
+    show_default=True,
+    envvar="FAIRLEAD_PORT",
+    help="HTTP on 127.0.0.1; 0 takes any free port.",
+)
 @click.option("--no-http", is_flag=True, help="Only the Unix socket.")
-@click.option("--socket", "socket_path", type=click.Path(path_type=Path, dir_okay=False),
-              help="The Unix socket [default: fairlead.sock in DIR].")  # fmt: skip
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The Unix socket [default: fairlead.sock in DIR].",
+)
 @click.option("--socket-group", type=Group(), help="The group that the socket belongs to.")
-@click.option("--socket-mode", type=Mode(),
-              help="The socket's mode [default: 0660 with --socket-group, else 0666].")  # fmt: skip
+@click.option(
+    "--socket-mode",
+    type=Mode(),
+    help="The socket's mode [default: 0660 with --socket-group, else 0666].",
+)
 @click.option("--allow-root", is_flag=True, help="Let runs that root submits run as root.")
-@click.option("--grace", "grace_s", type=click.IntRange(0, 3600), default=30, show_default=True,
-              help="Seconds between SIGTERM and SIGKILL when a run is cancelled.")  # fmt: skip
-@click.option("--resolver", type=click.Choice(["off", "dry-run", "enforce"]), default="dry-run",
-              show_default=True, envvar="FAIRLEAD_RESOLVER",
-              help="Whether runs are made to give way for reservations, drains and `fairlead "
-              "resolve`: never; only shown who would; really.")  # fmt: skip
-@click.option("--may-resolve", multiple=True, metavar="OWNER",
-              help="An owner that may start a run by others giving way, without a reservation. May "
-              "be given several times.")  # fmt: skip
-@click.option("--owner-weighting", type=click.Choice(["owners", "tokens"]), default="owners",
-              show_default=True,
-              help="Between whom the lottery is fair: every owner is as likely as the next, or "
-              "every run. Each commitment says which.")  # fmt: skip
-@click.option("--beacon", type=BeaconSource(),
-              help="A public source of chance that every draw waits for; its values come with "
-              "`fairlead audit beacon`.")  # fmt: skip
-@click.option("--webhooks", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="FILE", help="Whom to tell what happens, in YAML.")  # fmt: skip
-@click.option("--node", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="FILE", envvar="FAIRLEAD_UP_NODE",
-              help="Run the node agent too, as `fairlead node run --config FILE`.")  # fmt: skip
-@click.option("--traffic", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              metavar="FILE", envvar="FAIRLEAD_UP_TRAFFIC",
-              help="Run the traffic agent too, as `fairlead traffic run FILE`.")  # fmt: skip
-@click.option("--no-discover", is_flag=True,
-              help="Do not make a Node of this machine's NVIDIA devices.")  # fmt: skip
-@click.option("--demo", is_flag=True,
-              help="A lab with two virtual nodes and three teams whose runs keep coming. Without "
-              "--data everything of it is gone at the end.")  # fmt: skip
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.IntRange(0, 3600),
+    default=30,
+    show_default=True,
+    help="Seconds between SIGTERM and SIGKILL when a run is cancelled.",
+)
+@click.option(
+    "--resolver",
+    type=click.Choice(["off", "dry-run", "enforce"]),
+    default="dry-run",
+    show_default=True,
+    envvar="FAIRLEAD_RESOLVER",
+    help="Whether runs are made to give way for reservations, drains and `fairlead "
+    "resolve`: never; only shown who would; really.",
+)
+@click.option(
+    "--may-resolve",
+    multiple=True,
+    metavar="OWNER",
+    help="An owner that may start a run by others giving way, without a reservation. May "
+    "be given several times.",
+)
+@click.option(
+    "--owner-weighting",
+    type=click.Choice(["owners", "tokens"]),
+    default="owners",
+    show_default=True,
+    help="Between whom the lottery is fair: every owner is as likely as the next, or "
+    "every run. Each commitment says which.",
+)
+@click.option(
+    "--beacon",
+    type=BeaconSource(),
+    help="A public source of chance that every draw waits for; its values come with "
+    "`fairlead audit beacon`.",
+)
+@click.option(
+    "--webhooks",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Whom to tell what happens, in YAML.",
+)
+@click.option(
+    "--node",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    envvar="FAIRLEAD_UP_NODE",
+    help="Run the node agent too, as `fairlead node run --config FILE`.",
+)
+@click.option(
+    "--traffic",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    envvar="FAIRLEAD_UP_TRAFFIC",
+    help="Run the traffic agent too, as `fairlead traffic run FILE`.",
+)
+@click.option(
+    "--no-discover", is_flag=True, help="Do not make a Node of this machine's NVIDIA devices."
+)
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="A lab with two virtual nodes and three teams whose runs keep coming. Without "
+    "--data everything of it is gone at the end.",
+)
 def command(
-    *, data: Path | None, ledger: str | None, keep_output_ms: int | None, port: int,
-    no_http: bool, socket_path: Path | None,
-    socket_group: int | None, socket_mode: int | None, allow_root: bool, grace_s: int,
-    resolver: Literal["off", "dry-run", "enforce"], may_resolve: tuple[str, ...],
+    *,
+    data: Path | None,
+    ledger: str | None,
+    keep_output_ms: int | None,
+    port: int,
+    no_http: bool,
+    socket_path: Path | None,
+    socket_group: int | None,
+    socket_mode: int | None,
+    allow_root: bool,
+    grace_s: int,
+    resolver: Literal["off", "dry-run", "enforce"],
+    may_resolve: tuple[str, ...],
     owner_weighting: Literal["owners", "tokens"],
-    beacon: tuple[str, int, int] | None, webhooks: Path | None, node: Path | None,
-    traffic: Path | None, no_discover: bool, demo: bool,
-) -> None:  # fmt: skip
+    beacon: tuple[str, int, int] | None,
+    webhooks: Path | None,
+    node: Path | None,
+    traffic: Path | None,
+    no_discover: bool,
+    demo: bool,
+) -> None:
     """Compose the server and run it."""
     from fairlead.cli.agent_log import lasting
     from fairlead.compose.up import UpConfig, control_server
@@ -214,15 +299,22 @@ def command(
         commands = _agents(node, traffic, directory if data is not None or demo else None)
         agents = Agents(commands, lambda line: say(f"fairlead: {line}"))
         config = UpConfig(
-            data=directory, ledger=ledger, keep_output_ms=keep_output_ms,
-            port=None if no_http else port, allow_root=allow_root,
+            data=directory,
+            ledger=ledger,
+            keep_output_ms=keep_output_ms,
+            port=None if no_http else port,
+            allow_root=allow_root,
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
-            socket=socket_path.resolve() if socket_path else None, socket_group=socket_group,
-            socket_mode=socket_mode, discover=not (demo or no_discover),
-            resolver=resolver, may_resolve=frozenset(may_resolve), beacon=beacon,
+            socket=socket_path.resolve() if socket_path else None,
+            socket_group=socket_group,
+            socket_mode=socket_mode,
+            discover=not (demo or no_discover),
+            resolver=resolver,
+            may_resolve=frozenset(may_resolve),
+            beacon=beacon,
             owner_weighting=owner_weighting,
             webhooks=webhooks.resolve() if webhooks else None,
-        )  # fmt: skip
+        )
         with control_server(config) as server:
             say(f"fairlead: socket {config.socket_path}")
             if server.port is not None:

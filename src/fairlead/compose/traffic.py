@@ -40,8 +40,19 @@ SEGMENT_BYTES, SEGMENT_COUNT = 2**20, 64
 _HTTP_PLANES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 
 
-FIXED = ("plane", "node", "nodes", "tick_ms", "window_ms", "state_dir", "ledger", "ledger_keys",
-         "metrics_port", "metrics_address", "service_every_ms")  # fmt: skip
+FIXED = (
+    "plane",
+    "node",
+    "nodes",
+    "tick_ms",
+    "window_ms",
+    "state_dir",
+    "ledger",
+    "ledger_keys",
+    "metrics_port",
+    "metrics_address",
+    "service_every_ms",
+)
 """What a running agent does not change."""
 
 
@@ -102,12 +113,7 @@ def open_plane(document: PlaneDocument, directory: Path) -> Dataplane:
 
         return EnvoyPlane(folder, binary=document.binary)
     if document.kind is PlaneKind.EBPF:
-        from fairlead.dataplane.ebpf import (  # noqa: PLC0415 - one of four
-            DEFAULT_PINS,
-            Capacity,
-            EbpfPlane,
-            default_cgroup,
-        )
+        from fairlead.dataplane.ebpf import DEFAULT_PINS, Capacity, EbpfPlane, default_cgroup  # noqa: PLC0415 - one of four
 
         cgroup = Path(document.cgroup) if document.cgroup else default_cgroup()
         if cgroup is None:

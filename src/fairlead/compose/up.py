@@ -79,10 +79,12 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             config.data / "runs", allow_root=config.allow_root, visible=visible(found, host)
         )
         settings = Config(
-            grace_ms=config.grace_ms, resolver=config.resolver, may_resolve=config.may_resolve,
+            grace_ms=config.grace_ms,
+            resolver=config.resolver,
+            may_resolve=config.may_resolve,
             beacon=None if config.beacon is None else Beacon(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
-        )  # fmt: skip
+        )
         plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
@@ -92,8 +94,9 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             if keep_ms is not None:
                 executor.prune(_now_ms() - keep_ms, living=plane.living())
 
-        service = Service(plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms,
-                          prune)  # fmt: skip
+        service = Service(
+            plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms, prune
+        )
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         with heralded(config.webhooks, ledger, plane):
@@ -140,14 +143,15 @@ def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) ->
     plane.apply_all(
         [
             {
-                "apiVersion": API_VERSION, "kind": "Node",
+                "apiVersion": API_VERSION,
+                "kind": "Node",
                 "metadata": {"name": each.name, "labels": {"product": each.devices[0].name}},
                 "spec": {"flavor": each.flavor, "devices": len(each.devices)},
             }
             for each in nodes
         ],
         author=Author("fairlead", admin=True),
-    )  # fmt: skip
+    )
 
 
 def _now_ms() -> int:

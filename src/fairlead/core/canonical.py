@@ -11,7 +11,7 @@ from math import isfinite
 from fairlead.core.units import INTEGER_MAX
 
 
-class NotCanonical(ValueError):  # noqa: N818 - names the property that is missing
+class NotCanonical(ValueError):
     """A value that canonical JSON cannot carry exactly."""
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-class InvariantBroken(Exception):  # noqa: N818 - it names what happened, as the documents do
+class InvariantBroken(Exception):
     """A decision broke its own promise. A bug: no loop swallows it, the CLI exits with 70."""
 
 

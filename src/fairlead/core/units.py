@@ -13,7 +13,7 @@ INTEGER_MAX = 2**53 - 1
 FLOAT_MAX = 1.7976931348623157e308
 
 
-class OutOfRange(ValueError):  # noqa: N818 - named for the thing, as ValueError's siblings in the standard library
+class OutOfRange(ValueError):
     """A value that its unit does not allow; `field` says which."""
 
     def __init__(self, field: str, message: str) -> None:

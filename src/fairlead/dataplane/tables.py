@@ -11,14 +11,7 @@ from math import isfinite
 
 from fairlead.core.apportion import largest_remainder
 from fairlead.core.traffic.failsafe import judge
-from fairlead.ports.dataplane import (
-    Admission,
-    Liveness,
-    Mode,
-    Proto,
-    RouteGroup,
-    Table,
-)
+from fairlead.ports.dataplane import Admission, Liveness, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 SLOTS = 256

@@ -26,15 +26,8 @@ from fairlead.core.cpu import (
     read_signal,
     smooth,
     split_grant,
-)  # fmt: skip
-from fairlead.engine.cpu_state import (
-    BadState,
-    Change,
-    Changes,
-    ContainerState,
-    CpuConfig,
-    PodState,
-)  # fmt: skip
+)
+from fairlead.engine.cpu_state import BadState, Change, Changes, ContainerState, CpuConfig, PodState
 from fairlead.ports.cpu import ContainerSighting, Sighting
 
 STATE_VERSION = 2

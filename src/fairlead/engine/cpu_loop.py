@@ -81,9 +81,12 @@ class CpuLoop:
         sequence = None
         if self._recorder is not None:
             sequence = self._recorder.append(
-                KIND, version=VERSION, time_ms=now_ms,
-                input=from_snapshot(snapshot), output=from_plan(plan),
-            )  # fmt: skip
+                KIND,
+                version=VERSION,
+                time_ms=now_ms,
+                input=from_snapshot(snapshot),
+                output=from_plan(plan),
+            )
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
@@ -120,9 +123,13 @@ class CpuLoop:
         return tuple(written), tuple(failures)
 
     def _write(
-        self, now_ms: int, change: Change, actuator: CpuActuator,
-        written: list[Change], failures: list[Failure],
-    ) -> None:  # fmt: skip
+        self,
+        now_ms: int,
+        change: Change,
+        actuator: CpuActuator,
+        written: list[Change],
+        failures: list[Failure],
+    ) -> None:
         try:
             limit = actuator.write(change.uid, change.container, change.after)
         except Gone:

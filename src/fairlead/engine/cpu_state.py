@@ -21,12 +21,12 @@ from fairlead.core.cpu import (
     pod_bounds,
     pod_weight,
     smooth,
-)  # fmt: skip
+)
 from fairlead.core.units import OutOfRange
 from fairlead.ports.cpu import Sighting
 
 
-class BadState(ValueError):  # noqa: N818 - named as the documents name things
+class BadState(ValueError):
     """A stored state that is not one of ours: refused whole rather than half believed."""
 
 

@@ -151,8 +151,11 @@ class GroupGovernor:
             del self._meters[name]
             self._backoff.forget(name)
             for known in (
-                self._failures_before, self._probe_failures, self._streaks, self._still_warm_ms
-            ):  # fmt: skip
+                self._failures_before,
+                self._probe_failures,
+                self._streaks,
+                self._still_warm_ms,
+            ):
                 known.pop(name, None)
         self._take_probes(sighted.probed)
         seen = sighted.seen.backends if sighted.seen else {}
@@ -306,9 +309,14 @@ class GroupGovernor:
         if self.rules.own_bound:
             busy, idle = inside(sighted)
             most = self._bound.advance(
-                self.clock_ms, inside=busy, idle=idle, best=self._budget.best(),
-                per_s=self._budget.now(), l_ref_ms=config.l_ref_ms, serving=len(serving),
-            )  # fmt: skip
+                self.clock_ms,
+                inside=busy,
+                idle=idle,
+                best=self._budget.best(),
+                per_s=self._budget.now(),
+                l_ref_ms=config.l_ref_ms,
+                serving=len(serving),
+            )
             config = replace(config, inside_max=most)
         if config.inside_max is not None:
             # Who is full is passed over, so requests do not show where slots send them, and a

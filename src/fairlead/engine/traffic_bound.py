@@ -51,9 +51,16 @@ class InsideBound:
         """With more at work than this, it says nothing about what is usual."""
 
     def advance(
-        self, clock_ms: int, *, inside: int | None, idle: int, best: float | None,
-        per_s: float | None, l_ref_ms: float, serving: int,
-    ) -> int | None:  # fmt: skip
+        self,
+        clock_ms: int,
+        *,
+        inside: int | None,
+        idle: int,
+        best: float | None,
+        per_s: float | None,
+        l_ref_ms: float,
+        serving: int,
+    ) -> int | None:
         """One tick. `inside` is what is being worked on, `idle` what the plane counts besides;
         `per_s` what is served now, `best` what was served lately.
 

@@ -40,9 +40,7 @@ class Budget:
         self._before = 0.0
         """The most that was served when the door was open: later it is what we let in."""
 
-    def advance(
-        self, clock_ms: int, served: int | None, *, mode: Mode, triggered: bool
-    ) -> None:  # fmt: skip
+    def advance(self, clock_ms: int, served: int | None, *, mode: Mode, triggered: bool) -> None:
         """One tick: successes so far, and what the last tick made of the door."""
         elapsed_s = (clock_ms - self._at_ms) / 1000
         self._at_ms = clock_ms

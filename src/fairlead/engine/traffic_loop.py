@@ -170,9 +170,12 @@ class TrafficLoop:
         if recorder is not None:
             try:
                 sequence = recorder.append(
-                    KIND, version=version_of(snapshot), time_ms=snapshot.now_ms,
-                    input=from_snapshot(snapshot), output=from_plan(plan),
-                )  # fmt: skip
+                    KIND,
+                    version=version_of(snapshot),
+                    time_ms=snapshot.now_ms,
+                    input=from_snapshot(snapshot),
+                    output=from_plan(plan),
+                )
             except Fault as fault:
                 problem = f"not recorded: {fault}"
         reasons = plan.reasons
@@ -211,9 +214,13 @@ class TrafficLoop:
         before = self._standing.get(name, Standing(Mode.NORMAL, Liveness.NORMAL, {}))
         recorder = self.ports.record(name)
         found = transitions(
-            before, now, time_ms=now_ms, group=name, reasons=made.reasons,
+            before,
+            now,
+            time_ms=now_ms,
+            group=name,
+            reasons=made.reasons,
             record=recorder.head() if recorder and made.sequence is not None else None,
-        )  # fmt: skip
+        )
         self._standing[name] = now
         if self.ports.chronicle is not None:
             for each in found:
@@ -272,9 +279,7 @@ class TrafficLoop:
             return f"not marked: {fault}"
         return ""
 
-    def _drain(
-        self, name: str, made: GroupRound, orders: Orders, faults: list[str]
-    ) -> None:  # fmt: skip
+    def _drain(self, name: str, made: GroupRound, orders: Orders, faults: list[str]) -> None:
         """Ask kept connections to end, once, when nothing new can come any more."""
         wanted = {id for id, order in orders.get(name, {}).items() if order == "drain"}
         self._drained = {(g, id) for g, id in self._drained if g != name or id in wanted}

@@ -119,9 +119,13 @@ class BackendMeters:
         )
 
     def _outcomes(
-        self, clock_ms: int, plane: BackendSeen, reading: Reading, asked: int | None,
+        self,
+        clock_ms: int,
+        plane: BackendSeen,
+        reading: Reading,
+        asked: int | None,
         covered: Collection[str],
-    ) -> tuple[int | None, int | None]:  # fmt: skip
+    ) -> tuple[int | None, int | None]:
         """Successes and failures. Connects that fail are failures, whoever tells the rest."""
         successes = self._add("successes", clock_ms, plane.successes)
         connect = self._add("connect", clock_ms, plane.connect_failures)

@@ -21,9 +21,14 @@ class Standing(NamedTuple):
 
 
 def transitions(
-    before: Standing, now: Standing, *, time_ms: int, group: str, reasons: tuple[str, ...],
+    before: Standing,
+    now: Standing,
+    *,
+    time_ms: int,
+    group: str,
+    reasons: tuple[str, ...],
     record: Head | None,
-) -> tuple[Transition, ...]:  # fmt: skip
+) -> tuple[Transition, ...]:
     """Every change, in a fixed order: the plane's trust, the door, then backends by id."""
     found: list[tuple[str, str | None, str | None, str | None]] = []
     if before.liveness != now.liveness:
@@ -36,8 +41,14 @@ def transitions(
             found.append(("isolation", backend, was and was.value, cause and cause.value))
     return tuple(
         Transition(
-            time_ms=time_ms, group=group, what=what, backend=backend, before=old, after=new,
-            reasons=reasons, record=record,
+            time_ms=time_ms,
+            group=group,
+            what=what,
+            backend=backend,
+            before=old,
+            after=new,
+            reasons=reasons,
+            record=record,
         )
         for what, backend, old, new in found
-    )  # fmt: skip
+    )

@@ -16,7 +16,7 @@ from fairlead.ports.dataplane import BackendSeen, GroupSeen
 from fairlead.ports.traffic import Probed, Reading
 
 
-class BadTrafficState(ValueError):  # noqa: N818 - named as the documents name things
+class BadTrafficState(ValueError):
     """A stored state that is not one of ours: refused whole rather than half believed."""
 
 
@@ -76,8 +76,7 @@ def unmoved(after: State, before: State | None) -> State | None:
     if not same or before.s_total != after.s_total:
         return after
     return replace(
-        after,
-        backends=tuple(replace(memory, slots=slots[memory.id]) for memory in after.backends),
+        after, backends=tuple(replace(memory, slots=slots[memory.id]) for memory in after.backends)
     )
 
 

@@ -60,10 +60,7 @@ def _real(library: str) -> tuple[Device, ...]:
         handles = [answers.device(ordinal) for ordinal in range(answers.count())]
         return tuple(
             Device(
-                ordinal,
-                answers.uuid(handle),
-                answers.name(handle),
-                answers.memory_bytes(handle),
+                ordinal, answers.uuid(handle), answers.name(handle), answers.memory_bytes(handle)
             )
             for ordinal, handle in enumerate(handles)
         )

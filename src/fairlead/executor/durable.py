@@ -13,9 +13,16 @@ from typing import Any
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 TEMPORARY = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.EMFILE,
-     errno.ENFILE)
-)  # fmt: skip
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+    )
+)
 """Errors that may go away by themselves."""
 
 

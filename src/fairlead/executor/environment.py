@@ -12,7 +12,7 @@ from fairlead.ports.executor import RESERVED_ENV, Job
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class BadVariable(Exception):  # noqa: N818 - it names the refusal
+class BadVariable(Exception):
     """A variable that cannot be given, or not by the submitter."""
 
 

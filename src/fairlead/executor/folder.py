@@ -63,10 +63,14 @@ class JobFolder:
             found = durable.read(str(self.path / shim.EXIT))
             if found is not None:
                 self._exit = Exit(
-                    job=self.id, run=self.run, time_ms=found["time_ms"], code=found.get("code"),
-                    signal=found.get("signal"), lost=found.get("lost", False),
+                    job=self.id,
+                    run=self.run,
+                    time_ms=found["time_ms"],
+                    code=found.get("code"),
+                    signal=found.get("signal"),
+                    lost=found.get("lost", False),
                     reason=found.get("reason"),
-                )  # fmt: skip
+                )
         return self._exit
 
     def log_parts(self) -> list[Path]:

@@ -15,7 +15,7 @@ _SECRET_BYTES_MAX = 64 * 1024
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
-class CannotStart(Exception):  # noqa: N818 - it names what happened
+class CannotStart(Exception):
     """Why the command was not started."""
 
 

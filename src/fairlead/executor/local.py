@@ -214,10 +214,14 @@ class LocalExecutor:
                 "env": environment.compose(
                     job, user, self._visible, str(self._told / folder.path.name / WIDTH_FILE)
                 ),
-                "secrets": dict(job.secret_env), "cwd": job.working_directory,
-                "gid": user.gid, "groups": list(user.groups), "umask": self._umask,
-                "allow_root": self._allow_root, "log_bytes_max": self._log_bytes_max,
-            }  # fmt: skip
+                "secrets": dict(job.secret_env),
+                "cwd": job.working_directory,
+                "gid": user.gid,
+                "groups": list(user.groups),
+                "umask": self._umask,
+                "allow_root": self._allow_root,
+                "log_bytes_max": self._log_bytes_max,
+            }
             uid = user.uid
         except (users.NoSuchUser, environment.BadVariable) as refusal:
             reason, uid = str(refusal), -1
@@ -281,10 +285,15 @@ class LocalExecutor:
         with (folder.path / "shim.err").open("ab") as errors, contextlib.suppress(*failures):
             subprocess.run(
                 [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                cwd="/", env={"LANG": "C.UTF-8"}, start_new_session=True, check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd="/",
+                env={"LANG": "C.UTF-8"},
+                start_new_session=True,
+                check=False,
                 timeout=_LAUNCH_S_MAX,
-            )  # fmt: skip
+            )
 
 
 @contextmanager

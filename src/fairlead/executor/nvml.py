@@ -12,13 +12,16 @@ _UUID_BYTES, _NAME_BYTES = 96, 96
 _DEVICES_MAX = 1024
 
 
-class NvmlUnavailable(Exception):  # noqa: N818 - it names what happened
+class NvmlUnavailable(Exception):
     """NVML is not there, or does not answer; the message says which and why."""
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
-                ("used", ctypes.c_ulonglong)]  # fmt: skip
+    _fields_ = [
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
 
 
 class Nvml:

@@ -46,10 +46,15 @@ def smoke(folder: Path, user: str | None) -> dict[str, object]:
     found = discover(virtual=1)
     executor = LocalExecutor(folder, visible=found.visible("here"))
     job = Job(
-        id="smoke-1", run="smoke", owner="smoke", command=("/bin/sh", "-c", _SCRIPT),
-        devices=("here#0",), leases=("lease-1",), user=user,
+        id="smoke-1",
+        run="smoke",
+        owner="smoke",
+        command=("/bin/sh", "-c", _SCRIPT),
+        devices=("here#0",),
+        leases=("lease-1",),
+        user=user,
         env={"PYTHON": sys.executable or "", "PROBE": _PROBE},
-    )  # fmt: skip
+    )
     executor.start(job)
     ended = _wait(executor)
     output = "".join(part.read_text() for part in executor.log_parts("smoke"))

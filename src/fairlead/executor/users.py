@@ -5,7 +5,7 @@ import pwd
 from dataclasses import dataclass
 
 
-class NoSuchUser(Exception):  # noqa: N818 - it names the refusal
+class NoSuchUser(Exception):
     """This name cannot be run as here; the message says why."""
 
 

@@ -84,10 +84,16 @@ class FleetSnapshot:
 
     @classmethod
     def of(
-        cls, roster: Roster, *, capacity_millicores: Ints, min_millicores: Ints,
-        max_millicores: Ints, demand: Floats, policy: Policy = Policy.DEMAND_CAPPED,
+        cls,
+        roster: Roster,
+        *,
+        capacity_millicores: Ints,
+        min_millicores: Ints,
+        max_millicores: Ints,
+        demand: Floats,
+        policy: Policy = Policy.DEMAND_CAPPED,
         **others: npt.NDArray[np.generic],
-    ) -> "FleetSnapshot":  # fmt: skip
+    ) -> "FleetSnapshot":
         """A fleet under one policy; any other column may be left out and takes core's default."""
         nodes, pods, factors = roster.nodes, roster.pods, Headroom()
         columns: dict[str, npt.NDArray[np.generic]] = {

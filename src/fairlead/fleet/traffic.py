@@ -238,18 +238,29 @@ def _steps(
 
 
 def _store(
-    table: GroupTable, plan: TrafficPlan, *, wanted: Shares, signals: Signals, gate: Gates,
+    table: GroupTable,
+    plan: TrafficPlan,
+    *,
+    wanted: Shares,
+    signals: Signals,
+    gate: Gates,
     steps: Steps,
-) -> None:  # fmt: skip
+) -> None:
     sure, state = wanted.sure, plan.state
     for cells, column in (
-        (steps.slots, plan.slots), (wanted.weights, plan.weights), (wanted.target, plan.target),
-        (signals.total, plan.pressure), (signals.queue, plan.queue),
-        (signals.latency, plan.latency), (signals.error, plan.error),
-        (signals.penalty, plan.penalty), (steps.slots, state.slots),
-        (wanted.weights, state.weight), (signals.kept_rate, state.error_rate),
+        (steps.slots, plan.slots),
+        (wanted.weights, plan.weights),
+        (wanted.target, plan.target),
+        (signals.total, plan.pressure),
+        (signals.queue, plan.queue),
+        (signals.latency, plan.latency),
+        (signals.error, plan.error),
+        (signals.penalty, plan.penalty),
+        (steps.slots, state.slots),
+        (wanted.weights, state.weight),
+        (signals.kept_rate, state.error_rate),
         (signals.kept_ms, state.error_ms),
-    ):  # fmt: skip
+    ):
         table.scatter(cells, sure, column)
     chosen = table.groups[sure]
     state.gate_since_ms[chosen], state.stepping[chosen] = gate.since_ms[sure], gate.stepping[sure]

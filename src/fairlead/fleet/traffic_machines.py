@@ -26,9 +26,8 @@ class MachineWatch(NamedTuple):
 
 
 def watch_machines(
-    snapshot: TrafficSnapshot, before: TrafficState, *, clock_ms: Ints, advanced: Bools,
-    first: bool,
-) -> MachineWatch:  # fmt: skip
+    snapshot: TrafficSnapshot, before: TrafficState, *, clock_ms: Ints, advanced: Bools, first: bool
+) -> MachineWatch:
     """Judge every machine. `first`: there was no tick before this one."""
     machines, config = snapshot.machines, snapshot.config
     owner = np.repeat(np.arange(machines.nodes), machines.counts)

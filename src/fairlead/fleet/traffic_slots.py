@@ -114,9 +114,17 @@ class Steps(NamedTuple):
 
 
 def guarded_steps(
-    slots: Ints, target: Ints, *, weights: Floats, skew: Floats, halvings: Ints, since_ms: Ints,
-    crisis: Bools, clock_ms: Ints, config: Config,
-) -> Steps:  # fmt: skip
+    slots: Ints,
+    target: Ints,
+    *,
+    weights: Floats,
+    skew: Floats,
+    halvings: Ints,
+    since_ms: Ints,
+    crisis: Bools,
+    clock_ms: Ints,
+    config: Config,
+) -> Steps:
     """`core.traffic.guard.guarded_step` of each row."""
     limit = limits(config, crisis, halvings)
     after = slew_rows(slots, target, limit)

@@ -127,9 +127,7 @@ class TrafficSnapshot:
         columns = (self.queue, self.p95_ms, self.error_rate, self.requests)
         known = [_known(column[span]) for column in columns]
         ages = _known(self.age_ms[span])
-        rows = zip(
-            self.roster.uids[span], *known, self.isolated[span].tolist(), ages, strict=True
-        )  # fmt: skip
+        rows = zip(self.roster.uids[span], *known, self.isolated[span].tolist(), ages, strict=True)
         return Snapshot(
             now_ms=int(self.now_ms[index]),
             group=str(index),
@@ -145,8 +143,10 @@ class TrafficSnapshot:
         for machine in range(span.start, span.stop):
             rows = self.resources.span(machine)
             names, limits, used = (
-                self.resources.uids[rows], _known(self.limit[rows]), _known(self.used[rows])
-            )  # fmt: skip
+                self.resources.uids[rows],
+                _known(self.limit[rows]),
+                _known(self.used[rows]),
+            )
             resources = tuple(map(Resource, names, limits, used))
             psi = Psi(*_known(self.psi[machine]))
             nodes.append(Node(self.machines.uids[machine], psi, resources))

@@ -13,15 +13,7 @@ import numpy as np
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.modes import Mode, Regime
-from fairlead.core.traffic.state import (
-    BackendMemory,
-    Door,
-    Gate,
-    Guard,
-    NodeMemory,
-    State,
-    Trail,
-)
+from fairlead.core.traffic.state import BackendMemory, Door, Gate, Guard, NodeMemory, State, Trail
 from fairlead.fleet.columns import UNKNOWN, Bools, Codes, Floats, Ints
 from fairlead.fleet.roster import Roster
 
@@ -118,8 +110,11 @@ class TrafficState:
             parked=bool(self.parked[index]),
             backends=tuple(
                 BackendMemory(
-                    name, slots, weight,
-                    None if at == UNKNOWN else rate, None if at == UNKNOWN else at,
+                    name,
+                    slots,
+                    weight,
+                    None if at == UNKNOWN else rate,
+                    None if at == UNKNOWN else at,
                 )
                 for name, slots, weight, rate, at in zip(
                     self.roster.uids[span], *columns, strict=True
@@ -129,7 +124,7 @@ class TrafficState:
             gate=Gate(_time(self.gate_since_ms[index]), stepping=bool(self.stepping[index])),
             guard=Guard(int(self.halvings[index]), int(self.guard_since_ms[index])),
             door=self.door(index),
-        )  # fmt: skip
+        )
 
     def door(self, index: int) -> Door:
         """The door of one group in core's values."""
@@ -247,9 +242,20 @@ class TrafficState:
 
 
 _GROUP_COLUMNS = (
-    "now_ms", "clock_ms", "samples", "s_total", "parked", "gate_since_ms", "stepping", "halvings",
-    "guard_since_ms", "mode", "regime", "calm_since_ms", "rate_base",
-)  # fmt: skip
+    "now_ms",
+    "clock_ms",
+    "samples",
+    "s_total",
+    "parked",
+    "gate_since_ms",
+    "stepping",
+    "halvings",
+    "guard_since_ms",
+    "mode",
+    "regime",
+    "calm_since_ms",
+    "rate_base",
+)
 _BACKEND_COLUMNS = ("slots", "weight", "error_rate", "error_ms")
 _Rosters = tuple[Roster, Roster, Roster]
 

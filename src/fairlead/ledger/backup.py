@@ -28,9 +28,15 @@ def backup(path: Path, target: Path) -> SignedHead:
 
 
 def restore(
-    source: Path, path: Path, signers: Signers, *, time_ms: int, author: str, reason: str,
+    source: Path,
+    path: Path,
+    signers: Signers,
+    *,
+    time_ms: int,
+    author: str,
+    reason: str,
     lost: SignedHead | None = None,
-) -> Entry:  # fmt: skip
+) -> Entry:
     """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
 
     `lost`: the newest head that is known of the ledger that went. A backup that does not verify is

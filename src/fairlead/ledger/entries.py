@@ -70,7 +70,7 @@ _row = msgspec.json.Decoder(Row)
 index_of = msgspec.json.Decoder(Index).decode
 
 
-class NotAnEntry(ValueError):  # noqa: N818 - said as it is
+class NotAnEntry(ValueError):
     """Bytes that are no entry."""
 
 
@@ -91,17 +91,25 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
     require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
     blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
     body = _naming(draft.body, blobs) if blobs else draft.body
-    front = canonical({
-        "author": draft.author, "body": body, "effect": draft.effect,
-        "input_digest": digest, "kind": draft.kind, "plan_id": draft.plan_id,
-        "reasons": draft.reasons,
-    })  # fmt: skip
+    front = canonical(
+        {
+            "author": draft.author,
+            "body": body,
+            "effect": draft.effect,
+            "input_digest": digest,
+            "kind": draft.kind,
+            "plan_id": draft.plan_id,
+            "reasons": draft.reasons,
+        }
+    )
     return Prepared(
-        draft.kind, draft.plan_id, draft.effect,
+        draft.kind,
+        draft.plan_id,
+        draft.effect,
         front=front[:-1] + b',"seq":',
         back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
         blobs=blobs,
-    )  # fmt: skip
+    )
 
 
 def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
@@ -132,7 +140,15 @@ def parse(data: bytes) -> Entry:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAnEntry(str(error)) from error
     return Entry(
-        seq=row.seq, kind=row.kind, time_ms=row.time_ms, author=row.author, body=row.body,
-        plan_id=row.plan_id, effect=row.effect, input_digest=row.input_digest,
-        version=row.version, reasons=tuple(row.reasons), data=data,
-    )  # fmt: skip
+        seq=row.seq,
+        kind=row.kind,
+        time_ms=row.time_ms,
+        author=row.author,
+        body=row.body,
+        plan_id=row.plan_id,
+        effect=row.effect,
+        input_digest=row.input_digest,
+        version=row.version,
+        reasons=tuple(row.reasons),
+        data=data,
+    )

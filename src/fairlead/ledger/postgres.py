@@ -68,17 +68,27 @@ class PostgresLedger(Writing):
     """Writes a ledger; `open` is the way to get one."""
 
     def __init__(
-        self, session: Session, store: PostgresStore, position: Position, signers: Signers,
+        self,
+        session: Session,
+        store: PostgresStore,
+        position: Position,
+        signers: Signers,
         resources: ExitStack,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(store, signers)
         self._session, self._position, self._resources = session, position, resources
 
     @classmethod
     def open(
-        cls, dsn: str, signers: Signers, *, schema: str = SCHEMA, ledger_id: str | None = None,
-        time_ms: int | None = None, alone: bool = False,
-    ) -> Self:  # fmt: skip
+        cls,
+        dsn: str,
+        signers: Signers,
+        *,
+        schema: str = SCHEMA,
+        ledger_id: str | None = None,
+        time_ms: int | None = None,
+        alone: bool = False,
+    ) -> Self:
         """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
 
         Every replica needs the key in force: any of them may be the one that numbers and signs.

@@ -46,10 +46,7 @@ def lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Fo
 
 def store_step(connection: Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(_COPY) as copy,
-    ):
+    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
         for row in done.rows:
             copy.write_row(row)

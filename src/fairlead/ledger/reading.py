@@ -32,9 +32,13 @@ class Reading:
         return None if found is None else entry_of(found)
 
     def entries(
-        self, after: int = 0, limit: int = 1_000, *, kind: str | None = None,
+        self,
+        after: int = 0,
+        limit: int = 1_000,
+        *,
+        kind: str | None = None,
         plan_id: str | None = None,
-    ) -> list[Entry]:  # fmt: skip
+    ) -> list[Entry]:
         """Up to `limit` entries with a number above `after`, in order."""
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
         after = min(after, INTEGER_MAX)
@@ -88,9 +92,13 @@ class Reading:
         return verify_archive(directory, self._store, self.keys(), progress)
 
     def export(
-        self, out: BinaryIO, *, first: int = 1, last: int | None = None,
+        self,
+        out: BinaryIO,
+        *,
+        first: int = 1,
+        last: int | None = None,
         progress: Progress | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Write a run of entries as a segment, which verifies by itself; returns the last."""
         size = self.head().head.size
         last = size if last is None else last
@@ -99,9 +107,13 @@ class Reading:
         return last
 
     def export_file(
-        self, path: Path, *, first: int = 1, last: int | None = None,
+        self,
+        path: Path,
+        *,
+        first: int = 1,
+        last: int | None = None,
         progress: Progress | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """The same into a file that appears whole, durably, or not at all."""
         with whole_file(path) as draft, draft.open("wb") as out:
             return self.export(out, first=first, last=last, progress=progress)

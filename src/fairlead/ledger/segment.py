@@ -28,9 +28,14 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def write_segment(
-    reader: LedgerReader, store: Store, first: int, last: int, out: BinaryIO,
-    *, progress: Progress | None = None,
-) -> None:  # fmt: skip
+    reader: LedgerReader,
+    store: Store,
+    first: int,
+    last: int,
+    out: BinaryIO,
+    *,
+    progress: Progress | None = None,
+) -> None:
     """Write the entries `first` to `last` of a ledger."""
     head = reader.head()
     header = {
@@ -84,9 +89,12 @@ class Segment:
             yield line.removesuffix(b"\n")
 
     def verify(
-        self, held: tuple[SignedHead, ...] = (), *, keys: Mapping[str, bytes] | None = None,
+        self,
+        held: tuple[SignedHead, ...] = (),
+        *,
+        keys: Mapping[str, bytes] | None = None,
         progress: Progress | None = None,
-    ) -> Verification:  # fmt: skip
+    ) -> Verification:
         """Follow the entries to the head. `keys`: those of the ledger, else those in the file."""
         header, head = self.header, self.header.head.to_head()
         frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
@@ -132,10 +140,12 @@ class Segment:
         if key is None or not signature_holds(key, head.head.to_sign(), head.signature):
             return "the signature of its head does not hold"
         if not check_consistency(
-            old_size=frontier.size, old_root=frontier.root(), new_size=head.head.size,
+            old_size=frontier.size,
+            old_root=frontier.root(),
+            new_size=head.head.size,
             new_root=bytes.fromhex(head.head.root),
             proof=[bytes.fromhex(each) for each in self.header.consistency],
-        ):  # fmt: skip
+        ):
             return "the entries are not those of its head"
         return ""
 

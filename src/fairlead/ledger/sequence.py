@@ -120,9 +120,13 @@ def sequence(
         if row.kind in (ROTATED, EPOCH):
             after = _follow(after, row)
     head = Head(
-        ledger=after.ledger, epoch=after.epoch, size=frontier.size, root=frontier.root().hex(),
-        time_ms=time_ms, key_id=after.key_id,
-    )  # fmt: skip
+        ledger=after.ledger,
+        epoch=after.epoch,
+        size=frontier.size,
+        root=frontier.root().hex(),
+        time_ms=time_ms,
+        key_id=after.key_id,
+    )
     signed = sign_head(head, signers.load(after.key_id))
     blobs = [
         NumberedBlob(digest, blob, seq)

@@ -44,7 +44,7 @@ _MARKS = ", ".join("?" * len(HEAD_COLUMNS.split(",")))
 _EXCLUDED = "(" + ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(",")) + ")"
 
 
-class _Repeated(Exception):  # noqa: N818 - a signal between two functions
+class _Repeated(Exception):
     """An effect is recorded already."""
 
 
@@ -59,18 +59,26 @@ class SqliteLedger(Writing):
     """Writes a ledger's file; `open` is the way to get one."""
 
     def __init__(
-        self, connection: sqlite3.Connection, store: SqliteStore, position: Position,
-        signers: Signers, resources: ExitStack,
-    ) -> None:  # fmt: skip
+        self,
+        connection: sqlite3.Connection,
+        store: SqliteStore,
+        position: Position,
+        signers: Signers,
+        resources: ExitStack,
+    ) -> None:
         super().__init__(store, signers)
         self._connection, self._position, self._resources = connection, position, resources
         self._writer = threading.Lock()
 
     @classmethod
     def open(
-        cls, path: str | Path, signers: Signers, *, ledger_id: str | None = None,
+        cls,
+        path: str | Path,
+        signers: Signers,
+        *,
+        ledger_id: str | None = None,
         time_ms: int | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
 
         Verifies what came after the last checkpoint, so that damage at the end of the log, where

@@ -16,13 +16,20 @@ from fairlead.ledger.keys import Signer, signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
 CREATED, ROTATED, EPOCH, ARCHIVED = (
-    "ledger.created", "key.rotated", "ledger.epoch", "ledger.archived",
-)  # fmt: skip
+    "ledger.created",
+    "key.rotated",
+    "ledger.epoch",
+    "ledger.archived",
+)
 OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
 """Entries that verifying begins with."""
 KEPT_KINDS = (
-    *OWN_KINDS, "owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void",
-)  # fmt: skip
+    *OWN_KINDS,
+    "owner.pseudonym",
+    "gpu.resolve.scope",
+    "gpu.resolve.draw",
+    "gpu.resolve.void",
+)
 """Entries that are never moved to an archive; exports of later outcomes prove the others."""
 FORMAT = 1
 AUTHOR = "ledger"
@@ -45,9 +52,12 @@ def restored(
 ) -> Draft:
     """A new epoch begins after `head`, the end of the backup."""
     body = {
-        "epoch": head.epoch + 1, "size": head.size, "root": head.root, "reason": reason,
+        "epoch": head.epoch + 1,
+        "size": head.size,
+        "root": head.root,
+        "reason": reason,
         "lost": lost.as_document() if lost else None,
-    }  # fmt: skip
+    }
     return _signed(EPOCH, head.ledger, body, key, time_ms=time_ms, author=author)
 
 

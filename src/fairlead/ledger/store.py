@@ -47,9 +47,7 @@ HEAD_COLUMNS = "ledger, epoch, size, root, time_ms, key_id, signature"
 def signed_head(row: Sequence[Any]) -> SignedHead:
     """A head from its columns."""
     ledger, epoch, size, root, time_ms, key_id, signature = row
-    head = Head(
-        ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id
-    )  # fmt: skip
+    head = Head(ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id)
     return SignedHead(head, signature)
 
 
@@ -68,8 +66,14 @@ def head_row(signed: SignedHead) -> tuple[Any, ...]:
     """The columns of a head."""
     head = signed.head
     return (
-        head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id, signed.signature,
-    )  # fmt: skip
+        head.ledger,
+        head.epoch,
+        head.size,
+        head.root,
+        head.time_ms,
+        head.key_id,
+        signed.signature,
+    )
 
 
 class View(Protocol):

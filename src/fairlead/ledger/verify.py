@@ -22,7 +22,7 @@ _MARK = f'"{BLOBS}":'.encode()
 """In the bytes of every entry that names blobs; looked for before anything is parsed."""
 
 
-class Problem(Exception):  # noqa: N818 - caught where it becomes a value
+class Problem(Exception):
     """Something that is not as it was."""
 
     def __init__(self, message: str, seq: int | None = None) -> None:

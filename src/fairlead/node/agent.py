@@ -194,7 +194,10 @@ def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
         smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
         guardrails=Guardrails(
-            rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
+            rails.cooldown_ms,
+            rails.step_ratio,
+            rails.step_millicores,
+            rails.dead_band,
             rails.grace_ms,
         ),
-    )  # fmt: skip
+    )

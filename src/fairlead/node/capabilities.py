@@ -1,12 +1,7 @@
 """The capabilities of this process, by name, from the mask in `/proc/self/status`."""
 
 # Bits of include/uapi/linux/capability.h that some governor asks for.
-NAMES = {
-    1: "CAP_DAC_OVERRIDE",
-    12: "CAP_NET_ADMIN",
-    21: "CAP_SYS_ADMIN",
-    39: "CAP_BPF",
-}
+NAMES = {1: "CAP_DAC_OVERRIDE", 12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
 
 
 def held(status: str) -> frozenset[str]:

@@ -125,6 +125,10 @@ CHECKS = (
     Check(_CPU, "burst", "short bursts within a quota go unthrottled (optional)", burst),
     Check(_CPU, "pressure", "node-wide stalls, shown beside need", pressure),
     Check(_CPU, "cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
-    Check(_CPU, "port 8471", "the node agent's metrics are scraped here",
-          lambda machine: port_free(METRICS_PORT)),
-)  # fmt: skip
+    Check(
+        _CPU,
+        "port 8471",
+        "the node agent's metrics are scraped here",
+        lambda machine: port_free(METRICS_PORT),
+    ),
+)

@@ -17,10 +17,8 @@ def devices(machine: Machine) -> Finding:
         return Finding(Status.MISSING, "no /dev/nvidia*", _DRIVER_CURE)
     found = f"{len(names)} NVIDIA device{'s' if len(names) > 1 else ''} in /dev"
     locked = [
-        name
-        for name in ("nvidiactl", *names)
-        if not os.access(folder / name, os.R_OK | os.W_OK)
-    ]  # fmt: skip
+        name for name in ("nvidiactl", *names) if not os.access(folder / name, os.R_OK | os.W_OK)
+    ]
     if locked:
         return Finding(
             Status.WARN,

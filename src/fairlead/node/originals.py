@@ -55,10 +55,14 @@ class Originals:
 
     def _store(self) -> None:
         entries = [
-            {"pod": pod, "container": container, "identity": original.identity,
-             "quota": quota_to_json(original.quota)}
+            {
+                "pod": pod,
+                "container": container,
+                "identity": original.identity,
+                "quota": quota_to_json(original.quota),
+            }
             for (pod, container), original in sorted(self._kept.items())
-        ]  # fmt: skip
+        ]
         self._directory.replace(ORIGINALS, {"version": 1, "containers": entries})
 
     def restore(self, files: CgroupFiles) -> tuple[list[str], list[str]]:

@@ -48,9 +48,13 @@ class CgroupSensor:
     _discovered_ms: int | None
 
     def __init__(
-        self, files: CgroupFiles, pattern: str, rules: tuple[PodRule, ...] = (),
-        *, discover_ms: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        files: CgroupFiles,
+        pattern: str,
+        rules: tuple[PodRule, ...] = (),
+        *,
+        discover_ms: int = 0,
+    ) -> None:
         self._files, self._pattern, self._rules = files, pattern, rules
         # Looking for newcomers costs as much as reading a third of all counters.
         self._discover_ms, self._discovered_ms = discover_ms, None

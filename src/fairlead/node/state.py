@@ -16,8 +16,12 @@ from fairlead.node.kernel_files import Quota
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 STATE, ORIGINALS, STATUS, OBSERVE, LOCK = (
-    "state.json", "originals.json", "status.json", "observe-only", "agent.lock",
-)  # fmt: skip
+    "state.json",
+    "originals.json",
+    "status.json",
+    "observe-only",
+    "agent.lock",
+)
 RECORD = "record"
 _RETRY_AFTER_MS = 5_000
 

@@ -24,13 +24,16 @@ def status_document(turn: Turn, governor: CpuGovernor) -> dict[str, Any]:
         "observed_only": turn.observed_only,
         "written": len(turn.written),
         "failures": [
-            {"pod": failure.change.uid, "container": failure.change.container,
-             "reason": failure.reason}
+            {
+                "pod": failure.change.uid,
+                "container": failure.change.container,
+                "reason": failure.reason,
+            }
             for failure in turn.failures
         ],
         "clear_ms": governor.config.clear_ms,
         "pods": [_pod(turn, governor, uid) for uid in sorted(plan.allocations)],
-    }  # fmt: skip
+    }
 
 
 def _pod(turn: Turn, governor: CpuGovernor, uid: str) -> dict[str, Any]:

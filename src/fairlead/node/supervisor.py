@@ -33,9 +33,12 @@ class Agents:
     """Processes that are there as long as the block runs; `say` takes lines for the operator."""
 
     def __init__(
-        self, commands: Mapping[str, Sequence[str]], say: Callable[[str], None],
-        *, first_s: float = FIRST_S,
-    ) -> None:  # fmt: skip
+        self,
+        commands: Mapping[str, Sequence[str]],
+        say: Callable[[str], None],
+        *,
+        first_s: float = FIRST_S,
+    ) -> None:
         self._commands, self._say, self._first_s = commands, say, first_s
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._processes: dict[str, subprocess.Popen[Any]] = {}
@@ -50,9 +53,11 @@ class Agents:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
         _trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stop.set()
         self._signal(signal.SIGTERM)
         if waiting := self._join(SAY_S):
@@ -121,9 +126,11 @@ class Agents:
                 return None
             # A session of its own: Ctrl-C is for the control plane, which tells its agents.
             process = self._processes[name] = subprocess.Popen(
-                self._commands[name], stdin=subprocess.DEVNULL, start_new_session=True,
+                self._commands[name],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 env={**os.environ, SUPERVISOR: str(os.getpid())},
-            )  # fmt: skip
+            )
             return process
 
 

@@ -39,9 +39,12 @@ class WebhookNotifier:
     """A `Notifier` over HTTP."""
 
     def __init__(
-        self, receivers: Iterable[Receiver], *, timeout_s: float = TIMEOUT_S,
+        self,
+        receivers: Iterable[Receiver],
+        *,
+        timeout_s: float = TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._receivers: Mapping[str, Receiver] = {each.name: each for each in receivers}
         self._timeout_s = timeout_s
         self._tls = tls or ssl.create_default_context()
@@ -53,9 +56,10 @@ class WebhookNotifier:
         receiver = self._receivers[notice.receiver]
         parts = urlsplit(receiver.url)
         headers = {
-            "Content-Type": "application/json", "User-Agent": "fairlead",
+            "Content-Type": "application/json",
+            "User-Agent": "fairlead",
             **sign(receiver.secret, notice.id, now_ms // 1000, notice.body),
-        }  # fmt: skip
+        }
         connection = _Pinned(receiver, parts, self._timeout_s, self._tls)
         # A socket's timeout is for each read: who answers byte by byte would hold up the others.
         watchdog = threading.Timer(self._timeout_s, connection.hang_up)

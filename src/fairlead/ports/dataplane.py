@@ -136,7 +136,7 @@ class GroupSeen:
     backends: Mapping[str, BackendSeen] = field(default_factory=dict)
 
 
-class Stale(Exception):  # noqa: N818 - it says what the table was
+class Stale(Exception):
     """The plane is in hold or fallback, or the epoch is not newer: the table was not applied."""
 
 

@@ -1,7 +1,7 @@
 """The second kind of "no": something outside failed. Only adapters raise these, cause chained."""
 
 
-class Fault(Exception):  # noqa: N818 - the documents call it a fault
+class Fault(Exception):
     """The world did not do what was asked."""
 
 

@@ -112,9 +112,13 @@ class LedgerReader(Protocol):
         """The entry of that number; None if there is none; `Archived` if it was moved away."""
 
     def entries(
-        self, after: int = 0, limit: int = 1_000, *, kind: str | None = None,
+        self,
+        after: int = 0,
+        limit: int = 1_000,
+        *,
+        kind: str | None = None,
         plan_id: str | None = None,
-    ) -> list[Entry]:  # fmt: skip
+    ) -> list[Entry]:
         """Up to `limit` entries with a number above `after`, in order."""
 
     def last(self, kind: str) -> Entry | None:

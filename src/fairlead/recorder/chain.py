@@ -20,7 +20,7 @@ _MARK = {"mark": int, "note": str, "seq": int, "status": str, "time_ms": int}
 _IN_HEADER = {"chain": str, "format": int, "pending": list}
 
 
-class BrokenLink(ValueError):  # noqa: N818 - said as it is
+class BrokenLink(ValueError):
     """A line that is not the next one of the chain; says why."""
 
 

@@ -27,7 +27,7 @@ _WORD = frozenset((str,))
 Object = dict[str, Any]
 
 
-class BadPatch(ValueError):  # noqa: N818 - said as it is
+class BadPatch(ValueError):
     """A patch that does not fit the value it is applied to."""
 
 

@@ -14,8 +14,14 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 # Space comes back when somebody cleans up, not within a clearing: no use in trying sooner.
 RETRY_AFTER_MS = 1_000
 _TEMPORARY = {
-    errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
-}  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EAGAIN,
+    errno.EINTR,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 
 
 def fault(error: OSError, doing: str) -> Fault:

@@ -20,15 +20,7 @@ from fairlead.ports.recorder import Entry, Head, Status
 from fairlead.recorder import disk
 from fairlead.recorder.chain import Chain
 from fairlead.recorder.delta import diff_documents, patch_documents
-from fairlead.recorder.lines import (
-    GENESIS,
-    header_body,
-    link,
-    mark_body,
-    parse,
-    patch_body,
-    seal,
-)
+from fairlead.recorder.lines import GENESIS, header_body, link, mark_body, parse, patch_body, seal
 from fairlead.recorder.reader import CorruptRecord, Part, Segment, links, parts
 
 SEGMENT_BYTES = 4 * 2**20
@@ -148,8 +140,11 @@ class FileRecorder:
         known = seq in self._pending or 0 < seq < self._parts[0].first_seq
         require(known, f"an entry {seq} waits for a mark")
         given: dict[str, Any] = {
-            "time_ms": time_ms, "entry_seq": seq, "status": status, "note": note,
-        }  # fmt: skip
+            "time_ms": time_ms,
+            "entry_seq": seq,
+            "status": status,
+            "note": note,
+        }
         line = self._seal(mark_body(self._end.seq + 1, **given))
         # However full the segment is: one that began with a mark would not have its entry, and
         # whoever asks for the last one, after a crash above all, would be told that there is none.

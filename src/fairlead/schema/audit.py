@@ -32,9 +32,13 @@ class HeadDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def to_head(self) -> SignedHead:
         """The value of core."""
         head = Head(
-            ledger=self.ledger, epoch=self.epoch, size=self.size, root=self.root,
-            time_ms=self.time_ms, key_id=self.key_id,
-        )  # fmt: skip
+            ledger=self.ledger,
+            epoch=self.epoch,
+            size=self.size,
+            root=self.root,
+            time_ms=self.time_ms,
+            key_id=self.key_id,
+        )
         return SignedHead(head, self.signature)
 
 

@@ -34,7 +34,7 @@ _NOUNS: dict[type, str] = {
 }
 
 
-class BadInput(ValueError):  # noqa: N818 - said to users as it is
+class BadInput(ValueError):
     """Input that never gets past the border: a path and a sentence."""
 
     def __init__(self, path: str, message: str) -> None:
@@ -46,7 +46,7 @@ class BadInput(ValueError):  # noqa: N818 - said to users as it is
         super().__init__(f"{shown}: {self.message}")
 
 
-class _RepeatedKey(Exception):  # noqa: N818 - internal signal
+class _RepeatedKey(Exception):
     pass
 
 

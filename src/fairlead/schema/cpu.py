@@ -92,10 +92,18 @@ def to_snapshot(document: ClearDocument) -> cpu.Snapshot:
         weight = None if pod.weight is UNSET else pod.weight
         try:
             value = cpu.Pod(
-                pod.uid, pod.min_millicores, pod.max_millicores, pod.demand, weight,
-                pod.usage_millicores, pod.current_millicores, pod.headroom_misses, pod.signal_ok,
-                pod.lower_millicores, pod.upper_millicores,
-            )  # fmt: skip
+                pod.uid,
+                pod.min_millicores,
+                pod.max_millicores,
+                pod.demand,
+                weight,
+                pod.usage_millicores,
+                pod.current_millicores,
+                pod.headroom_misses,
+                pod.signal_ok,
+                pod.lower_millicores,
+                pod.upper_millicores,
+            )
         except OutOfRange as error:
             raise BadInput(f"pods[{index}].{error.field}", error.message) from error
         pods.append(value)

@@ -14,15 +14,7 @@ from msgspec import Meta
 from fairlead.core import gpu
 from fairlead.core.units import INTEGER_MAX
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import (
-    BudgetDocument,
-    Gpus,
-    GpusOrNone,
-    Name,
-    Time,
-    from_plan,
-    to_budgets,
-)
+from fairlead.schema.gpu import BudgetDocument, Gpus, GpusOrNone, Name, Time, from_plan, to_budgets
 from fairlead.schema.times import format_time, parse_time
 
 Amount = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
@@ -77,9 +69,13 @@ def decide_fund(document: FundDocument) -> dict[str, Any]:
         if key in usage:
             raise BadInput(f"usage[{i}].envelope", "is given twice")
         usage[key] = gpu.Usage(
-            line.gpus, line.used_ms, line.held_ms, line.lent_gpus, line.lent_used_ms,
+            line.gpus,
+            line.used_ms,
+            line.held_ms,
+            line.lent_gpus,
+            line.lent_used_ms,
             line.lent_held_ms,
-        )  # fmt: skip
+        )
     request, now_ms = _request(document.request), parse_time(document.now, "now")
     return fund(gpu.Book(budgets, usage), request, now_ms)
 
@@ -100,30 +96,51 @@ def _request(document: FundRequestDocument) -> gpu.Request:
     ):
         raise BadInput("request.gpus", f"must be {low} plus a multiple of {step}")
     return gpu.Request(
-        owner=document.owner, flavor=document.flavor, gpus=document.gpus,
-        location=document.location, min_gpus=low, step_gpus=step,
-        duration_ms=document.duration_ms, allow_borrow=document.allow_borrow,
-        max_borrow_gpus=document.max_borrow_gpus, sponsors=tuple(document.sponsors),
-    )  # fmt: skip
+        owner=document.owner,
+        flavor=document.flavor,
+        gpus=document.gpus,
+        location=document.location,
+        min_gpus=low,
+        step_gpus=step,
+        duration_ms=document.duration_ms,
+        allow_borrow=document.allow_borrow,
+        max_borrow_gpus=document.max_borrow_gpus,
+        sponsors=tuple(document.sponsors),
+    )
 
 
 def fund_document(
-    now_ms: int, budgets: Iterable[BudgetDocument],
-    usage: Mapping[tuple[str, str], gpu.Usage], request: gpu.Request,
-) -> dict[str, Any]:  # fmt: skip
+    now_ms: int,
+    budgets: Iterable[BudgetDocument],
+    usage: Mapping[tuple[str, str], gpu.Usage],
+    request: gpu.Request,
+) -> dict[str, Any]:
     """The document of one decision, as plain data; envelopes that used nothing are left out."""
     lines = [
         UsageDocument(
-            budget, envelope, used.gpus, used.used_ms, used.held_ms, used.lent_gpus,
-            used.lent_used_ms, used.lent_held_ms,
+            budget,
+            envelope,
+            used.gpus,
+            used.used_ms,
+            used.held_ms,
+            used.lent_gpus,
+            used.lent_used_ms,
+            used.lent_held_ms,
         )
         for (budget, envelope), used in sorted(usage.items())
         if used != gpu.Usage()
-    ]  # fmt: skip
+    ]
     asked = FundRequestDocument(
-        request.owner, request.flavor, request.gpus, request.min_gpus, request.step_gpus,
-        dict(request.location), request.duration_ms, request.allow_borrow,
-        request.max_borrow_gpus, list(request.sponsors),
-    )  # fmt: skip
+        request.owner,
+        request.flavor,
+        request.gpus,
+        request.min_gpus,
+        request.step_gpus,
+        dict(request.location),
+        request.duration_ms,
+        request.allow_borrow,
+        request.max_borrow_gpus,
+        list(request.sponsors),
+    )
     document = FundDocument(format_time(now_ms), list(budgets), lines, asked)
     return dict(msgspec.to_builtins(document))

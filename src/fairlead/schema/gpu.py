@@ -206,14 +206,20 @@ def _budget(document: BudgetDocument, path: str) -> gpu.Budget:
                 raise BadInput(f"{where}.envelopes[{j}]", f"is no envelope of it: {member!r}")
         caps.append(
             gpu.AggregateCap(
-                cap.name, cap.flavor, frozenset(cap.envelopes), cap.max_concurrency,
+                cap.name,
+                cap.flavor,
+                frozenset(cap.envelopes),
+                cap.max_concurrency,
                 _cap(cap.max_gpu_hours),
             )
-        )  # fmt: skip
+        )
     return gpu.Budget(
-        document.name, document.owner, tuple(document.parents), tuple(envelopes.values()),
+        document.name,
+        document.owner,
+        tuple(document.parents),
+        tuple(envelopes.values()),
         tuple(caps),
-    )  # fmt: skip
+    )
 
 
 def _envelope(document: EnvelopeDocument, path: str) -> gpu.Envelope:
@@ -261,9 +267,16 @@ def to_lease(document: LeaseDocument, path: str, now_ms: int, payers: Payers) ->
     expected = document.expected_end
     until = None if expected is None else parse_time(expected, f"{path}.expected_end")
     return gpu.Lease(
-        document.id, document.owner, document.budget, document.envelope, document.gpus, start, end,
-        until, document.borrowed,
-    )  # fmt: skip
+        document.id,
+        document.owner,
+        document.budget,
+        document.envelope,
+        document.gpus,
+        start,
+        end,
+        until,
+        document.borrowed,
+    )
 
 
 def to_request(document: RequestDocument, path: str = "request") -> gpu.Request:
@@ -333,10 +346,16 @@ def from_plan(
 ) -> dict[str, Any]:
     """The result document of a plan; hour caps are quoted as written, where that is known."""
     lines = [
-        {"budget": line.budget, "envelope": line.envelope, "owner": line.owner, "gpus": line.gpus,
-         "tier": line.tier.value, "borrowed": line.borrowed}
+        {
+            "budget": line.budget,
+            "envelope": line.envelope,
+            "owner": line.owner,
+            "gpus": line.gpus,
+            "tier": line.tier.value,
+            "borrowed": line.borrowed,
+        }
         for line in plan.lines
-    ]  # fmt: skip
+    ]
     refusal = None
     if plan.refusal is not None:
         change = None if remedy is None else _remedy(remedy, written)
@@ -357,9 +376,12 @@ def _binding(binding: gpu.Binding, written: Written) -> dict[str, Any]:
         limit = written.get((binding.kind, binding.budget, binding.name), limit / gpu.HOUR_MS)
         used = binding.used / gpu.HOUR_MS
     return {
-        "kind": binding.kind, "budget": binding.budget, "name": binding.name, "limit": limit,
+        "kind": binding.kind,
+        "budget": binding.budget,
+        "name": binding.name,
+        "limit": limit,
         "used": used,
-    }  # fmt: skip
+    }
 
 
 def _remedy(remedy: gpu.Remedy, written: Written) -> dict[str, Any]:
@@ -372,9 +394,12 @@ def _remedy(remedy: gpu.Remedy, written: Written) -> dict[str, Any]:
     elif isinstance(after, tuple):
         before, after = list(before), list(after)
     return {
-        "change": remedy.change.value, "budget": remedy.budget, "name": remedy.name,
-        "from": before, "to": after,
-    }  # fmt: skip
+        "change": remedy.change.value,
+        "budget": remedy.budget,
+        "name": remedy.name,
+        "from": before,
+        "to": after,
+    }
 
 
 _SENTENCES = {

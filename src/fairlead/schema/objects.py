@@ -19,14 +19,7 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.schema import gpu as documents
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.specs import (
-    BudgetSpec,
-    Metadata,
-    NodeSpec,
-    ReservationSpec,
-    RunSpec,
-    Spec,
-)
+from fairlead.schema.specs import BudgetSpec, Metadata, NodeSpec, ReservationSpec, RunSpec, Spec
 from fairlead.schema.specs import Label as Label  # noqa: PLC0414 - part of the border
 from fairlead.schema.times import parse_time
 
@@ -140,13 +133,20 @@ def budget_document(name: str, spec: BudgetSpec) -> documents.BudgetDocument:
         parents=spec.parents,
         envelopes=[
             documents.EnvelopeDocument(
-                name=each.name, flavor=each.flavor, location=each.location,
-                concurrency=each.concurrency, max_gpu_hours=each.max_gpu_hours,
-                window=None if each.window is None
+                name=each.name,
+                flavor=each.flavor,
+                location=each.location,
+                concurrency=each.concurrency,
+                max_gpu_hours=each.max_gpu_hours,
+                window=None
+                if each.window is None
                 else documents.WindowDocument(each.window.start, each.window.end),
-                sharing=each.sharing, recurrence=each.recurrence,
+                sharing=each.sharing,
+                recurrence=each.recurrence,
                 lending=documents.LendingDocument(
-                    each.lending.allow, each.lending.to, each.lending.max_gpus,
+                    each.lending.allow,
+                    each.lending.to,
+                    each.lending.max_gpus,
                     each.lending.max_gpu_hours,
                 ),
             )
@@ -158,7 +158,7 @@ def budget_document(name: str, spec: BudgetSpec) -> documents.BudgetDocument:
             )
             for cap in spec.aggregate_caps
         ],
-    )  # fmt: skip
+    )
 
 
 def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
@@ -275,9 +275,13 @@ def without_spares(spec: RunSpec, gpus: int) -> int:
 def to_gang(spec: RunSpec, gpus: int, *, elsewhere: bool) -> Gang:
     """What is placed: `gpus` active ones and the spares of their groups."""
     return Gang(
-        flavor=spec.flavor, gpus=gpus, group_gpus=spec.group_gpus,
-        spares_per_group=spec.spares_per_group, location=spec.location, elsewhere=elsewhere,
-    )  # fmt: skip
+        flavor=spec.flavor,
+        gpus=gpus,
+        group_gpus=spec.group_gpus,
+        spares_per_group=spec.spares_per_group,
+        location=spec.location,
+        elsewhere=elsewhere,
+    )
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:

@@ -72,11 +72,15 @@ def decide_place(document: PlaceDocument) -> dict[str, Any]:
         place(
             nodes,
             Gang(
-                gang.flavor, gang.gpus, gang.group_gpus, gang.spares_per_group, gang.location,
+                gang.flavor,
+                gang.gpus,
+                gang.group_gpus,
+                gang.spares_per_group,
+                gang.location,
                 gang.elsewhere,
             ),
         )
-    )  # fmt: skip
+    )
 
 
 def from_placement(placement: Placement) -> dict[str, Any]:

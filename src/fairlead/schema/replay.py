@@ -59,9 +59,12 @@ class Answer:
 
 
 def decide_again(
-    kind: str, version: int, input: Mapping[str, Any], output: Mapping[str, Any],
+    kind: str,
+    version: int,
+    input: Mapping[str, Any],
+    output: Mapping[str, Any],
     kinds: Shipped = SHIPPED,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Decide as this release decides, and compare with what was decided then."""
     shipped = kinds.get((kind, version))
     if shipped is None:

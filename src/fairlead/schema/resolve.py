@@ -135,12 +135,17 @@ def to_conflict(document: ResolveDocument) -> gpu.Conflict:
         if holder is None:
             raise BadInput(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
         leases[lease.id] = gpu.ConflictLease(
-            lease.id, holder.id, lease.role, lease.group, lease.gpus,
+            lease.id,
+            holder.id,
+            lease.role,
+            lease.group,
+            lease.gpus,
             names.setdefault(lease.flavor, lease.flavor),
-            places.setdefault(tuple(lease.location.items()), lease.location), lease.funded,
+            places.setdefault(tuple(lease.location.items()), lease.location),
+            lease.funded,
             names.setdefault(lease.budget, lease.budget),
             names.setdefault(lease.envelope, lease.envelope),
-        )  # fmt: skip
+        )
     if sum(lease.gpus for lease in document.leases) > INTEGER_MAX:
         raise BadInput("leases", f"add up to more than {INTEGER_MAX} GPUs")
     scope, cap = document.scope, document.scope.cap
@@ -198,6 +203,11 @@ def from_resolution(resolution: gpu.Resolution, conflict_digest: str) -> dict[st
 def from_action(action: gpu.Action) -> dict[str, Any]:
     """The document of a cut."""
     return {
-        "lease": action.lease, "run": action.run, "kind": action.kind.value, "gpus": action.gpus,
-        "in_scope": action.in_scope, "tier": action.tier.value, "draw": action.draw,
-    }  # fmt: skip
+        "lease": action.lease,
+        "run": action.run,
+        "kind": action.kind.value,
+        "gpus": action.gpus,
+        "in_scope": action.in_scope,
+        "tier": action.tier.value,
+        "draw": action.draw,
+    }

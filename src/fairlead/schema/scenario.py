@@ -21,12 +21,7 @@ from msgspec import Meta
 
 from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import (
-    GuardrailsDocument,
-    HeadroomDocument,
-    Ratio,
-    SmoothingDocument,
-)
+from fairlead.schema.cpu import GuardrailsDocument, HeadroomDocument, Ratio, SmoothingDocument
 from fairlead.schema.traces import TRACES, Seconds, Trace, check_trace
 from fairlead.schema.yaml import parse_yaml
 

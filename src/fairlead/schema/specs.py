@@ -16,12 +16,13 @@ HOURS_MAX = 2_000_000_000  # in milliseconds still an integer that JSON keeps
 Name = Annotated[
     str,
     Meta(
-        min_length=1, max_length=63,
+        min_length=1,
+        max_length=63,
         # `$` alone would let a newline at the end through.
         pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?(?!\n)$",
         description="lower-case letters, digits, dots and dashes, a letter or digit at both ends",
     ),
-]  # fmt: skip
+]
 Label = Annotated[str, Meta(min_length=1, max_length=253)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]

@@ -157,9 +157,20 @@ def _backend(b: BackendDocument) -> traffic.Backend:
     if isinstance(b, AgentBackendDocument):
         debt, drain_per_s = b.debt, b.drain_per_s
     return traffic.Backend(
-        b.id, b.queue, b.p95_ms, b.error_rate, b.requests, b.isolated, b.age_ms,
-        b.rtt_ms, b.retrans_rate, b.jitter_ms, b.node, debt, drain_per_s,
-    )  # fmt: skip
+        b.id,
+        b.queue,
+        b.p95_ms,
+        b.error_rate,
+        b.requests,
+        b.isolated,
+        b.age_ms,
+        b.rtt_ms,
+        b.retrans_rate,
+        b.jitter_ms,
+        b.node,
+        debt,
+        drain_per_s,
+    )
 
 
 def _node(document: NodeDocument, path: str) -> traffic.Node:
@@ -232,11 +243,7 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
             }
             for name, pressure in plan.pressure.items()
         },
-        "admission": {
-            "mode": door.mode.value,
-            "rate_per_s": door.rate_per_s,
-            "burst": door.burst,
-        },
+        "admission": {"mode": door.mode.value, "rate_per_s": door.rate_per_s, "burst": door.burst},
         "regime": plan.regime.value,
         "ttf_s": plan.ttf_s,
         "stall": plan.stall,

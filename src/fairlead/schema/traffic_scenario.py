@@ -197,9 +197,12 @@ def _check_events(scenario: TrafficScenarioDocument, names: list[str]) -> None:
 
 def _check_expectations(scenario: TrafficScenarioDocument, names: list[str]) -> None:
     needs = {
-        What.SHARE: "backend", What.ISOLATED: "backend", What.MODE: "mode",
-        What.MODES_ONLY: "mode", What.REASON: "reason",
-    }  # fmt: skip
+        What.SHARE: "backend",
+        What.ISOLATED: "backend",
+        What.MODE: "mode",
+        What.MODES_ONLY: "mode",
+        What.REASON: "reason",
+    }
     for index, expect in enumerate(scenario.expect):
         path = f"expect[{index}]"
         needed = needs.get(expect.what)

@@ -24,9 +24,18 @@ _NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow o
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _WORDS = {
-    "": None, "~": None, "null": None, "Null": None, "NULL": None,
-    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
-}  # fmt: skip
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
 
 
 def parse_yaml(data: bytes) -> Any:

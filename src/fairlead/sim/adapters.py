@@ -22,7 +22,7 @@ AGENT = "agent"
 _GARBAGE_US = 10**15
 
 
-class AgentDied(Exception):  # noqa: N818 - it names what happened
+class AgentDied(Exception):
     """The agent's process is gone, in the middle of whatever it did."""
 
     def __init__(self, when: str, away_ms: int) -> None:
@@ -124,9 +124,14 @@ class SimRecorder:
         self._open: dict[int, Entry] = {}
 
     def append(
-        self, kind: str, *, version: int, time_ms: int, input: dict[str, Any],
+        self,
+        kind: str,
+        *,
+        version: int,
+        time_ms: int,
+        input: dict[str, Any],
         output: dict[str, Any],
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Record a decision."""
         record = self._around.record
         decision = record.decision(time_ms, input, output)

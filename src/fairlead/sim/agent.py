@@ -21,9 +21,13 @@ class SimAgent:
     """Drives a `CpuLoop`. `judge` runs the checkers after every write, `decided` on decisions."""
 
     def __init__(
-        self, config: CpuConfig, around: Surroundings, *, judge: Callable[[], None],
+        self,
+        config: CpuConfig,
+        around: Surroundings,
+        *,
+        judge: Callable[[], None],
         decided: Callable[[Decision], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config = config
         self.adopted: set[str] = set()
         """Pods whose limit is ours."""
@@ -109,9 +113,12 @@ class SimAgent:
             stored = json.loads(self._stored)
             governor = CpuGovernor.restore(self.config, stored, now_ms=now_ms)
         self.loop = CpuLoop(
-            governor, sensor=self._sensor, actuator=self._actuator, recorder=self._recorder,
+            governor,
+            sensor=self._sensor,
+            actuator=self._actuator,
+            recorder=self._recorder,
             keep=self._keep,
-        )  # fmt: skip
+        )
         self.loop.heal(now_ms)
 
     def _keep(self, state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from fairlead.schema.kinds import KINDS
 from fairlead.sim.record import Decision
 
 
-class Broken(Exception):  # noqa: N818 - it names what happened
+class Broken(Exception):
     """A promise did not hold. Carries all that is needed to see it again."""
 
     def __init__(self, *, check: str, message: str, seed: int, time_ms: int) -> None:

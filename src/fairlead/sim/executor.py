@@ -105,9 +105,13 @@ class SimMachine:
         self.clock.at(self.clock.now_ms + delay_ms, Turn.WORLD, end)
 
     def _end(
-        self, process: _Process, *, code: int | None = None, signal: int | None = None,
+        self,
+        process: _Process,
+        *,
+        code: int | None = None,
+        signal: int | None = None,
         reason: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         job = process.job
         process.exit = Exit(
             job.id, job.run, self.clock.now_ms, code=code, signal=signal, reason=reason

@@ -53,9 +53,11 @@ def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
     meter = pod.meter
     granted = meter.granted_us if meter.granted_us else None
     limits = [
-        each.limit for frame in frames for each in frame.pods
+        each.limit
+        for frame in frames
+        for each in frame.pods
         if each.uid == pod.spec.name and each.limit is not None
-    ]  # fmt: skip
+    ]
     minutes = meter.lifetime_ms / 60_000
     return PodFigures(
         pod=pod.spec.name,

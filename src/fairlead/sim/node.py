@@ -85,9 +85,11 @@ class SimPod:
         """Start the counters again at zero, as a restarted container does."""
         now = self.meter
         self.counters_base = Meter(
-            used_us=now.used_us, periods=now.periods,
-            throttled_periods=now.throttled_periods, throttled_us=now.throttled_us,
-        )  # fmt: skip
+            used_us=now.used_us,
+            periods=now.periods,
+            throttled_periods=now.throttled_periods,
+            throttled_us=now.throttled_us,
+        )
 
     def claim_us(self, start_ms: int) -> tuple[int, int]:
         """(runnable work, what the quota allows of it) in the period that starts at `start_ms`."""

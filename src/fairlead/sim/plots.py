@@ -17,22 +17,39 @@ INSTALL_HINT = "pip install 'fairlead[plots]'"
 PANELS_MAX = 12
 # Okabe and Ito's colours: told apart by colour-blind readers, and in print.
 COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255",
-    "#44AA99", "#AA4499", "#117733", "#332288",
-)  # fmt: skip
-MODE_COLOURS = {
-    Mode.UNCONGESTED: "#7fbf7b", Mode.CONGESTED: "#f1a340", Mode.OVERLOADED: "#c51b3a",
-}  # fmt: skip
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#999933",
+    "#882255",
+    "#44AA99",
+    "#AA4499",
+    "#117733",
+    "#332288",
+)
+MODE_COLOURS = {Mode.UNCONGESTED: "#7fbf7b", Mode.CONGESTED: "#f1a340", Mode.OVERLOADED: "#c51b3a"}
 INK, FAINT = "#333333", "#bbbbbb"
 STYLE = {
-    "font.size": 9, "axes.edgecolor": FAINT, "axes.labelcolor": INK, "text.color": INK,
-    "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "grid.color": "#eeeeee", "axes.axisbelow": True, "figure.dpi": 110,
+    "font.size": 9,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#eeeeee",
+    "axes.axisbelow": True,
+    "figure.dpi": 110,
     "legend.frameon": False,
-}  # fmt: skip
+}
 
 
-class PlotsMissing(ImportError):  # noqa: N818 - said to users as it is
+class PlotsMissing(ImportError):
     """matplotlib is not installed."""
 
 
@@ -94,13 +111,18 @@ def _node_figure(mpl: Any, played: Played, run: Run) -> Any:
     handles, labels = want.get_legend_handles_labels()
     line = mpl.lines.Line2D([], [], color=INK, lw=1.4)
     figure.legend(
-        [*handles[::-1], line], [*labels[::-1], "capacity"], loc="outside right upper",
-        title="pods", alignment="left",
-    )  # fmt: skip
+        [*handles[::-1], line],
+        [*labels[::-1], "capacity"],
+        loc="outside right upper",
+        title="pods",
+        alignment="left",
+    )
     figure.suptitle(
         f"{played.scenario.name}, seed {played.seed}: policy {run.name.replace('-act', ' act')}",
-        x=0.01, ha="left", fontsize=12,
-    )  # fmt: skip
+        x=0.01,
+        ha="left",
+        fontsize=12,
+    )
     return figure
 
 
@@ -114,9 +136,14 @@ def _stack(axes: Any, run: Run, field: str, names: list[str], colours: dict[str,
     cores = [[value / 1000 for value in series[name]] for name in names]
     if names:
         axes.stackplot(
-            _seconds(run), cores, labels=names, colors=[colours[name] for name in names],
-            lw=0, alpha=0.9, step="post",
-        )  # fmt: skip
+            _seconds(run),
+            cores,
+            labels=names,
+            colors=[colours[name] for name in names],
+            lw=0,
+            alpha=0.9,
+            step="post",
+        )
     axes.margins(x=0)
     return max((sum(column) for column in zip(*series.values(), strict=True)), default=0)
 
@@ -217,9 +244,16 @@ def _pod_panel(axes: Any, run: Run, name: str) -> None:
     axes.step(seconds, limit, color="#0072B2", lw=1.6, where="post", label="granted")
     tops = [max(pair) for pair in zip(want, used, strict=True)]
     axes.fill_between(
-        seconds, used, tops, where=[ratio > 0 for ratio in throttled], color="#d6604d",
-        alpha=0.55, lw=0, step="post", label="throttled",
-    )  # fmt: skip
+        seconds,
+        used,
+        tops,
+        where=[ratio > 0 for ratio in throttled],
+        color="#d6604d",
+        alpha=0.55,
+        lw=0,
+        step="post",
+        label="throttled",
+    )
     outside = any(pod.opted_out for pod in run.pods if pod.pod == name)
     _title(axes, f"{name} (opted out)" if outside else name)
     axes.set_ylim(bottom=0)

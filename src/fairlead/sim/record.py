@@ -85,9 +85,13 @@ class Recorder:
         snapshot = to_snapshot(check_shape(document, ClearDocument))
         free = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
         made = Decision(
-            time_ms, snapshot, clear(snapshot), clear(replace(snapshot, pods=tuple(free))),
-            canonical(document), canonical(result),
-        )  # fmt: skip
+            time_ms,
+            snapshot,
+            clear(snapshot),
+            clear(replace(snapshot, pods=tuple(free))),
+            canonical(document),
+            canonical(result),
+        )
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")
@@ -112,6 +116,9 @@ def _sighting(sighting: Sighting) -> list[int | None]:
     if read is None:
         return [sighting.limit_millicores, None]
     return [
-        sighting.limit_millicores, read.usage_us, read.periods, read.throttled_periods,
+        sighting.limit_millicores,
+        read.usage_us,
+        read.periods,
+        read.throttled_periods,
         read.throttled_us,
-    ]  # fmt: skip
+    ]

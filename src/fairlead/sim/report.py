@@ -23,15 +23,25 @@ MARKER = "report.json"
 
 TEXTS = ("report.md", "decisions.jsonl", "results.jsonl", "timeline.csv")
 COLUMNS = (
-    "run", "time_s", "mode", "capacity_millicores", "shadow_price", "pod", "want_millicores",
-    "limit_millicores", "used_millicores", "unserved_millicores", "throttled_ratio", "opted_out",
-)  # fmt: skip
+    "run",
+    "time_s",
+    "mode",
+    "capacity_millicores",
+    "shadow_price",
+    "pod",
+    "want_millicores",
+    "limit_millicores",
+    "used_millicores",
+    "unserved_millicores",
+    "throttled_ratio",
+    "opted_out",
+)
 
 Draw = Callable[[Played, Path], Sequence[str]]
 """Draws the plots of a scenario into a folder and names the files."""
 
 
-class NotAReport(ValueError):  # noqa: N818 - names what the folder is
+class NotAReport(ValueError):
     """The target holds something that we did not write."""
 
 
@@ -106,9 +116,12 @@ def _write_timeline(played: Played, path: Path) -> None:
         for run in played.runs:
             for frame in run.frames:
                 node = (
-                    run.name, frame.time_ms // 1000, frame.mode or "", frame.capacity,
+                    run.name,
+                    frame.time_ms // 1000,
+                    frame.mode or "",
+                    frame.capacity,
                     frame.shadow_price,
-                )  # fmt: skip
+                )
                 for pod in frame.pods:
                     figures = [pod.want, pod.limit, pod.used, pod.unserved]
                     rows.writerow([*node, pod.uid, *figures, pod.throttled, int(pod.opted_out)])

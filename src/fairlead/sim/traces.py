@@ -67,9 +67,11 @@ def _level(part: documents.Trace, stream: Stream) -> Level:  # noqa: PLR0911 - o
             return lambda time_ms: _wave(part, time_ms)
         case documents.Ramp():
             return lambda time_ms: _line(
-                time_ms - part.from_s * 1000, part.ramp_s * 1000,
-                part.start_millicores, part.end_millicores,
-            )  # fmt: skip
+                time_ms - part.from_s * 1000,
+                part.ramp_s * 1000,
+                part.start_millicores,
+                part.end_millicores,
+            )
         case documents.Points():
             return _points(part)
         case documents.Bursty():

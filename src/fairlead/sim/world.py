@@ -42,10 +42,13 @@ def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
         smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
         guardrails=Guardrails(
-            rails.cooldown_ms, rails.step_ratio, rails.step_millicores, rails.dead_band,
+            rails.cooldown_ms,
+            rails.step_ratio,
+            rails.step_millicores,
+            rails.dead_band,
             rails.grace_ms,
         ),
-    )  # fmt: skip
+    )
 
 
 class World:
@@ -65,8 +68,9 @@ class World:
         self.agent = SimAgent(
             configure(scenario, policy or scenario.policies[0]),
             Surroundings(self.node, self.clock, self.faults, self.record),
-            judge=self.judge, decided=self._decided,
-        )  # fmt: skip
+            judge=self.judge,
+            decided=self._decided,
+        )
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}

@@ -28,9 +28,14 @@ def test_a_signed_head_as_a_document() -> None:
     """Flat, so that it can be read at a glance."""
     document = SignedHead(HEAD, "5e").as_document()
     assert document == {
-        "ledger": "l", "epoch": 0, "size": 3, "root": "ab", "time_ms": 7, "key_id": "k",
+        "ledger": "l",
+        "epoch": 0,
+        "size": 3,
+        "root": "ab",
+        "time_ms": 7,
+        "key_id": "k",
         "signature": "5e",
-    }  # fmt: skip
+    }
 
 
 def test_a_key_id_is_short_and_fixed() -> None:

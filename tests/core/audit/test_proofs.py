@@ -157,9 +157,12 @@ def test_a_rewritten_entry_cannot_be_explained_away() -> None:
     for old in range(21, 34):
         proof = consistency_proof(old, 33, kept)
         assert not check_consistency(
-            old_size=old, old_root=oracle.mth(ours[:old]), new_size=33,
-            new_root=oracle.mth(theirs), proof=proof,
-        )  # fmt: skip
+            old_size=old,
+            old_root=oracle.mth(ours[:old]),
+            new_size=33,
+            new_root=oracle.mth(theirs),
+            proof=proof,
+        )
 
 
 @pytest.mark.parametrize(("index", "size"), [(-1, 3), (3, 3), (0, 0)])

@@ -208,10 +208,7 @@ def test_a_lower_bound_given_up_in_overload_is_said() -> None:
 
 def test_bids_are_exact_products() -> None:
     """100 x 0.7 is a hair below 140 x 0.5 in doubles; the leftover follows the larger bid."""
-    pods = (
-        Pod("a", 0, 900, 0.7, weight=100),
-        Pod("b", 0, 900, 0.5, weight=140),
-    )
+    pods = (Pod("a", 0, 900, 0.7, weight=100), Pod("b", 0, 900, 0.5, weight=140))
     assert cleared(101, *pods, policy="market").allocations == {"a": 50, "b": 51}
 
 

@@ -43,9 +43,12 @@ def envelope(
 
 
 def cap(
-    name: str, members: Iterable[str], gpus: int | None = None, hours: float | None = None,
+    name: str,
+    members: Iterable[str],
+    gpus: int | None = None,
+    hours: float | None = None,
     flavor: str = "H100",
-) -> Document:  # fmt: skip
+) -> Document:
     """An aggregate cap."""
     return {
         "name": name,
@@ -57,9 +60,12 @@ def cap(
 
 
 def budget(
-    owner: str, *envelopes: Document, name: str | None = None, parents: Iterable[str] = (),
+    owner: str,
+    *envelopes: Document,
+    name: str | None = None,
+    parents: Iterable[str] = (),
     caps: Iterable[Document] = (),
-) -> Document:  # fmt: skip
+) -> Document:
     """A budget, named like its owner unless told otherwise."""
     return {
         "name": name or owner,
@@ -71,9 +77,15 @@ def budget(
 
 
 def lease(
-    payer: str, gpus: int, since: float, until: float | None = None, *,
-    expected: float | None = None, borrowed: bool = False, id: str | None = None,
-) -> Document:  # fmt: skip
+    payer: str,
+    gpus: int,
+    since: float,
+    until: float | None = None,
+    *,
+    expected: float | None = None,
+    borrowed: bool = False,
+    id: str | None = None,
+) -> Document:
     """A lease paid by `budget/envelope`; times in hours from NOW."""
     paying, _, name = payer.partition("/")
     return {

@@ -9,8 +9,15 @@ Document = dict[str, Any]
 
 # Later owners may have earlier ones as parents, so no graph has a cycle. Prefixes for the ACLs.
 OWNERS = ("org", "org:west", "org:east", "lab", "org:west:a", "org:east:b", "lab:c", "org:west:d")
-HOME = {"org:west": "org", "org:east": "org", "org:west:a": "org:west", "org:east:b": "org:east",
-        "lab:c": "lab", "org:west:d": "org:west", "lab": "org"}  # fmt: skip
+HOME = {
+    "org:west": "org",
+    "org:east": "org",
+    "org:west:a": "org:west",
+    "org:east:b": "org:east",
+    "lab:c": "lab",
+    "org:west:d": "org:west",
+    "lab": "org",
+}
 REGIONS = ("us-west", "us-east", "eu")
 FLAVORS = ("H100", "H100", "H100", "H100", "A100")
 HOURS = (0, 1, 2.3, 4.6, 6.9, 0.1, 10, 11.5, 1e-7, 1 / 3, 24, 46)
@@ -106,9 +113,12 @@ def _cross(rng: random.Random, document: Document) -> None:
     slack, hourly = rng.randint(1, 3), rng.random() < 0.4
     request = document["request"]
     request.update(
-        gpus=sum(widths.values()) + rng.randint(1, slack), min_gpus=None, step_gpus=None,
-        duration_hours=2.3 if hourly else rng.choice((None, 2.3)), flavor="H100",
-    )  # fmt: skip
+        gpus=sum(widths.values()) + rng.randint(1, slack),
+        min_gpus=None,
+        step_gpus=None,
+        duration_hours=2.3 if hourly else rng.choice((None, 2.3)),
+        flavor="H100",
+    )
     now = datetime.fromisoformat(document["now"])
     budget = document["budgets"][0]
     budget["owner"], budget["parents"] = request["owner"], []
@@ -312,9 +322,27 @@ def spoil(rng: random.Random, document: Document) -> Document:
         del holder[rng.choice(sorted(holder))]
     elif action == 2 and holder:
         holder[rng.choice(sorted(holder))] = rng.choice(
-            (None, "", "x", 0, -1, 1.0, 0.5, True, [], {}, [""], ["x", "x"], {"k": 1}, float("nan"),
-             "2026-01-01T00:00:00", "2026-01-01", "9999-01-01T00:00:00Z", "2000-01-01T00:00:00Z")
-        )  # fmt: skip
+            (
+                None,
+                "",
+                "x",
+                0,
+                -1,
+                1.0,
+                0.5,
+                True,
+                [],
+                {},
+                [""],
+                ["x", "x"],
+                {"k": 1},
+                float("nan"),
+                "2026-01-01T00:00:00",
+                "2026-01-01",
+                "9999-01-01T00:00:00Z",
+                "2000-01-01T00:00:00Z",
+            )
+        )
     else:
         lists = [v for h in holders for v in h.values() if isinstance(v, list) and v]
         chosen = rng.choice(lists)

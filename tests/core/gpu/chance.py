@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from math import sqrt
 
-from fairlead.core.gpu import (
-    Conflict,
-    ConflictLease,
-    ConflictRun,
-    Role,
-    Scope,
-    resolve,
-)
+from fairlead.core.gpu import Conflict, ConflictLease, ConflictRun, Role, Scope, resolve
 from fairlead.core.lottery import OwnerWeighting
 
 # One owner with one gang, one with two, one with five: what a lottery of tokens would not treat
@@ -30,10 +23,20 @@ def conflict(draws: int) -> Conflict:
         for name, parts in zip(names, (1, 2, 4, 8, 1), strict=False):
             runs.append(ConflictRun(name, owner))
             leases += [
-                ConflictLease(f"{name}.{part}", name, Role.ACTIVE, part, 8 // parts, "H100", {},
-                              True, "x", "y")
+                ConflictLease(
+                    f"{name}.{part}",
+                    name,
+                    Role.ACTIVE,
+                    part,
+                    8 // parts,
+                    "H100",
+                    {},
+                    True,
+                    "x",
+                    "y",
+                )
                 for part in range(parts)
-            ]  # fmt: skip
+            ]
     return Conflict(Scope("H100"), 8 * draws, tuple(runs), tuple(leases))
 
 

@@ -43,9 +43,14 @@ def lease(
 
 
 def document(
-    deficit: int, runs: Iterable[Document], leases: Iterable[Document], *, seed: str = ZEROS,
-    cap: Document | None = None, **scope: Any,
-) -> Document:  # fmt: skip
+    deficit: int,
+    runs: Iterable[Document],
+    leases: Iterable[Document],
+    *,
+    seed: str = ZEROS,
+    cap: Document | None = None,
+    **scope: Any,
+) -> Document:
     """The whole input; the scope is cluster a unless told otherwise."""
     return {
         "scope": {"flavor": "H100", "location": {"cluster": "a"}, "cap": cap, **scope},
@@ -123,9 +128,7 @@ def random_doc(rng: random.Random) -> Document:
             "envelopes": rng.choice((["west"], ["east", "west"], [])),
         }
     location = rng.choice(({"cluster": "a"}, {"cluster": "a"}, {"region": "us-west"}, {}))
-    given = document(
-        0, runs, leases, seed=rng.randbytes(32).hex(), cap=cap, location=location
-    )  # fmt: skip
+    given = document(0, runs, leases, seed=rng.randbytes(32).hex(), cap=cap, location=location)
     total = sum(held["gpus"] for held in candidates(given))
     given["deficit_gpus"] = rng.choice((rng.randint(0, total + 2), rng.randint(0, total), total))
     return given
@@ -135,8 +138,9 @@ def _run(rng: random.Random, name: str, owner: str) -> Document:
     made = run(name, owner, nominated=rng.random() < 0.2)
     if rng.random() < 0.6:
         made["malleable"] = {
-            "min_gpus": rng.choice((1, 1, 2, 4, 8, 30)), "step_gpus": rng.choice((1, 1, 2, 3, 4))
-        }  # fmt: skip
+            "min_gpus": rng.choice((1, 1, 2, 4, 8, 30)),
+            "step_gpus": rng.choice((1, 1, 2, 3, 4)),
+        }
     return made
 
 

@@ -4,7 +4,7 @@ Fractions and dictionaries, every remedy tried value by value on the whole walk,
 from Fairlead: what the core is compared with. Slow on purpose; documents are kept small. One file,
 so that it can be read beside the page from top to bottom.
 """
-# ruff: noqa: N818, PLR0917
+# ruff: noqa: PLR0917
 # mypy: ignore-errors
 
 import math
@@ -221,21 +221,39 @@ def caps_over(used, budget, envelope, sponsor):
         return sum(r[0] for r in rows), sum(r[1] + r[2] for r in rows)
 
     wanted = [
-        ("envelope", envelope["name"], [envelope["name"]], False,
-         envelope["concurrency"], envelope["max_gpu_hours"]),
-    ]  # fmt: skip
+        (
+            "envelope",
+            envelope["name"],
+            [envelope["name"]],
+            False,
+            envelope["concurrency"],
+            envelope["max_gpu_hours"],
+        )
+    ]
     for cap in budget["aggregate_caps"]:
         if cap["flavor"] == envelope["flavor"] and envelope["name"] in cap["envelopes"]:
             wanted.append(
-                ("aggregate", cap["name"], cap["envelopes"], False,
-                 cap["max_concurrency"], cap["max_gpu_hours"])
-            )  # fmt: skip
+                (
+                    "aggregate",
+                    cap["name"],
+                    cap["envelopes"],
+                    False,
+                    cap["max_concurrency"],
+                    cap["max_gpu_hours"],
+                )
+            )
     if sponsor:
         lending = envelope["lending"]
         wanted.append(
-            ("lending", envelope["name"], [envelope["name"]], True,
-             lending["max_concurrency"], lending["max_gpu_hours"])
-        )  # fmt: skip
+            (
+                "lending",
+                envelope["name"],
+                [envelope["name"]],
+                True,
+                lending["max_concurrency"],
+                lending["max_gpu_hours"],
+            )
+        )
     for kind, cap_name, members, lent, gpus, hours in wanted:
         used_gpus, used_ms = totals(members, lent)
         yield kind, "gpus", cap_name, members, gpus, used_gpus
@@ -452,11 +470,7 @@ def remedy_of(doc, used, order, width):
             opened = {**lending, "allow": True, "to": [*lending["to"], request["owner"]]}
             attempt("lending-acl", envelope, "lending", budget["name"], envelope["name"], [opened])
     if found:
-        return {
-            **found[0],
-            "from": found[0]["from"]["to"],
-            "to": found[0]["to"]["to"],
-        }
+        return {**found[0], "from": found[0]["from"]["to"], "to": found[0]["to"]["to"]}
 
     limit = request["max_borrow_gpus"]
     if limit is not None:

@@ -12,15 +12,46 @@ Document = dict[str, Any]
 
 # "10" sorts before "9"; the last two change places when compared as UTF-16; some need escapes.
 RUNS = (
-    "10", "9", "2", "ns/b", "ns/a", "ns/a ", "N", "é", "e\u0301", 'q"\\', "\u0001", "\uff5e",
+    "10",
+    "9",
+    "2",
+    "ns/b",
+    "ns/a",
+    "ns/a ",
+    "N",
+    "é",
+    "e\u0301",
+    'q"\\',
+    "\u0001",
+    "\uff5e",
     "\U0001f600",
-)  # fmt: skip
+)
 OWNERS = ("team-b", "team-a", "9", "10", "\uff5e", "\U0001f600")
 STYLES = ("mixed", "mixed", "ties", "spares", "steps", "fixed", "holes", "giveback", "giveback")
 RUBBISH = (
-    None, "", "x", 0, -1, 1.0, 0.5, True, [], {}, [""], ["x", "x"], {"k": 1}, float("nan"),
-    "g" * 64, "0" * 63, "0" * 65, "F" * 64, 2**53, "Active", [None], "\u0000",
-)  # fmt: skip
+    None,
+    "",
+    "x",
+    0,
+    -1,
+    1.0,
+    0.5,
+    True,
+    [],
+    {},
+    [""],
+    ["x", "x"],
+    {"k": 1},
+    float("nan"),
+    "g" * 64,
+    "0" * 63,
+    "0" * 65,
+    "F" * 64,
+    2**53,
+    "Active",
+    [None],
+    "\u0000",
+)
 
 
 def random_doc(rng: random.Random) -> Document:
@@ -46,9 +77,16 @@ def random_doc(rng: random.Random) -> Document:
 
 def _scope(rng: random.Random) -> Document:
     location = rng.choice(
-        ({}, {"region": "w"}, {"cluster": "a"}, {"region": "w", "cluster": "a"}, {"domain": "d1"},
-         {"cluster": "*"}, {"region": "w", "\uff5e": "1", "\U0001f600": "2"})
-    )  # fmt: skip
+        (
+            {},
+            {"region": "w"},
+            {"cluster": "a"},
+            {"region": "w", "cluster": "a"},
+            {"domain": "d1"},
+            {"cluster": "*"},
+            {"region": "w", "\uff5e": "1", "\U0001f600": "2"},
+        )
+    )
     scope: Document = {"flavor": "H100", "location": dict(location)}
     if rng.random() < 0.3:
         scope["cap"] = {
@@ -95,14 +133,16 @@ def _leases(rng: random.Random, run: Document, scope: Document, style: str) -> l
         for role in shapes:
             strays = style == "holes" or rng.random() < 0.1
             inside = near if not strays or rng.random() < 0.6 else not near
-            leases.append({
-                "run": run["id"],
-                "role": role,
-                "group": group,
-                "gpus": 4 if style == "ties" else rng.choice(sizes),
-                **_place(rng, scope, inside=inside),
-                "funded": rng.random() >= unfunded,
-            })  # fmt: skip
+            leases.append(
+                {
+                    "run": run["id"],
+                    "role": role,
+                    "group": group,
+                    "gpus": 4 if style == "ties" else rng.choice(sizes),
+                    **_place(rng, scope, inside=inside),
+                    "funded": rng.random() >= unfunded,
+                }
+            )
     return leases
 
 

@@ -3,7 +3,6 @@
 Dictionaries and sets, everything recomputed from the list of cut leases before each action, nothing
 imported from Fairlead: what the core is compared with. Slow on purpose; documents are kept small.
 """
-# ruff: noqa: N818
 # mypy: ignore-errors
 
 import hashlib
@@ -191,9 +190,15 @@ def preempt(world, runs, tier):
         mine = sorted(run for run in tokens if world.runs[run]["owner"] == owner)
         token = mine[below(len(mine), world.seed, "token", index)]
         world.draws.append(
-            {"index": index, "tier": tier, "owners": owners, "owner": owner,
-             "tokens": mine, "token": token}
-        )  # fmt: skip
+            {
+                "index": index,
+                "tier": tier,
+                "owners": owners,
+                "owner": owner,
+                "tokens": mine,
+                "token": token,
+            }
+        )
         world.cut(token, "RandomPreempt", world.open_leases(token), draw=index)
 
 
@@ -241,10 +246,15 @@ def decide(doc, weighting="owners"):
     world = World(doc, weighting)
     everything = sum(lease["gpus"] for lease in world.candidates())
     result = {
-        "resolved": everything >= world.deficit, "deficit_gpus": world.deficit, "freed_gpus": 0,
-        "actions": [], "withdrawn": [], "draws": [], "conflict_digest": conflict_digest(doc),
+        "resolved": everything >= world.deficit,
+        "deficit_gpus": world.deficit,
+        "freed_gpus": 0,
+        "actions": [],
+        "withdrawn": [],
+        "draws": [],
+        "conflict_digest": conflict_digest(doc),
         "shortfall_gpus": max(0, world.deficit - everything),
-    }  # fmt: skip
+    }
     if not result["resolved"]:
         return result
     for tier in TIERS:

@@ -41,13 +41,20 @@ def envelopes(draw: st.DrawFn) -> tuple[Envelope, ...]:
             )
         found.append(
             Envelope(
-                name, "H100", draw(st.integers(1, 8)),
+                name,
+                "H100",
+                draw(st.integers(1, 8)),
                 max_hours_ms=draw(st.none() | st.integers(0, 60).map(lambda h: h * HOUR_MS)),
-                window=window, recurrence=draw(st.none() | st.sampled_from(Recurrence)),
-                lending=Lending(True, ("*",), draw(st.none() | st.integers(0, 4)),
-                                draw(st.none() | st.integers(0, 40).map(lambda h: h * HOUR_MS))),
+                window=window,
+                recurrence=draw(st.none() | st.sampled_from(Recurrence)),
+                lending=Lending(
+                    True,
+                    ("*",),
+                    draw(st.none() | st.integers(0, 4)),
+                    draw(st.none() | st.integers(0, 40).map(lambda h: h * HOUR_MS)),
+                ),
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
@@ -60,11 +67,17 @@ def leases(draw: st.DrawFn) -> list[Lease]:
         lasts = draw(st.none() | st.integers(1, 100))
         found.append(
             Lease(
-                f"l{number:02}", "a", "b", draw(st.sampled_from(NAMES)), draw(st.integers(1, 4)),
-                T0 + start * HOUR_MS, None if end is None else T0 + end * HOUR_MS,
-                None if lasts is None else T0 + (start + lasts) * HOUR_MS, draw(st.booleans()),
+                f"l{number:02}",
+                "a",
+                "b",
+                draw(st.sampled_from(NAMES)),
+                draw(st.integers(1, 4)),
+                T0 + start * HOUR_MS,
+                None if end is None else T0 + end * HOUR_MS,
+                None if lasts is None else T0 + (start + lasts) * HOUR_MS,
+                draw(st.booleans()),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -20,7 +20,7 @@ from tests.core.gpu.build import (
     lines,
     refusal,
     remedy,
-)  # fmt: skip
+)
 
 # --- the check table ------------------------------------------------------------------------
 
@@ -97,9 +97,15 @@ def everyone(gpus: int, **fields: Any) -> list[dict[str, Any]]:
     here, east = envelope("here", 1), envelope("east", 1, location={"region": "east"})
     open_ = {"lending": lend("*")}
     people: tuple[tuple[str, list[str]], ...] = (
-        ("me", ["mother"]), ("sister", ["mother"]), ("mother", ["granny"]), ("aunt", ["granny"]),
-        ("cousin", ["aunt"]), ("granny", []), ("friend", []), ("stranger", []),
-    )  # fmt: skip
+        ("me", ["mother"]),
+        ("sister", ["mother"]),
+        ("mother", ["granny"]),
+        ("aunt", ["granny"]),
+        ("cousin", ["aunt"]),
+        ("granny", []),
+        ("friend", []),
+        ("stranger", []),
+    )
     budgets = [
         budget(name, {**here, **open_}, {**east, **open_}, parents=up) for name, up in people
     ]
@@ -129,8 +135,10 @@ def test_grandparents_uncles_and_own_children_are_not_reachable() -> None:
     assert refusal(cover(*everyone(13)))["shortfall_gpus"] == 1
     mother = cover(ask("mother", 3), *everyone(1)[1:])
     assert lines(mother) == [
-        ("own", "mother/here", 1), ("sibling", "aunt/here", 1), ("parent", "granny/here", 1),
-    ]  # fmt: skip
+        ("own", "mother/here", 1),
+        ("sibling", "aunt/here", 1),
+        ("parent", "granny/here", 1),
+    ]
     assert refusal(cover(ask("granny", 3), *everyone(1)[1:]))["shortfall_gpus"] == 1
 
 
@@ -166,9 +174,12 @@ def test_one_line_per_envelope_and_none_that_gives_nothing() -> None:
 def test_no_backtracking() -> None:
     """The greedy walk lets w fill both caps, though x and y together would give more."""
     crossed = budget(
-        "t", envelope("w", 4), envelope("x", 4), envelope("y", 4),
+        "t",
+        envelope("w", 4),
+        envelope("x", 4),
+        envelope("y", 4),
         caps=[cap("wx", "wx", 4), cap("wy", "wy", 4)],
-    )  # fmt: skip
+    )
     assert lines(cover(ask("t", 4), crossed)) == [("own", "t/w", 4)]
     assert refusal(cover(ask("t", 8), crossed))["shortfall_gpus"] == 4
 
@@ -276,8 +287,9 @@ def test_lent_use_counts_by_the_borrowed_flag() -> None:
 def test_lent_use_counts_against_envelope_cap_and_sub_cap() -> None:
     """A loan of 5 is stopped by whichever is least: envelope 3, cap 2, sub-cap 1."""
     for gpus, whole, lent in ((3, 9, 9), (9, 3, 9), (9, 9, 3)):
-        rich = budget("rich", envelope("e", gpus, lending=lend("*", gpus=lent)),
-                      caps=[cap("all", "e", whole)])  # fmt: skip
+        rich = budget(
+            "rich", envelope("e", gpus, lending=lend("*", gpus=lent)), caps=[cap("all", "e", whole)]
+        )
         assert cover(ask("t", 3, sponsors=["rich"]), rich)["funded"]
         assert refusal(cover(ask("t", 4, sponsors=["rich"]), rich))["shortfall_gpus"] == 1
 
@@ -356,5 +368,6 @@ def test_listed_sponsors_count_as_reachable() -> None:
     result = cover(ask("t", 1, sponsors=["rich"], allow_borrow=False), rich)
     assert refusal(result)["code"] == "ConcurrencyCapExceeded"  # no single relaxation is enough
     assert binding(result) == {
-        ("borrow", None, "allow_borrow", 0, 0), ("acl", "rich", "e", None, 0),
-    }  # fmt: skip
+        ("borrow", None, "allow_borrow", 0, 0),
+        ("acl", "rich", "e", None, 0),
+    }

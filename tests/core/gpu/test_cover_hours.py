@@ -19,7 +19,7 @@ from tests.core.gpu.build import (
     lines,
     refusal,
     remedy,
-)  # fmt: skip
+)
 
 MS = 1 / 3_600_000
 """In hours."""

@@ -28,13 +28,23 @@ def test_grandparents_uncles_and_own_children_are_not_family() -> None:
 def test_several_parents_are_several_families() -> None:
     """Siblings and cousins on both sides."""
     graph = {
-        "me": "ma pa", "half": "pa", "ma": "g1", "pa": "g2", "u1": "g1", "u2": "g2",
-        "c1": "u1", "c2": "u2 x",
-    }  # fmt: skip
+        "me": "ma pa",
+        "half": "pa",
+        "ma": "g1",
+        "pa": "g2",
+        "u1": "g1",
+        "u2": "g2",
+        "c1": "u1",
+        "c2": "u2 x",
+    }
     assert kin("me", graph) == {
-        "me": "own", "half": "sibling", "ma": "parent", "pa": "parent",
-        "c1": "cousin", "c2": "cousin",
-    }  # fmt: skip
+        "me": "own",
+        "half": "sibling",
+        "ma": "parent",
+        "pa": "parent",
+        "c1": "cousin",
+        "c2": "cousin",
+    }
 
 
 def test_an_owner_counts_in_the_first_tier_that_reaches_it() -> None:
@@ -42,9 +52,13 @@ def test_an_owner_counts_in_the_first_tier_that_reaches_it() -> None:
     graph = {"me": "ma gran", "ma": "gran", "aunt": "gran", "cuz": "aunt"}
     found = kin("me", graph, "ma", "cuz", "bank")
     assert found == {
-        "me": "own", "ma": "sibling", "aunt": "sibling", "gran": "parent", "cuz": "cousin",
+        "me": "own",
+        "ma": "sibling",
+        "aunt": "sibling",
+        "gran": "parent",
+        "cuz": "cousin",
         "bank": "sponsor",
-    }  # fmt: skip
+    }
 
 
 def test_nobody_is_their_own_uncle() -> None:
@@ -68,13 +82,19 @@ def test_an_owner_that_only_others_name_makes_siblings_but_no_cousins() -> None:
 def test_parents_are_the_union_over_an_owners_budgets() -> None:
     """Two budgets of one owner, each with its own parent."""
     budgets = [
-        Budget("1", "me", ("a",)), Budget("2", "me", ("b",)), Budget("3", "x", ("a",)),
+        Budget("1", "me", ("a",)),
+        Budget("2", "me", ("b",)),
+        Budget("3", "x", ("a",)),
         Budget("4", "y", ("b",)),
-    ]  # fmt: skip
+    ]
     found = Families(budgets).kin("me")
     assert {name: each.here for name, each in found.items()} == {
-        "me": Tier.OWN, "x": Tier.SIBLING, "y": Tier.SIBLING, "a": Tier.PARENT, "b": Tier.PARENT,
-    }  # fmt: skip
+        "me": Tier.OWN,
+        "x": Tier.SIBLING,
+        "y": Tier.SIBLING,
+        "a": Tier.PARENT,
+        "b": Tier.PARENT,
+    }
 
 
 def test_an_owner_without_a_budget_is_alone() -> None:

@@ -66,8 +66,10 @@ def test_hours_run_out_at_a_moment_and_those_without_a_promise_pay() -> None:
     assert demotions(found, accounts, at(2.5)) == []
     statement = accounts.of_lease("held").statement(at(2))
     assert (statement.free_ms, statement.held_ms, statement.spent_ms) == (
-        0, 2 * HOUR_MS, 8 * HOUR_MS,
-    )  # fmt: skip
+        0,
+        2 * HOUR_MS,
+        8 * HOUR_MS,
+    )
 
 
 def test_a_lease_past_its_duration_eats_hours_from_then_on() -> None:

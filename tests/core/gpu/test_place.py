@@ -31,9 +31,11 @@ def test_ties_go_by_name_whatever_the_order() -> None:
 def test_a_group_stays_in_one_domain() -> None:
     """Two groups of four, a domain with six and one with four: one each."""
     nodes = [
-        node("n1", 3, domain="d1"), node("n2", 3, domain="d1"), node("n3", 2, domain="d2"),
+        node("n1", 3, domain="d1"),
+        node("n2", 3, domain="d1"),
+        node("n3", 2, domain="d2"),
         node("n4", 2, domain="d2"),
-    ]  # fmt: skip
+    ]
     found = place(nodes, Gang("H100", 8, group_gpus=4))
     domains = {each.name: each.location["domain"] for each in nodes}
     used = [{domains[name] for name, _ in group.active} for group in found.groups]

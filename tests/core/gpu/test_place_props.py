@@ -10,13 +10,17 @@ from fairlead.core.gpu.place import Gang, Node, place
 def fleets(draw: st.DrawFn) -> list[Node]:
     return [
         Node(
-            f"n{i}", draw(st.sampled_from(["H100", "H100", "A100"])),
-            {"domain": draw(st.sampled_from(["d1", "d2", "d3"])),
-             "region": draw(st.sampled_from(["w", "e"]))},
-            tuple(sorted(draw(st.sets(st.integers(0, 7))))), draw(st.integers(0, 9)) == 0,
+            f"n{i}",
+            draw(st.sampled_from(["H100", "H100", "A100"])),
+            {
+                "domain": draw(st.sampled_from(["d1", "d2", "d3"])),
+                "region": draw(st.sampled_from(["w", "e"])),
+            },
+            tuple(sorted(draw(st.sets(st.integers(0, 7))))),
+            draw(st.integers(0, 9)) == 0,
         )
         for i in range(draw(st.integers(0, 8)))
-    ]  # fmt: skip
+    ]
 
 
 gangs = st.builds(

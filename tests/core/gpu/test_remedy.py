@@ -87,8 +87,12 @@ def test_the_first_kind_wins_even_if_another_is_nearer() -> None:
     request = {**loan(9)[0], "max_borrow_gpus": 7}
     assert remedy(cover(request, own, loan(9)[1])) == ("envelope-concurrency", "t", "e", 1, 2)
     assert remedy(cover({**request, "gpus": 8, "owner": "u"}, own, loan(9)[1])) == (
-        "borrow-limit", None, "max_borrow_gpus", 7, 8,
-    )  # fmt: skip
+        "borrow-limit",
+        None,
+        "max_borrow_gpus",
+        7,
+        8,
+    )
 
 
 def test_the_smallest_new_value_wins_within_a_kind() -> None:
@@ -105,8 +109,12 @@ def test_ties_go_by_budget_then_name() -> None:
     ]
     assert remedy(cover(ask("t", 7), *budgets)) == ("envelope-concurrency", "b10", "z", 2, 3)
     assert remedy(cover(ask("t", 7), *budgets[:1], budget("t", envelope("w", 2), name="b3"))) == (
-        "envelope-concurrency", "b2", "x", 2, 3,
-    )  # fmt: skip
+        "envelope-concurrency",
+        "b2",
+        "x",
+        2,
+        3,
+    )
 
 
 def test_acl_ties_go_by_budget_then_name() -> None:

@@ -42,13 +42,24 @@ def test_spares_are_never_counted_twice() -> None:
     """Deficit 20: spares 12, a step 4, and the only token loses what is left: 24, not more."""
     result = trio(20)
     assert cuts(result) == [
-        (DROP, "s2"), (DROP, "s1"), (DROP, "s0"), (SHRINK, "a2"), (DRAWN, "a1"), (DRAWN, "a0"),
-    ]  # fmt: skip
+        (DROP, "s2"),
+        (DROP, "s1"),
+        (DROP, "s0"),
+        (SHRINK, "a2"),
+        (DRAWN, "a1"),
+        (DRAWN, "a0"),
+    ]
     assert (result["freed_gpus"], result["withdrawn"]) == (24, [])
     assert result["draws"] == [
-        {"index": 0, "tier": "funded", "owners": ["team"], "owner": "team", "tokens": ["r"],
-         "token": "r"}
-    ]  # fmt: skip
+        {
+            "index": 0,
+            "tier": "funded",
+            "owners": ["team"],
+            "owner": "team",
+            "tokens": ["r"],
+            "token": "r",
+        }
+    ]
     assert [each["draw"] for each in result["actions"]] == [None] * 4 + [0, 0]
 
 
@@ -66,31 +77,39 @@ def test_a_lease_is_in_scope_when_flavor_and_every_label_are_equal() -> None:
     """A label that is missing is a mismatch, `*` is a value like any other, {} takes all."""
     runs = [run("r")]
     leases = [
-        lease("here", "r", 1), lease("there", "r", 2, location=ELSEWHERE),
-        lease("nowhere", "r", 4, location={}), lease("other", "r", 8, flavor="A100"),
-    ]  # fmt: skip
+        lease("here", "r", 1),
+        lease("there", "r", 2, location=ELSEWHERE),
+        lease("nowhere", "r", 4, location={}),
+        lease("other", "r", 8, flavor="A100"),
+    ]
     shortfalls = {
         name: resolve(100, runs, leases, location=location)["shortfall_gpus"]
         for name, location in {
-            "cluster": {"cluster": "a"}, "both": {"cluster": "a", "region": "us-west"},
-            "all": {}, "star": {"cluster": "*"}, "more": {"cluster": "a", "domain": "d"},
+            "cluster": {"cluster": "a"},
+            "both": {"cluster": "a", "region": "us-west"},
+            "all": {},
+            "star": {"cluster": "*"},
+            "more": {"cluster": "a", "domain": "d"},
         }.items()
-    }  # fmt: skip
+    }
     assert shortfalls == {"cluster": 99, "both": 99, "all": 93, "star": 100, "more": 100}
 
 
 def test_under_a_cap_only_what_its_envelopes_pay_is_a_candidate() -> None:
     """Another budget's envelope of the same name is another envelope."""
     leases = [
-        lease("west", "r", 1), lease("east", "r", 2, envelope="east"),
+        lease("west", "r", 1),
+        lease("east", "r", 2, envelope="east"),
         lease("other", "r", 4, budget="c"),
-    ]  # fmt: skip
+    ]
     cap = {"budget": "b", "name": "all", "envelopes": ["west", "north"]}
     assert resolve(10, [run("r")], leases, cap=cap)["shortfall_gpus"] == 9
     drawn = resolve(1, [run("r")], leases, cap=cap)
     assert {each["lease"]: each["in_scope"] for each in drawn["actions"]} == {
-        "west": True, "east": False, "other": False
-    }  # fmt: skip
+        "west": True,
+        "east": False,
+        "other": False,
+    }
     assert drawn["freed_gpus"] == 1
 
 
@@ -107,10 +126,12 @@ def test_no_deficit_is_resolved_without_a_cut() -> None:
 def test_spares_go_by_run_then_group_downwards_then_lease() -> None:
     """Ids by code point, groups by number."""
     leases = [
-        lease("d", "b", group=1, spare=True), lease("c", "a", group=9, spare=True),
-        lease("b", "a", group=10, spare=True), lease("a", "a", group=9, spare=True),
+        lease("d", "b", group=1, spare=True),
+        lease("c", "a", group=9, spare=True),
+        lease("b", "a", group=10, spare=True),
+        lease("a", "a", group=9, spare=True),
         lease("e", "B", group=0, spare=True),
-    ]  # fmt: skip
+    ]
     result = resolve(5, [run("b"), run("a"), run("B")], leases)
     assert [name for _, name in cuts(result)] == ["e", "b", "a", "c", "d"]
 
@@ -135,10 +156,11 @@ def test_the_run_most_above_its_minimum_shrinks_first_and_is_asked_again() -> No
 def test_width_counts_active_gpus_in_scope_or_not_and_never_spares() -> None:
     """8 here and 4 there over a minimum of 8: one group of 4 can go, and no second."""
     leases = [
-        lease("here0", "r", 4, group=0), lease("here1", "r", 4, group=1),
+        lease("here0", "r", 4, group=0),
+        lease("here1", "r", 4, group=1),
         lease("there", "r", 4, group=2, location=ELSEWHERE),
         lease("spare", "r", 4, group=3, spare=True, location=ELSEWHERE),
-    ]  # fmt: skip
+    ]
     assert cuts(resolve(4, [run("r", least=8)], leases)) == [(SHRINK, "here1")]
     assert cuts(resolve(8, [run("r", least=8)], leases))[0] == (SHRINK, "here1")
     assert cuts(resolve(8, [run("r", least=8)], leases))[1][0] == DRAWN
@@ -158,10 +180,12 @@ def test_groups_partly_or_wholly_out_of_scope_are_passed_over() -> None:
     """The highest group that lies in scope whole goes; spares out of scope do not matter."""
     leases = [
         lease("g0", "r", 2, group=0),
-        lease("g1", "r", 2, group=1), lease("s1", "r", 2, group=1, spare=True, location=ELSEWHERE),
-        lease("g2", "r", 1, group=2), lease("g2x", "r", 1, group=2, location=ELSEWHERE),
+        lease("g1", "r", 2, group=1),
+        lease("s1", "r", 2, group=1, spare=True, location=ELSEWHERE),
+        lease("g2", "r", 1, group=2),
+        lease("g2x", "r", 1, group=2, location=ELSEWHERE),
         lease("g3", "r", 2, group=3, location=ELSEWHERE),
-    ]  # fmt: skip
+    ]
     result = resolve(2, [run("r", least=1, step=2)], leases)
     assert cuts(result) == [(SHRINK, "g1"), (SHRINK, "s1")]
     assert [each["in_scope"] for each in result["actions"]] == [True, False]
@@ -171,19 +195,22 @@ def test_groups_partly_or_wholly_out_of_scope_are_passed_over() -> None:
 def test_a_group_of_spares_alone_is_no_group_to_shrink() -> None:
     """A step takes active GPUs; a spare out of scope stays where no active lease is shrunk."""
     leases = [
-        lease("g0", "r", 2, group=0), lease("g1", "r", 2, group=1),
+        lease("g0", "r", 2, group=0),
+        lease("g1", "r", 2, group=1),
         lease("s2", "r", 2, group=2, spare=True, location=ELSEWHERE),
-    ]  # fmt: skip
+    ]
     assert cuts(resolve(2, [run("r", least=2, step=2)], leases)) == [(SHRINK, "g1")]
 
 
 def test_inside_a_step_leases_go_by_group_downwards_then_id() -> None:
     """Roles are mixed: an out-of-scope spare is sorted among the active leases of its group."""
     leases = [
-        lease("c", "r", 1, group=9), lease("a", "r", 1, group=9),
-        lease("b", "r", 1, group=9, spare=True, location=ELSEWHERE), lease("z", "r", 1, group=10),
+        lease("c", "r", 1, group=9),
+        lease("a", "r", 1, group=9),
+        lease("b", "r", 1, group=9, spare=True, location=ELSEWHERE),
+        lease("z", "r", 1, group=10),
         lease("y", "r", 9, group=0),
-    ]  # fmt: skip
+    ]
     result = resolve(3, [run("r", least=1, step=3)], leases)
     assert [name for _, name in cuts(result)] == ["z", "a", "b", "c"]
 
@@ -216,13 +243,16 @@ def test_min_equal_to_max_buys_no_immunity() -> None:
 def test_a_drawn_run_loses_its_leases_out_of_scope_too() -> None:
     """Only those in scope count."""
     leases = [
-        lease("here", "r", 2, group=1), lease("there", "r", 8, group=2, location=ELSEWHERE),
+        lease("here", "r", 2, group=1),
+        lease("there", "r", 8, group=2, location=ELSEWHERE),
         lease("spare", "r", 8, group=0, spare=True, location=ELSEWHERE),
-    ]  # fmt: skip
+    ]
     result = resolve(1, [run("r")], leases)
     assert [(x["lease"], x["kind"], x["in_scope"], x["draw"]) for x in result["actions"]] == [
-        ("there", DRAWN, False, 0), ("here", DRAWN, True, 0), ("spare", DRAWN, False, 0),
-    ]  # fmt: skip
+        ("there", DRAWN, False, 0),
+        ("here", DRAWN, True, 0),
+        ("spare", DRAWN, False, 0),
+    ]
     assert result["freed_gpus"] == 2
 
 
@@ -230,10 +260,12 @@ def test_runs_without_a_lease_in_scope_are_no_tokens() -> None:
     """Out of scope from the start, or after the structural cuts."""
     leases = [
         lease("far", "out", 4, location=ELSEWHERE),
-        lease("s", "bare", 1, spare=True), lease("there", "bare", 4, location=ELSEWHERE),
-        lease("g0", "thin", 1, location=ELSEWHERE), lease("g1", "thin", 1, group=1),
+        lease("s", "bare", 1, spare=True),
+        lease("there", "bare", 4, location=ELSEWHERE),
+        lease("g0", "thin", 1, location=ELSEWHERE),
+        lease("g1", "thin", 1, group=1),
         lease("here", "in", 4),
-    ]  # fmt: skip
+    ]
     runs = [run("out"), run("bare"), run("thin", least=1), run("in")]
     result = resolve(6, runs, leases)
     assert [draw["tokens"] for draw in result["draws"]] == [["in"]]
@@ -260,17 +292,26 @@ def test_unfunded_then_nominated_then_funded() -> None:
     """Each tier is used up before the next is touched; the draw index runs on."""
     runs = [run("a"), run("b", nominated=True), run("c"), run("d", nominated=True)]
     leases = [
-        lease("a", "a"), lease("b", "b"), lease("c1", "c", funded=False), lease("c2", "c"),
-        lease("d", "d", funded=False), lease("s", "a", spare=True),
-    ]  # fmt: skip
+        lease("a", "a"),
+        lease("b", "b"),
+        lease("c1", "c", funded=False),
+        lease("c2", "c"),
+        lease("d", "d", funded=False),
+        lease("s", "a", spare=True),
+    ]
     result = resolve(6, runs, leases)
     assert [(x["tier"], x["run"]) for x in result["actions"]][3:] == [
-        ("nominated", "b"), ("funded", "a"), ("funded", "a"),
-    ]  # fmt: skip
+        ("nominated", "b"),
+        ("funded", "a"),
+        ("funded", "a"),
+    ]
     assert {x["run"] for x in result["actions"][:3]} == {"c", "d"}
     assert [(x["index"], x["tier"]) for x in result["draws"]] == [
-        (0, "unfunded"), (1, "unfunded"), (2, "nominated"), (3, "funded"),
-    ]  # fmt: skip
+        (0, "unfunded"),
+        (1, "unfunded"),
+        (2, "nominated"),
+        (3, "funded"),
+    ]
     assert result["actions"][4]["kind"] == DROP
 
 
@@ -294,9 +335,12 @@ def test_a_spare_that_turned_out_unnecessary_comes_back() -> None:
 def test_a_draw_gives_structural_cuts_back_last_one_first() -> None:
     """A gang of 8 makes the spare and both steps unnecessary for a deficit of 8."""
     leases = [
-        lease("s", "m", 1, spare=True, group=1), lease("m0", "m", 2, group=0),
-        lease("m1", "m", 1, group=1), lease("m2", "m", 1, group=2), lease("big", "f", 8),
-    ]  # fmt: skip
+        lease("s", "m", 1, spare=True, group=1),
+        lease("m0", "m", 2, group=0),
+        lease("m1", "m", 1, group=1),
+        lease("m2", "m", 1, group=2),
+        lease("big", "f", 8),
+    ]
     runs = [run("m", least=2), run("f")]
     seed = drawing(runs, leases, 8, "f")
     result = resolve(8, runs, leases, seed=seed)
@@ -308,9 +352,11 @@ def test_a_draw_gives_structural_cuts_back_last_one_first() -> None:
 def test_cuts_of_a_drawn_run_stay() -> None:
     """The draw ends the rest of that run; its spare and its step keep their kinds."""
     leases = [
-        lease("s", "m", 1, spare=True, group=1), lease("m0", "m", 8, group=0),
-        lease("m1", "m", 1, group=1), lease("f", "f", 1),
-    ]  # fmt: skip
+        lease("s", "m", 1, spare=True, group=1),
+        lease("m0", "m", 8, group=0),
+        lease("m1", "m", 1, group=1),
+        lease("f", "f", 1),
+    ]
     runs = [run("m", least=8), run("f")]
     result = resolve(3, runs, leases, seed=drawing(runs, leases, 3, "m"))
     assert cuts(result) == [(DROP, "s"), (SHRINK, "m1"), (DRAWN, "m0")]
@@ -320,9 +366,11 @@ def test_cuts_of_a_drawn_run_stay() -> None:
 def test_a_step_comes_back_only_after_every_later_step_of_its_run() -> None:
     """Steps of 1 and 4 and a gang of 3 for a deficit of 7: the 1 too many stays cut."""
     leases = [
-        lease("m2", "m", 1, group=2), lease("m1", "m", 4, group=1), lease("m0", "m", 4, group=0),
+        lease("m2", "m", 1, group=2),
+        lease("m1", "m", 4, group=1),
+        lease("m0", "m", 4, group=0),
         lease("f", "f", 3),
-    ]  # fmt: skip
+    ]
     runs = [run("m", least=4), run("f")]
     result = resolve(7, runs, leases, seed=drawing(runs, leases, 7, "f"))
     # The step of 4 is needed; the step of 1 is not, but without it there would be a hole.
@@ -333,9 +381,11 @@ def test_a_step_comes_back_only_after_every_later_step_of_its_run() -> None:
 def test_a_spare_does_not_come_back_to_a_group_that_stays_cut() -> None:
     """The spare of the shrunk group stays gone, the other one comes back."""
     leases = [
-        lease("s1", "m", 1, group=1, spare=True), lease("s0", "m", 1, group=0, spare=True),
-        lease("m1", "m", 4, group=1), lease("m0", "m", 4, group=0),
-    ]  # fmt: skip
+        lease("s1", "m", 1, group=1, spare=True),
+        lease("s0", "m", 1, group=0, spare=True),
+        lease("m1", "m", 4, group=1),
+        lease("m0", "m", 4, group=0),
+    ]
     result = resolve(4, [run("m", least=4)], leases)
     assert cuts(result) == [(DROP, "s1"), (SHRINK, "m1")]
     assert cuts(result, "withdrawn") == [(DROP, "s0")]
@@ -345,9 +395,11 @@ def test_a_spare_does_not_come_back_to_a_group_that_stays_cut() -> None:
 def test_a_step_comes_back_with_the_spares_it_took_along() -> None:
     """Whole: the spare out of scope is in `withdrawn` beside its group."""
     leases = [
-        lease("m1", "m", 1, group=1), lease("m0", "m", 1, group=0), lease("f", "f", 3),
+        lease("m1", "m", 1, group=1),
+        lease("m0", "m", 1, group=0),
+        lease("f", "f", 3),
         lease("s", "m", 1, group=1, spare=True, location=ELSEWHERE),
-    ]  # fmt: skip
+    ]
     runs = [run("m", least=1), run("f")]
     result = resolve(3, runs, leases, seed=drawing(runs, leases, 3, "f"))
     assert cuts(result, "withdrawn") == [(SHRINK, "m1"), (SHRINK, "s")]
@@ -359,9 +411,10 @@ def drawing(
     """A seed whose first draw is this token."""
     seeds = (digest(number) for number in range(100))
     return next(
-        seed for seed in seeds
+        seed
+        for seed in seeds
         if resolve(deficit, runs, leases, seed=seed)["draws"][0]["token"] == token
-    )  # fmt: skip
+    )
 
 
 # The digest, and what core requires.
@@ -377,12 +430,16 @@ def test_the_digest_is_that_of_the_input_without_seed_defaults_filled_in_sorted(
         "scope": {"flavor": "H100", "location": {"cluster": "a"}, "cap": None},
         "deficit_gpus": 3,
         "runs": [
-            {"id": "a", "owner": "team", "malleable": {"min_gpus": 1, "step_gpus": 1},
-             "nominated": False},
+            {
+                "id": "a",
+                "owner": "team",
+                "malleable": {"min_gpus": 1, "step_gpus": 1},
+                "nominated": False,
+            },
             {"id": "z", "owner": "o", "malleable": None, "nominated": False},
         ],
         "leases": [lease("1", "a"), lease("2", "z")],
-    }  # fmt: skip
+    }
     assert decide(given)["conflict_digest"] == digest(expected)
     assert decide({**given, "seed": "F" * 64})["conflict_digest"] == digest(expected)
     capped = document(3, [], [], cap={"budget": "b", "name": "n", "envelopes": ["y", "x"]})

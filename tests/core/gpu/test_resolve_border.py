@@ -21,15 +21,28 @@ EXAMPLE: Document = {
     "deficit_gpus": 4,
     "seed": "0123456789abcdef" * 4,
     "runs": [
-        {"id": "ns/b", "owner": "team-b", "malleable": {"min_gpus": 8, "step_gpus": 4},
-         "nominated": False},
+        {
+            "id": "ns/b",
+            "owner": "team-b",
+            "malleable": {"min_gpus": 8, "step_gpus": 4},
+            "nominated": False,
+        }
     ],
     "leases": [
-        {"id": "l1", "run": "ns/b", "role": "active", "group": 0, "gpus": 4, "flavor": "H100",
-         "location": {"region": "us-west", "cluster": "a", "domain": "d1"}, "funded": True,
-         "budget": "b", "envelope": "west"},
+        {
+            "id": "l1",
+            "run": "ns/b",
+            "role": "active",
+            "group": 0,
+            "gpus": 4,
+            "flavor": "H100",
+            "location": {"region": "us-west", "cluster": "a", "domain": "d1"},
+            "funded": True,
+            "budget": "b",
+            "envelope": "west",
+        }
     ],
-}  # fmt: skip
+}
 LEASE, RUN = EXAMPLE["leases"][0], EXAMPLE["runs"][0]
 
 
@@ -70,10 +83,19 @@ def refused(given: Document | bytes) -> str:
 
 
 REQUIRED = [
-    "scope", "scope.flavor", "scope.location", "deficit_gpus", "seed", "runs", "leases",
-    "runs.0.id", "runs.0.owner", "runs.0.malleable.min_gpus", "runs.0.malleable.step_gpus",
+    "scope",
+    "scope.flavor",
+    "scope.location",
+    "deficit_gpus",
+    "seed",
+    "runs",
+    "leases",
+    "runs.0.id",
+    "runs.0.owner",
+    "runs.0.malleable.min_gpus",
+    "runs.0.malleable.step_gpus",
     *(f"leases.0.{field}" for field in LEASE),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("where", REQUIRED)
@@ -100,9 +122,12 @@ def test_cap_malleable_and_nominated_are_optional() -> None:
 
 
 INTEGERS = {
-    "deficit_gpus": 0, "leases.0.group": 0, "leases.0.gpus": 1, "runs.0.malleable.min_gpus": 1,
+    "deficit_gpus": 0,
+    "leases.0.group": 0,
+    "leases.0.gpus": 1,
+    "runs.0.malleable.min_gpus": 1,
     "runs.0.malleable.step_gpus": 1,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("where", "least"), INTEGERS.items())
@@ -121,9 +146,20 @@ def test_not_a_number_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", ["", "0" * 63, "0" * 65, "g" * 64, "0x" + "0" * 62, "0" * 63 + "\n", "0" * 64 + "\n",
-             "٠" * 64, "0" * 32 + " " * 32, 0],
-)  # fmt: skip
+    "seed",
+    [
+        "",
+        "0" * 63,
+        "0" * 65,
+        "g" * 64,
+        "0x" + "0" * 62,
+        "0" * 63 + "\n",
+        "0" * 64 + "\n",
+        "٠" * 64,
+        "0" * 32 + " " * 32,
+        0,
+    ],
+)
 def test_a_seed_is_64_hex_digits(seed: object) -> None:
     """ASCII ones, nothing around them; the case of letters does not matter."""
     assert refused(put("seed", seed)) == "seed"
@@ -142,7 +178,8 @@ HOSTILE: dict[str, tuple[Document | bytes, str]] = {
     "funded as a number": (put("leases.0.funded", 1), "leases[0].funded"),
     "nominated null": (put("runs.0.nominated", None), "runs[0].nominated"),
     "a label that is no text": (
-        put("leases.0.location", {"cluster": "a", "rack": 7}), "leases[0].location.rack",
+        put("leases.0.location", {"cluster": "a", "rack": 7}),
+        "leases[0].location.rack",
     ),
     "a label null": (put("scope.location", {"cluster": None}), "scope.location.cluster"),
     "a location that is a list": (put("scope.location", []), "scope.location"),
@@ -150,36 +187,39 @@ HOSTILE: dict[str, tuple[Document | bytes, str]] = {
     "unknown scope field": (put("scope.bogus", 1), "scope.bogus"),
     "unknown lease field": (put("leases.0.owner", "x"), "leases[0].owner"),
     "unknown run field": (put("runs.0.priority", 1), "runs[0].priority"),
-    "unknown malleable field": (
-        put("runs.0.malleable.max_gpus", 9), "runs[0].malleable.max_gpus",
-    ),
+    "unknown malleable field": (put("runs.0.malleable.max_gpus", 9), "runs[0].malleable.max_gpus"),
     "owner weighting is not of this contract": (
-        put("owner_weighting", "tokens"), "owner_weighting",
+        put("owner_weighting", "tokens"),
+        "owner_weighting",
     ),
     "cap without envelopes": (
-        put("scope.cap", {"budget": "b", "name": "n"}), "scope.cap.envelopes",
+        put("scope.cap", {"budget": "b", "name": "n"}),
+        "scope.cap.envelopes",
     ),
     "cap as text": (put("scope.cap", "b/all"), "scope.cap"),
     "cap with a number": (
-        put("scope.cap", {**CAP, "envelopes": ["w", 1]}), "scope.cap.envelopes[1]",
+        put("scope.cap", {**CAP, "envelopes": ["w", 1]}),
+        "scope.cap.envelopes[1]",
     ),
     "malleable as a flag": (put("runs.0.malleable", True), "runs[0].malleable"),
     "runs as an object": (put("runs", {}), "runs"),
     "a lease that is a list": (put("leases.0", []), "leases[0]"),
     "more GPUs than JSON can count": (
-        put("leases", [{**LEASE, "id": str(i), "gpus": 2**52} for i in range(3)]), "leases",
+        put("leases", [{**LEASE, "id": str(i), "gpus": 2**52} for i in range(3)]),
+        "leases",
     ),
     "repeated key": (
         json.dumps(EXAMPLE).replace('"gpus": 4,', '"gpus": 4, "gpus": 4,', 1).encode(),
         "leases[0].gpus",
     ),
     "half a character": (
-        json.dumps(EXAMPLE).replace("team-b", "\\ud800").encode(), "runs[0].owner",
+        json.dumps(EXAMPLE).replace("team-b", "\\ud800").encode(),
+        "runs[0].owner",
     ),
     "no object": (b"[]", "$"),
     "no JSON": (b'{"scope": ', "$"),
     "bad UTF-8": (b'{"\xff": 1}', "$"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(HOSTILE))
@@ -210,8 +250,11 @@ def test_what_only_looks_odd_is_decided() -> None:
 def command(*arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "fairlead", "decide", "gpu.resolve", *arguments],
-        input=data, capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
+        input=data,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def test_exit_codes() -> None:

@@ -49,9 +49,12 @@ def test_a_hash_modulo_n_without_rejection_would_be_biased() -> None:
 
 def digest_in_a_process(hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, check=True, timeout=120,
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        check=True,
+        timeout=120,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
-    )  # fmt: skip
+    )
     return done.stdout.decode().strip()
 
 

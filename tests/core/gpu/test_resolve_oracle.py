@@ -13,12 +13,27 @@ from tests.core.gpu import resolve_cases, resolve_oracle
 
 SAMPLE = 500  # `make soak` compares 20 000
 EVERYTHING = {
-    "resolved", "not resolved", "nothing to do", "bad input", "DropSpare", "Shrink",
-    "RandomPreempt", "DropSpare withdrawn", "Shrink withdrawn", "Shrink out of scope",
-    "RandomPreempt out of scope", "several groups in a step", "draw in unfunded",
-    "draw in nominated", "draw in funded", "draws in several tiers", "choice of owners",
-    "choice of tokens", "drawn after it shrank", "capped",
-}  # fmt: skip
+    "resolved",
+    "not resolved",
+    "nothing to do",
+    "bad input",
+    "DropSpare",
+    "Shrink",
+    "RandomPreempt",
+    "DropSpare withdrawn",
+    "Shrink withdrawn",
+    "Shrink out of scope",
+    "RandomPreempt out of scope",
+    "several groups in a step",
+    "draw in unfunded",
+    "draw in nominated",
+    "draw in funded",
+    "draws in several tiers",
+    "choice of owners",
+    "choice of tokens",
+    "drawn after it shrank",
+    "capped",
+}
 
 
 def compare(count: int, seed: int) -> dict[str, int]:
@@ -52,12 +67,18 @@ def outcomes(document: dict[str, Any], result: dict[str, Any]) -> set[str]:
     met |= {"draws in several tiers"} if len(tiers) > 1 else set()
     met |= {"choice of owners" for draw in draws if len(draw["owners"]) > 1}
     met |= {"choice of tokens" for draw in draws if len(draw["tokens"]) > 1}
-    met |= {"drawn after it shrank" for line in actions
-            if line["kind"] == "Shrink" and line["run"] in drawn}  # fmt: skip
+    met |= {
+        "drawn after it shrank"
+        for line in actions
+        if line["kind"] == "Shrink" and line["run"] in drawn
+    }
     group = {lease["id"]: lease["group"] for lease in document["leases"]}
-    met |= {"several groups in a step" for one, two in pairwise(actions)
-            if (one["run"], one["kind"], two["kind"]) == (two["run"], "Shrink", "Shrink")
-            and group[one["lease"]] != group[two["lease"]]}  # fmt: skip
+    met |= {
+        "several groups in a step"
+        for one, two in pairwise(actions)
+        if (one["run"], one["kind"], two["kind"]) == (two["run"], "Shrink", "Shrink")
+        and group[one["lease"]] != group[two["lease"]]
+    }
     return met
 
 

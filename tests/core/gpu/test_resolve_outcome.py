@@ -36,10 +36,15 @@ def example() -> Conflict:
     """A spare, a step, and three gangs of two owners, of which one will be drawn."""
     runs = [run("m", "a", least=2), run("x", "a"), run("y", "b")]
     leases = [
-        lease("s", "x", 1, spare=True), lease("m0", "m", 2), lease("m1", "m", 1, group=1),
-        lease("x0", "x", 4), lease("y0", "y", 4), lease("far", "y", 1, location=ELSEWHERE),
-        lease("other", "y", 1, flavor="A100"), lease("paid", "y", 1, envelope="east"),
-    ]  # fmt: skip
+        lease("s", "x", 1, spare=True),
+        lease("m0", "m", 2),
+        lease("m1", "m", 1, group=1),
+        lease("x0", "x", 4),
+        lease("y0", "y", 4),
+        lease("far", "y", 1, location=ELSEWHERE),
+        lease("other", "y", 1, flavor="A100"),
+        lease("paid", "y", 1, envelope="east"),
+    ]
     cap = {"budget": "b", "name": "all", "envelopes": ["west"]}
     made: Conflict = conflict_of(document(4, runs, leases, cap=cap))
     return made
@@ -52,8 +57,10 @@ def test_a_forecast_names_who_is_cut_and_who_is_at_risk() -> None:
     (risk,) = seen.risks
     assert (risk.tier, risk.missing_gpus, risk.all_lost) == (CutTier.FUNDED, 2, False)
     assert {each.token: each.chance for each in seen.first_odds} == {
-        "m": Fraction(1, 4), "x": Fraction(1, 4), "y": Fraction(1, 2),
-    }  # fmt: skip
+        "m": Fraction(1, 4),
+        "x": Fraction(1, 4),
+        "y": Fraction(1, 2),
+    }
     weighted = forecast(example(), owner_weighting=OwnerWeighting.TOKENS)
     assert {each.chance for each in weighted.first_odds} == {Fraction(1, 3)}
 
@@ -73,8 +80,9 @@ def test_a_forecast_says_that_a_whole_tier_is_lost() -> None:
     leases = [lease("u1", "u1", funded=False), lease("u2", "u2", funded=False), lease("f", "f", 2)]
     seen = forecast(conflict_of(document(3, runs, leases)))
     assert [(risk.tier, risk.all_lost) for risk in seen.risks] == [
-        (CutTier.UNFUNDED, True), (CutTier.FUNDED, False),
-    ]  # fmt: skip
+        (CutTier.UNFUNDED, True),
+        (CutTier.FUNDED, False),
+    ]
     every = forecast(conflict_of(document(4, runs, leases)))
     assert [risk.all_lost for risk in every.risks] == [True, True]
     assert (every.actions, every.withdrawn) == ((), ())
@@ -135,8 +143,11 @@ def test_a_commitment_holds_everything_that_is_known_before() -> None:
     assert promised.label is Label.VERIFIABLE
     assert promised.document() == {
         "sequence": 7,
-        "scope": {"flavor": "H100", "location": {"cluster": "a"},
-                  "cap": {"budget": "b", "name": "all", "envelopes": ["west"]}},
+        "scope": {
+            "flavor": "H100",
+            "location": {"cluster": "a"},
+            "cap": {"budget": "b", "name": "all", "envelopes": ["west"]},
+        },
         "deficit_gpus": 4,
         "conflict_digest": conflict_digest(made),
         "candidates": ["m0", "m1", "s", "x0", "y0"],
@@ -155,7 +166,7 @@ def test_a_commitment_holds_everything_that_is_known_before() -> None:
         "nonces": [{"owner": "b", "nonce": "0102"}],
         "beacon": None,
         "label": "verifiable",
-    }  # fmt: skip
+    }
     assert promised.digest() == digest(promised.document())
 
 
@@ -164,9 +175,12 @@ def test_an_honest_outcome_leaves_no_doubt(weighting: OwnerWeighting) -> None:
     """Committed, revealed, drawn: everything can be repeated."""
     made = example()
     promised = commitment_for(
-        made, sequence=0, entropy_hash=entropy_hash(ENTROPY), owner_weighting=weighting,
+        made,
+        sequence=0,
+        entropy_hash=entropy_hash(ENTROPY),
+        owner_weighting=weighting,
         beacon=BeaconRound("quicknet", 12),
-    )  # fmt: skip
+    )
     shown = reveal(promised, entropy=ENTROPY, next_entropy=NEXT, beacon=b"beacon")
     done = resolve(made, shown.seed, owner_weighting=weighting)
     assert check_outcome(made, promised, shown, done) == ()
@@ -186,16 +200,18 @@ def spoiled() -> dict[str, tuple[Any, set[Doubt]]]:
         "another victim": ((made, promised, shown, other), {Doubt.OUTCOME}),
         "another seed": ((made, promised, reroll, resolve(made, _seed(5))), {Doubt.SEED}),
         "a lease left out": (
-            (fewer, promised, shown, resolve(fewer, shown.seed)), {Doubt.CONFLICT},
+            (fewer, promised, shown, resolve(fewer, shown.seed)),
+            {Doubt.CONFLICT},
         ),
         "odds that were not those": (
             (made, kinder, reveal(kinder, entropy=ENTROPY, next_entropy=NEXT), done),
             {Doubt.ODDS, Doubt.CONFLICT},
         ),
         "a gang given back": (
-            (made, promised, shown, replace(done, actions=done.actions[:-1])), {Doubt.OUTCOME},
+            (made, promised, shown, replace(done, actions=done.actions[:-1])),
+            {Doubt.OUTCOME},
         ),
-    }  # fmt: skip
+    }
 
 
 def _seed(number: int) -> bytes:

@@ -79,9 +79,14 @@ def test_accounting_row_as_a_refusal_tells_it() -> None:
 def test_open_means_from_start_up_to_not_at_end() -> None:
     """start <= t < end; hours before the start and after now do not count."""
     for start, end, gpus, hours in (
-        (10, None, 1, 0), (9, None, 1, 1), (9, 10, 0, 1), (9, 11, 1, 1), (11, None, 0, 0),
-        (11, 12, 0, 0), (10, 10, 0, 0),
-    ):  # fmt: skip
+        (10, None, 1, 0),
+        (9, None, 1, 1),
+        (9, 10, 0, 1),
+        (9, 11, 1, 1),
+        (11, None, 0, 0),
+        (11, 12, 0, 0),
+        (10, 10, 0, 0),
+    ):
         now = used(rent(1, start * H, None if end is None else end * H), now=10 * H)
         assert (now.gpus, now.used_ms) == (gpus, hours * H), (start, end)
 

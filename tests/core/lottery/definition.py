@@ -57,9 +57,7 @@ def play(seed_hex: str, tokens: dict[str, list[str]], count: int) -> list[dict[s
         names = list(left[owner])
         token = names[pick(seed_hex, "token", k, len(names))]
         left[owner].remove(token)
-        made.append(
-            {"index": k, "owners": owners, "owner": owner, "tokens": names, "token": token}
-        )  # fmt: skip
+        made.append({"index": k, "owners": owners, "owner": owner, "tokens": names, "token": token})
     return made
 
 

@@ -18,8 +18,13 @@ def sha(text: str) -> str:
 
 def seed_cases() -> list[dict[str, Any]]:
     """Inputs of seeds."""
-    plain = {"conflict_digest": sha("conflict"), "sequence": 0, "entropy": sha("entropy"),
-             "beacon": None, "nonces": []}  # fmt: skip
+    plain = {
+        "conflict_digest": sha("conflict"),
+        "sequence": 0,
+        "entropy": sha("entropy"),
+        "beacon": None,
+        "nonces": [],
+    }
     given = {"team-b": "0102", "team-a": "", "\U0001d11e": "ff", "\uffff": "00"}
     nonces = [{"owner": owner, "nonce": nonce} for owner, nonce in given.items()]
     return [
@@ -46,8 +51,10 @@ def draw_cases() -> list[dict[str, Any]]:
 def lottery_cases() -> list[dict[str, Any]]:
     """Whole lotteries: tokens by owner, and how many are drawn."""
     tokens = {"team-b": ["ns/10", "ns/9", "ns/a"], "team-a": ["x"], "Team": ["y", "z"]}
-    return [{"seed": sha("lottery"), "tokens": tokens, "count": 6},
-            {"seed": sha("again"), "tokens": tokens, "count": 3}]  # fmt: skip
+    return [
+        {"seed": sha("lottery"), "tokens": tokens, "count": 6},
+        {"seed": sha("again"), "tokens": tokens, "count": 3},
+    ]
 
 
 def outcome_cases() -> list[dict[str, Any]]:
@@ -61,16 +68,30 @@ def outcome_cases() -> list[dict[str, Any]]:
             for name, owner in owners.items()
         ],
         "leases": [
-            {"id": f"{name}/0", "run": name, "role": "active", "group": 0, "gpus": 4,
-             "flavor": "H100", "location": {"region": "us-west", "cluster": "a"}, "funded": True,
-             "budget": "b", "envelope": "west"}
+            {
+                "id": f"{name}/0",
+                "run": name,
+                "role": "active",
+                "group": 0,
+                "gpus": 4,
+                "flavor": "H100",
+                "location": {"region": "us-west", "cluster": "a"},
+                "funded": True,
+                "budget": "b",
+                "envelope": "west",
+            }
             for name in owners
         ],
-    }  # fmt: skip
+    }
     return [
-        {"conflict": conflict, "sequence": 12, "entropy": sha("entropy 12"), "beacon": None,
-         "nonces": [{"owner": "team-b", "nonce": "c0ffee"}]}
-    ]  # fmt: skip
+        {
+            "conflict": conflict,
+            "sequence": 12,
+            "entropy": sha("entropy 12"),
+            "beacon": None,
+            "nonces": [{"owner": "team-b", "nonce": "c0ffee"}],
+        }
+    ]
 
 
 def fill() -> dict[str, Any]:

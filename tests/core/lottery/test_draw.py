@@ -25,8 +25,10 @@ def test_stages_indexes_and_seeds_are_independent() -> None:
     n = 2**60
     draws = {
         uniform_below(n, seed=bytes([first]) * 32, stage=stage, index=index)
-        for first in range(5) for stage in Stage for index in range(5)
-    }  # fmt: skip
+        for first in range(5)
+        for stage in Stage
+        for index in range(5)
+    }
     assert len(draws) == 50
 
 

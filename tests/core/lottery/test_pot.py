@@ -10,9 +10,10 @@ from tests.core.lottery import definition
 
 SEED = bytes(range(32))
 pots = st.dictionaries(
-    st.text(max_size=3), st.lists(st.text(max_size=3), min_size=1, max_size=6, unique=True),
+    st.text(max_size=3),
+    st.lists(st.text(max_size=3), min_size=1, max_size=6, unique=True),
     max_size=6,
-)  # fmt: skip
+)
 
 
 @given(pots, st.binary(min_size=32, max_size=32))
@@ -24,10 +25,15 @@ def test_everything_is_drawn_once_as_the_definition_draws_it(
     while pot:
         draws.append(pot.draw(seed, len(draws)))
     told = [
-        {"index": draw.index, "owners": owners, "owner": draw.owner, "tokens": names,
-         "token": draw.token}
+        {
+            "index": draw.index,
+            "owners": owners,
+            "owner": draw.owner,
+            "tokens": names,
+            "token": draw.token,
+        }
         for draw, owners, names in unfold(tokens, draws)
-    ]  # fmt: skip
+    ]
     assert told == definition.play(seed.hex(), tokens, sum(map(len, tokens.values())))
 
 

@@ -35,10 +35,15 @@ TOKENS = {"a": ["x", "y"], "b": ["z"]}
 
 def commitment(**fields: Any) -> Commitment:
     made = Commitment(
-        sequence=4, scope={"flavor": "H100", "location": {}, "cap": None}, deficit_gpus=3,
-        conflict_digest=sha256(b"conflict").hexdigest(), candidates=("l1", "l2"), exclusions=(),
-        odds=first_odds(TOKENS), entropy_hash=entropy_hash(ENTROPY),
-    )  # fmt: skip
+        sequence=4,
+        scope={"flavor": "H100", "location": {}, "cap": None},
+        deficit_gpus=3,
+        conflict_digest=sha256(b"conflict").hexdigest(),
+        candidates=("l1", "l2"),
+        exclusions=(),
+        odds=first_odds(TOKENS),
+        entropy_hash=entropy_hash(ENTROPY),
+    )
     return replace(made, **fields)
 
 
@@ -120,12 +125,18 @@ def test_every_change_of_a_reveal_is_doubted(change: dict[str, Any], doubts: set
 @pytest.mark.parametrize(
     "change",
     [
-        {"deficit_gpus": 2}, {"candidates": ("l1",)}, {"exclusions": (("l3", "OtherFlavor"),)},
-        {"scope": {}}, {"nonces": {"a": b"n"}}, {"conflict_digest": "00" * 32}, {"sequence": 5},
-        {"odds": first_odds({"a": ["x"]})}, {"entropy_hash": entropy_hash(NEXT)},
+        {"deficit_gpus": 2},
+        {"candidates": ("l1",)},
+        {"exclusions": (("l3", "OtherFlavor"),)},
+        {"scope": {}},
+        {"nonces": {"a": b"n"}},
+        {"conflict_digest": "00" * 32},
+        {"sequence": 5},
+        {"odds": first_odds({"a": ["x"]})},
+        {"entropy_hash": entropy_hash(NEXT)},
         {"beacon": BeaconRound("c", 1)},
     ],
-)  # fmt: skip
+)
 def test_every_change_of_a_commitment_is_doubted(change: dict[str, Any]) -> None:
     """The outcome cites the digest of what was committed, so nothing can be edited later."""
     shown = reveal(commitment(), entropy=ENTROPY, next_entropy=NEXT)
@@ -174,14 +185,23 @@ def test_framed_parts_never_look_like_other_parts(ours: list[bytes], theirs: lis
 def test_every_part_changes_the_seed() -> None:
     """Digest, sequence, entropy, beacon, each nonce and to whom it belongs."""
     base: dict[str, Any] = {
-        "conflict_digest": "11" * 32, "sequence": 1, "entropy": ENTROPY, "beacon": b"b",
+        "conflict_digest": "11" * 32,
+        "sequence": 1,
+        "entropy": ENTROPY,
+        "beacon": b"b",
         "nonces": {"a": b"1", "b": b"2"},
-    }  # fmt: skip
+    }
     changes: list[dict[str, Any]] = [
-        {}, {"conflict_digest": "12" * 32}, {"sequence": 2}, {"entropy": NEXT}, {"beacon": b""},
-        {"nonces": {}}, {"nonces": {"a": b"2", "b": b"1"}}, {"nonces": {"a": b"1"}},
+        {},
+        {"conflict_digest": "12" * 32},
+        {"sequence": 2},
+        {"entropy": NEXT},
+        {"beacon": b""},
+        {"nonces": {}},
+        {"nonces": {"a": b"2", "b": b"1"}},
+        {"nonces": {"a": b"1"}},
         {"nonces": {"a1": b"", "b": b"2"}},
-    ]  # fmt: skip
+    ]
     seeds = {derive_seed(**{**base, **change}) for change in changes}
     assert len(seeds) == len(changes)
     backwards = {**base, "nonces": {"b": b"2", "a": b"1"}}
@@ -192,8 +212,11 @@ def test_every_part_changes_the_seed() -> None:
 def test_parts_of_another_length_are_a_bug(change: dict[str, Any]) -> None:
     """32 bytes of entropy, 32 of the digest."""
     given: dict[str, Any] = {
-        "conflict_digest": "11" * 32, "sequence": 1, "entropy": ENTROPY, "beacon": b"",
+        "conflict_digest": "11" * 32,
+        "sequence": 1,
+        "entropy": ENTROPY,
+        "beacon": b"",
         "nonces": {},
-    }  # fmt: skip
+    }
     with pytest.raises(InvariantBroken):
         preimage(**{**given, **change})

@@ -40,8 +40,12 @@ def test_the_bytes_are_those_of_the_reference() -> None:
 
 def test_a_name_is_another_one_in_every_outcome_kind_and_owner() -> None:
     """So outcomes cannot be joined by their names, nor a run be taken for a lease."""
-    keys = [outcome_key(SECRET, CHAIN, 0), outcome_key(SECRET, CHAIN, 1),
-            outcome_key(bytes(32), CHAIN, 0), outcome_key(SECRET, "cd" * 32, 0)]  # fmt: skip
+    keys = [
+        outcome_key(SECRET, CHAIN, 0),
+        outcome_key(SECRET, CHAIN, 1),
+        outcome_key(bytes(32), CHAIN, 0),
+        outcome_key(SECRET, "cd" * 32, 0),
+    ]
     found = [pseudonym(key, kind, ["x"]) for key in keys for kind in ("run", "lease", "owner")]
     assert len({name[2:] for name in found}) == len(found)
     assert pseudonym(keys[0], "cap", ["a", "b"]) != pseudonym(keys[0], "cap", ["ab"])

@@ -60,10 +60,15 @@ def test_core_plays_the_published_lotteries() -> None:
         pot = Pot(tokens)
         draws = [pot.draw(seed, index) for index in range(vector["count"])]
         told = [
-            {"index": draw.index, "owners": owners, "owner": draw.owner, "tokens": names,
-             "token": draw.token}
+            {
+                "index": draw.index,
+                "owners": owners,
+                "owner": draw.owner,
+                "tokens": names,
+                "token": draw.token,
+            }
             for draw, owners, names in unfold(tokens, draws)
-        ]  # fmt: skip
+        ]
         assert told == vector["draws"]
         assert draws[0] == Draw(0, told[0]["owner"], told[0]["token"])
 

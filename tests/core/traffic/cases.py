@@ -10,8 +10,28 @@ from typing import Any
 
 Document = dict[str, Any]
 
-NAMES = ("b1", "b2", "b3", "b10", "B1", "a", "z", "é", "ß", "你", "\U0001f600", "\uffee", " ", "B2",
-         "a.b", "x[0]", "b-7", "b_8", "0", "node/1")  # fmt: skip
+NAMES = (
+    "b1",
+    "b2",
+    "b3",
+    "b10",
+    "B1",
+    "a",
+    "z",
+    "é",
+    "ß",
+    "你",
+    "\U0001f600",
+    "\uffee",
+    " ",
+    "B2",
+    "a.b",
+    "x[0]",
+    "b-7",
+    "b_8",
+    "0",
+    "node/1",
+)
 LATENCIES = (0, 1, 5, 10, 20, 40, 40, 40, 40, 50, 80, 100, 100, 200, 400, 1000, 33.3, 0.1, 1e6)
 QUEUES = (0, 0, 1, 3, 3, 3, 10, 25, 50, 100, 500, 2.5, 1e6)
 ERRORS = (0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.04, 0.05, 0.050001, 0.06, 0.1, 0.5, 1, 1 / 3)
@@ -25,33 +45,98 @@ SIGNALS = ("queue", "p95_ms", "error_rate", "requests")
 THETAS = {"cpu_some": 0.40, "mem_some": 0.10, "mem_full": 0.05, "io_some": 0.1, "io_full": 0.10}
 OVERRIDES: dict[str, tuple[Any, ...]] = {
     "s_total": (1, 2, 3, 4, 7, 10, 16, 64, 100, 255, 1000, 4096, 100_000),
-    "delta_max": (1, 2, 3, 7, 64, 1000), "delta_w": (0, 0.001, 0.02, 0.05, 0.25, 0.5, 1),
-    "t_hold_ms": (0, 200, 400, 1000, 3000), "t_recover_min_ms": (0, 200, 1000, 2000, 5000, 20_000),
-    "w_q": (0, 0.5, 2), "w_l": (0, 1, 0.1), "w_e": (0, 3, 1), "q_ref": (1, 50, 0.5),
-    "l_ref_ms": (1, 100, 50.5), "e_ref": (0.001, 0.01, 1), "e_max": (0, 1, 20, 1000),
-    "eta": (0, 0.01, 0.05, 0.5, 1), "k_e": (0, 5, 10, 20), "p_min": (0.001, 0.1, 0.5, 2, 10),
-    "g_min": (0, 0.1, 0.3, 1, 2, 9), "t_safe_s": (20.5, 60, 120, 1000), "t_hard_s": (0.5, 10, 20),
-    "alpha": (0.05, 0.2, 0.5, 1), "derivative_window_ms": (1, 200, 1000, 2000, 5000),
-    "stall_m": (1, 2, 3, 5, 10, 20), "stall_p": (0.1, 0.3, 0.5, 0.6, 0.7, 0.9, 1),
+    "delta_max": (1, 2, 3, 7, 64, 1000),
+    "delta_w": (0, 0.001, 0.02, 0.05, 0.25, 0.5, 1),
+    "t_hold_ms": (0, 200, 400, 1000, 3000),
+    "t_recover_min_ms": (0, 200, 1000, 2000, 5000, 20_000),
+    "w_q": (0, 0.5, 2),
+    "w_l": (0, 1, 0.1),
+    "w_e": (0, 3, 1),
+    "q_ref": (1, 50, 0.5),
+    "l_ref_ms": (1, 100, 50.5),
+    "e_ref": (0.001, 0.01, 1),
+    "e_max": (0, 1, 20, 1000),
+    "eta": (0, 0.01, 0.05, 0.5, 1),
+    "k_e": (0, 5, 10, 20),
+    "p_min": (0.001, 0.1, 0.5, 2, 10),
+    "g_min": (0, 0.1, 0.3, 1, 2, 9),
+    "t_safe_s": (20.5, 60, 120, 1000),
+    "t_hard_s": (0.5, 10, 20),
+    "alpha": (0.05, 0.2, 0.5, 1),
+    "derivative_window_ms": (1, 200, 1000, 2000, 5000),
+    "stall_m": (1, 2, 3, 5, 10, 20),
+    "stall_p": (0.1, 0.3, 0.5, 0.6, 0.7, 0.9, 1),
     "theta": ({}, {"cpu_some": 0.1}, {"mem_full": 0, "io_full": 0.5}, {"io_some": 0.01}),
     "warmup_ms": (0, 1, 1000, 15_000, 30_000, 60_000),
-    "bucket_burst": (1, 10, 100, 500), "bucket_rate": (0.5, 1, 10, 100, 1000),
-    "crisis_factor": (1, 1.5, 4, 10), "p_ref": (0.5, 1, 2), "error_requests_min": (0, 1, 20, 50),
-    "error_keep_ms": (0, 200, 5000), "wilson_z": (0, 1, 1.96), "ttf_max_s": (100, 86_400),
-    "retry_soft": (0, 0.5, 1), "retry_hard": (1, 2, 5), "skew_max": (0, 0.1, 0.2, 1),
-    "epsilon_skew": (0, 0.02, 0.1, 1), "skew_requests_min": (1, 20, 50, 500),
-    "guard_quiet_ms": (200, 1000, 5000), "recover_share": (0, 0.1, 0.5, 1),
-    "drip_share": (0, 0.01, 0.5), "drip_rate_min": (0, 1, 5), "stall_score_max": (0, 1, 10),
-    "w_rtt": (0, 1), "rtt_ref_ms": (1, 50), "w_retx": (0, 0.5), "retx_ref": (0.01, 1),
-    "w_jit": (0, 2), "jit_ref_ms": (10, 20), "w_psi": (0, 1), "w_fd": (0, 1), "fd_ref": (0.5, 0.8),
-    "w_ct": (0, 1), "ct_ref": (0.8, 1), "w_io": (0, 1), "io_ref": (0.1, 1),
-}  # fmt: skip
+    "bucket_burst": (1, 10, 100, 500),
+    "bucket_rate": (0.5, 1, 10, 100, 1000),
+    "crisis_factor": (1, 1.5, 4, 10),
+    "p_ref": (0.5, 1, 2),
+    "error_requests_min": (0, 1, 20, 50),
+    "error_keep_ms": (0, 200, 5000),
+    "wilson_z": (0, 1, 1.96),
+    "ttf_max_s": (100, 86_400),
+    "retry_soft": (0, 0.5, 1),
+    "retry_hard": (1, 2, 5),
+    "skew_max": (0, 0.1, 0.2, 1),
+    "epsilon_skew": (0, 0.02, 0.1, 1),
+    "skew_requests_min": (1, 20, 50, 500),
+    "guard_quiet_ms": (200, 1000, 5000),
+    "recover_share": (0, 0.1, 0.5, 1),
+    "drip_share": (0, 0.01, 0.5),
+    "drip_rate_min": (0, 1, 5),
+    "stall_score_max": (0, 1, 10),
+    "w_rtt": (0, 1),
+    "rtt_ref_ms": (1, 50),
+    "w_retx": (0, 0.5),
+    "retx_ref": (0.01, 1),
+    "w_jit": (0, 2),
+    "jit_ref_ms": (10, 20),
+    "w_psi": (0, 1),
+    "w_fd": (0, 1),
+    "fd_ref": (0.5, 0.8),
+    "w_ct": (0, 1),
+    "ct_ref": (0.8, 1),
+    "w_io": (0, 1),
+    "io_ref": (0.1, 1),
+}
 # Overrides that may change between two ticks without touching what a state means.
-CHANGEABLE = ("delta_max", "delta_w", "t_hold_ms", "w_q", "w_l", "w_e", "k_e", "eta", "g_min",
-              "s_total", "w_rtt", "w_psi")  # fmt: skip
+CHANGEABLE = (
+    "delta_max",
+    "delta_w",
+    "t_hold_ms",
+    "w_q",
+    "w_l",
+    "w_e",
+    "k_e",
+    "eta",
+    "g_min",
+    "s_total",
+    "w_rtt",
+    "w_psi",
+)
 LAYERS = {"rtt_ms": (1, 20, 100), "retrans_rate": (0, 0.01, 0.2), "jitter_ms": (0, 5, 50)}
-STYLES = ("calm", "calm", "mixed", "mixed", "mixed", "sick", "sick", "blind", "churn", "churn",
-          "ramp", "stall", "storm", "lonely", "crowd", "warm", "time", "guard", "flap")  # fmt: skip
+STYLES = (
+    "calm",
+    "calm",
+    "mixed",
+    "mixed",
+    "mixed",
+    "sick",
+    "sick",
+    "blind",
+    "churn",
+    "churn",
+    "ramp",
+    "stall",
+    "storm",
+    "lonely",
+    "crowd",
+    "warm",
+    "time",
+    "guard",
+    "flap",
+)
 
 
 TICKS = (1, 2, 5, 12, 25, 25, 40, 60, 120)
@@ -96,9 +181,13 @@ class World:
         rng.shuffle(backends)
         rng.shuffle(nodes)
         document: Document = {
-            "config": dict(self.config), "now_ms": self.now_ms, "group": "web",
-            "backends": backends, "nodes": nodes, "retry_index": self.retry,
-        }  # fmt: skip
+            "config": dict(self.config),
+            "now_ms": self.now_ms,
+            "group": "web",
+            "backends": backends,
+            "nodes": nodes,
+            "retry_index": self.retry,
+        }
         for name, empty in (("config", {}), ("nodes", []), ("retry_index", None)):
             if document[name] == empty and rng.random() < 0.3:
                 del document[name]
@@ -130,12 +219,13 @@ class World:
         rng = self.rng
         names = rng.sample(RESOURCES, rng.choice((0, 1, 2)))
         return {
-            "stalled": False, "psi": True,
+            "stalled": False,
+            "psi": True,
             "resources": {
                 name: {"limit": 1000.0, "used": float(rng.choice((0, 200, 500, 990))), "speed": 0.0}
                 for name in names
             },
-        }  # fmt: skip
+        }
 
     def _happens(self, *styles: str) -> bool:
         """Something of the style happens; in other styles, rarely."""

@@ -161,10 +161,20 @@ def tick(document):
     )
     return {
         "state": {
-            "now_ms": document["now_ms"], "clock": now, "psi": psi, "usage": usage,
-            "counted": counted, "weights": weights, "slots": slots, "routable": bool(routable),
-            "over_since": over_since, "gate_open": gate_open, "halvings": halvings,
-            "guarded_at": guarded_at, "doublings": doublings, **admission,
+            "now_ms": document["now_ms"],
+            "clock": now,
+            "psi": psi,
+            "usage": usage,
+            "counted": counted,
+            "weights": weights,
+            "slots": slots,
+            "routable": bool(routable),
+            "over_since": over_since,
+            "gate_open": gate_open,
+            "halvings": halvings,
+            "guarded_at": guarded_at,
+            "doublings": doublings,
+            **admission,
         },
         "slots": slots,
         "weights": weights,
@@ -180,7 +190,7 @@ def tick(document):
         "reasons": reasons,
         "scale_hint": monopoly,
         "bypass": bypass,
-    }  # fmt: skip
+    }
 
 
 def changed_ids(before, after):
@@ -202,8 +212,11 @@ def moving_term(pressure, before, slots):
     Where no term differs from its mean, the largest one; then errors, latency, queue.
     """
     ranked = []
-    for label, parts in (("errors", ("error", "penalty")), ("latency", ("latency",)),
-                         ("queue", ("queue",))):  # fmt: skip
+    for label, parts in (
+        ("errors", ("error", "penalty")),
+        ("latency", ("latency",)),
+        ("queue", ("queue",)),
+    ):
         values = {name: sum(pressure[name][part] for part in parts) for name in slots}
         mean = sum(values.values()) / len(values)
         moved = sum(abs(slots[n] - before.get(n, 0)) * abs(values[n] - mean) for n in slots)
@@ -245,14 +258,27 @@ def admit(state, config, now, triggers):
         after_hard, rate = False, None
     elif not after_hard:
         rate = full
-    return {"mode": mode, "calm_since": calm_since, "after_hard": after_hard,
-            "triggered": triggered, "rate": rate}  # fmt: skip
+    return {
+        "mode": mode,
+        "calm_since": calm_since,
+        "after_hard": after_hard,
+        "triggered": triggered,
+        "rate": rate,
+    }
 
 
 def name_reasons(*, missing, **active):
     """The top two conditions active now, in priority order; `steady` where there is nothing."""
-    order = ["no_backends", "all_isolated", "psi_stall", "ttf", "retry_storm", "errors",
-             "conductance", "skew"]  # fmt: skip
+    order = [
+        "no_backends",
+        "all_isolated",
+        "psi_stall",
+        "ttf",
+        "retry_storm",
+        "errors",
+        "conductance",
+        "skew",
+    ]
     found = [name for name in order if active[name]]
     for name in ("latency", "errors", "queue", "both"):
         if name in missing:

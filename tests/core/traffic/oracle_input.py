@@ -8,38 +8,97 @@ Nothing is imported from Fairlead. A document either passes, or `Bad` names the 
 import math
 
 DEFAULTS = {
-    "s_total": 256, "delta_max": None, "delta_w": 0.02, "t_hold_ms": 1000,
-    "t_recover_min_ms": 20_000, "w_q": 0.5, "w_l": 1.0, "w_e": 3.0, "q_ref": 50.0,
-    "l_ref_ms": 100.0, "e_ref": 0.01, "e_max": 20.0, "eta": 0.05, "k_e": 10.0, "p_min": 0.1,
-    "g_min": 0.3, "t_safe_s": 120.0, "t_hard_s": 20.0, "alpha": 0.2,
-    "derivative_window_ms": 5000, "stall_m": 10, "stall_p": 0.7, "warmup_ms": 30_000,
-    "bucket_burst": 100, "bucket_rate": 100.0,
+    "s_total": 256,
+    "delta_max": None,
+    "delta_w": 0.02,
+    "t_hold_ms": 1000,
+    "t_recover_min_ms": 20_000,
+    "w_q": 0.5,
+    "w_l": 1.0,
+    "w_e": 3.0,
+    "q_ref": 50.0,
+    "l_ref_ms": 100.0,
+    "e_ref": 0.01,
+    "e_max": 20.0,
+    "eta": 0.05,
+    "k_e": 10.0,
+    "p_min": 0.1,
+    "g_min": 0.3,
+    "t_safe_s": 120.0,
+    "t_hard_s": 20.0,
+    "alpha": 0.2,
+    "derivative_window_ms": 5000,
+    "stall_m": 10,
+    "stall_p": 0.7,
+    "warmup_ms": 30_000,
+    "bucket_burst": 100,
+    "bucket_rate": 100.0,
     # The page says "any default by name"; these names are ours.
-    "crisis_factor": 4.0, "p_ref": 1.0, "error_requests_min": 20, "error_keep_ms": 5000,
-    "wilson_z": 1.96, "ttf_max_s": 86_400.0, "retry_soft": 0.5, "retry_hard": 2.0, "skew_max": 0.2,
-    "epsilon_skew": 0.02, "skew_requests_min": 50, "guard_quiet_ms": 5000, "recover_share": 0.1,
-    "drip_share": 0.01, "drip_rate_min": 1.0, "stall_score_max": 10.0,
-    "w_rtt": 0.0, "rtt_ref_ms": 50.0, "w_retx": 0.0, "retx_ref": 0.01, "w_jit": 0.0,
-    "jit_ref_ms": 10.0, "w_psi": 0.0, "w_fd": 0.0, "fd_ref": 0.8, "w_ct": 0.0, "ct_ref": 0.8,
-    "w_io": 0.0, "io_ref": 0.1,
-}  # fmt: skip
+    "crisis_factor": 4.0,
+    "p_ref": 1.0,
+    "error_requests_min": 20,
+    "error_keep_ms": 5000,
+    "wilson_z": 1.96,
+    "ttf_max_s": 86_400.0,
+    "retry_soft": 0.5,
+    "retry_hard": 2.0,
+    "skew_max": 0.2,
+    "epsilon_skew": 0.02,
+    "skew_requests_min": 50,
+    "guard_quiet_ms": 5000,
+    "recover_share": 0.1,
+    "drip_share": 0.01,
+    "drip_rate_min": 1.0,
+    "stall_score_max": 10.0,
+    "w_rtt": 0.0,
+    "rtt_ref_ms": 50.0,
+    "w_retx": 0.0,
+    "retx_ref": 0.01,
+    "w_jit": 0.0,
+    "jit_ref_ms": 10.0,
+    "w_psi": 0.0,
+    "w_fd": 0.0,
+    "fd_ref": 0.8,
+    "w_ct": 0.0,
+    "ct_ref": 0.8,
+    "w_io": 0.0,
+    "io_ref": 0.1,
+}
 THETA = {"cpu_some": 0.40, "mem_some": 0.10, "mem_full": 0.05, "io_full": 0.10}
 
 # What each override may be: whole number or not, the smallest and the largest value.
 # A reference that divides, and a count that must be at least one, cannot be 0.
 INF = math.inf
 RULES = {
-    "s_total": ("whole", 1, INF), "delta_max": ("whole", 1, INF), "delta_w": ("real", 0, 1),
-    "t_hold_ms": ("whole", 0, INF), "t_recover_min_ms": ("whole", 0, INF), "w_q": ("real", 0, INF),
-    "w_l": ("real", 0, INF), "w_e": ("real", 0, INF), "q_ref": ("above", 0, INF),
-    "l_ref_ms": ("above", 0, INF), "e_ref": ("above", 0, INF), "e_max": ("real", 0, INF),
-    "eta": ("real", 0, 1), "k_e": ("real", 0, INF), "p_min": ("above", 0, INF),
-    "g_min": ("real", 0, INF), "t_safe_s": ("real", 0, INF), "t_hard_s": ("real", 0, INF),
-    "alpha": ("above", 0, 1), "derivative_window_ms": ("whole", 1, INF),
-    "stall_m": ("whole", 1, INF), "stall_p": ("real", 0, 1), "warmup_ms": ("whole", 0, INF),
-    "bucket_burst": ("real", 1, INF), "bucket_rate": ("above", 0, INF),
-    "crisis_factor": ("real", 1, INF), "skew_requests_min": ("whole", 1, INF),
-    "guard_quiet_ms": ("whole", 1, INF), "error_requests_min": ("whole", 0, INF),
+    "s_total": ("whole", 1, INF),
+    "delta_max": ("whole", 1, INF),
+    "delta_w": ("real", 0, 1),
+    "t_hold_ms": ("whole", 0, INF),
+    "t_recover_min_ms": ("whole", 0, INF),
+    "w_q": ("real", 0, INF),
+    "w_l": ("real", 0, INF),
+    "w_e": ("real", 0, INF),
+    "q_ref": ("above", 0, INF),
+    "l_ref_ms": ("above", 0, INF),
+    "e_ref": ("above", 0, INF),
+    "e_max": ("real", 0, INF),
+    "eta": ("real", 0, 1),
+    "k_e": ("real", 0, INF),
+    "p_min": ("above", 0, INF),
+    "g_min": ("real", 0, INF),
+    "t_safe_s": ("real", 0, INF),
+    "t_hard_s": ("real", 0, INF),
+    "alpha": ("above", 0, 1),
+    "derivative_window_ms": ("whole", 1, INF),
+    "stall_m": ("whole", 1, INF),
+    "stall_p": ("real", 0, 1),
+    "warmup_ms": ("whole", 0, INF),
+    "bucket_burst": ("real", 1, INF),
+    "bucket_rate": ("above", 0, INF),
+    "crisis_factor": ("real", 1, INF),
+    "skew_requests_min": ("whole", 1, INF),
+    "guard_quiet_ms": ("whole", 1, INF),
+    "error_requests_min": ("whole", 0, INF),
     "error_keep_ms": ("whole", 0, INF),
     **dict.fromkeys(("skew_max", "epsilon_skew", "recover_share", "drip_share"), ("real", 0, 1)),
     **dict.fromkeys(("wilson_z", "retry_soft", "retry_hard", "drip_rate_min"), ("real", 0, INF)),
@@ -47,11 +106,11 @@ RULES = {
     **dict.fromkeys(("jit_ref_ms", "fd_ref", "ct_ref", "io_ref"), ("above", 0, INF)),
     **dict.fromkeys(("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd"), ("real", 0, INF)),
     **dict.fromkeys(("w_ct", "w_io", "stall_score_max"), ("real", 0, INF)),
-}  # fmt: skip
+}
 PSI = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
 
 
-class Bad(ValueError):  # noqa: N818 - the oracle's own word
+class Bad(ValueError):
     """Bad input, with the path of the offending field."""
 
     def __init__(self, path):
@@ -102,8 +161,19 @@ def check_config(config):
 
 
 def check_backend(backend, at):
-    fields = {"id", "queue", "p95_ms", "error_rate", "requests", "isolated", "age_ms", "node",
-              "rtt_ms", "retrans_rate", "jitter_ms"}  # fmt: skip
+    fields = {
+        "id",
+        "queue",
+        "p95_ms",
+        "error_rate",
+        "requests",
+        "isolated",
+        "age_ms",
+        "node",
+        "rtt_ms",
+        "retrans_rate",
+        "jitter_ms",
+    }
     known(backend, at, fields)
     if "id" not in backend:
         raise Bad(f"{at}.id")

@@ -26,8 +26,15 @@ PLAYERS: dict[str, Decide] = {"core": by_core, "oracle": oracle.tick}
 
 def backend(name: str, **signals: Any) -> Document:
     """A healthy, warm backend: P 0.43, as in the page's example."""
-    healthy = {"id": name, "queue": 3, "p95_ms": 40, "error_rate": 0.0, "requests": 200,
-               "isolated": False, "age_ms": 600_000}  # fmt: skip
+    healthy = {
+        "id": name,
+        "queue": 3,
+        "p95_ms": 40,
+        "error_rate": 0.0,
+        "requests": 200,
+        "isolated": False,
+        "age_ms": 600_000,
+    }
     return {**healthy, **signals}
 
 
@@ -53,11 +60,17 @@ class Group:
 
     def document(self) -> Document:
         """What the next tick will see."""
-        return copy.deepcopy({
-            "config": self.config, "state": self.state, "now_ms": self.now_ms, "group": "web",
-            "backends": list(self.backends.values()), "nodes": self.nodes,
-            "retry_index": self.retry_index,
-        })  # fmt: skip
+        return copy.deepcopy(
+            {
+                "config": self.config,
+                "state": self.state,
+                "now_ms": self.now_ms,
+                "group": "web",
+                "backends": list(self.backends.values()),
+                "nodes": self.nodes,
+                "retry_index": self.retry_index,
+            }
+        )
 
     def tick(self, step_ms: int = 200) -> Document:
         """One tick, `step_ms` after the last one (the first is at the start)."""

@@ -43,10 +43,15 @@ def _spoil_top(rng: random.Random, document: Document) -> str:
         del document[name]
         return name
     values: dict[str, tuple[Any, ...]] = {
-        "now_ms": (math.nan, math.inf, "1", True, [], None, 0.5), "group": NOT_TEXTS,
-        "backends": ({}, None, "b", 3), "nodes": ({}, "n", 3), "retry_index": NOT_NUMBERS,
-        "config": ([], "c", 3), "state": ([], "s", 3, True), "?": (1, None),
-    }  # fmt: skip
+        "now_ms": (math.nan, math.inf, "1", True, [], None, 0.5),
+        "group": NOT_TEXTS,
+        "backends": ({}, None, "b", 3),
+        "nodes": ({}, "n", 3),
+        "retry_index": NOT_NUMBERS,
+        "config": ([], "c", 3),
+        "state": ([], "s", 3, True),
+        "?": (1, None),
+    }
     return _put(document, name, rng.choice(values[name]), "")
 
 

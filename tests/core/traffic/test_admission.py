@@ -42,11 +42,18 @@ def test_every_trigger_asks_for_its_level() -> None:
     assert level() is NORMAL
     assert level(nobody=True) is level(stall=True) is HARD
     assert [level(ttf_s=ttf) for ttf in (0.0, 19.9, 20.0, 119.9, 120.0)] == [
-        HARD, HARD, SOFT, SOFT, NORMAL,
-    ]  # fmt: skip
+        HARD,
+        HARD,
+        SOFT,
+        SOFT,
+        NORMAL,
+    ]
     assert [level(retry_index=index) for index in (0.49, 0.5, 1.99, 2.0)] == [
-        NORMAL, SOFT, SOFT, HARD,
-    ]  # fmt: skip
+        NORMAL,
+        SOFT,
+        SOFT,
+        HARD,
+    ]
     assert level(blind=True) is SOFT
 
 
@@ -196,8 +203,12 @@ def test_the_bucket_refills_caps_tests_and_subtracts() -> None:
 def test_the_heartbeats_age_is_judged() -> None:
     """11: normal < 3 s <= hold < 15 s <= fallback."""
     assert [judge(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
-        Standing.NORMAL, Standing.NORMAL, Standing.HOLD, Standing.HOLD, Standing.FALLBACK,
-    ]  # fmt: skip
+        Standing.NORMAL,
+        Standing.NORMAL,
+        Standing.HOLD,
+        Standing.HOLD,
+        Standing.FALLBACK,
+    ]
 
 
 def test_a_dead_agent_never_leaves_a_closed_door() -> None:

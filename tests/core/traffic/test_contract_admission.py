@@ -184,39 +184,72 @@ def test_reasons_are_not_remembered(decide: Decide) -> None:
 def test_the_example_of_the_page() -> None:
     """The contract's own document; what it shows of the result."""
     document = {
-        "config": {}, "state": None, "now_ms": 1000, "group": "web",
-        "backends": [{"id": "b1", "queue": 3, "p95_ms": 40, "error_rate": 0.0, "requests": 200,
-                      "isolated": False, "age_ms": 600000}],
-        "nodes": [{"id": "n1",
-                   "psi": {"cpu_some": 0.1, "mem_some": 0.0, "mem_full": 0.0, "io_some": 0.0,
-                           "io_full": 0.0},
-                   "resources": [{"name": "memory", "limit": 8e9, "used": 2e9}]}],
+        "config": {},
+        "state": None,
+        "now_ms": 1000,
+        "group": "web",
+        "backends": [
+            {
+                "id": "b1",
+                "queue": 3,
+                "p95_ms": 40,
+                "error_rate": 0.0,
+                "requests": 200,
+                "isolated": False,
+                "age_ms": 600000,
+            }
+        ],
+        "nodes": [
+            {
+                "id": "n1",
+                "psi": {
+                    "cpu_some": 0.1,
+                    "mem_some": 0.0,
+                    "mem_full": 0.0,
+                    "io_some": 0.0,
+                    "io_full": 0.0,
+                },
+                "resources": [{"name": "memory", "limit": 8e9, "used": 2e9}],
+            }
+        ],
         "retry_index": None,
-    }  # fmt: skip
+    }
     out = KINDS["traffic.tick"].run(json.dumps(document).encode()).result
     terms = {"total": 0.43, "queue": 0.03, "latency": 0.4, "error": 0.0, "penalty": 0.0}
     assert out["pressure"]["b1"] == pytest.approx(terms)
     assert out["conductance"] == pytest.approx(1 / 0.43)
     del out["state"], out["pressure"], out["conductance"]
     assert out == {
-        "slots": {"b1": 256}, "weights": {"b1": 1.0}, "target": {"b1": 256},
-        "admission": {"mode": "normal", "rate_per_s": None, "burst": None}, "regime": "laminar",
-        "ttf_s": None, "stall": False, "skew": None, "applied": True,
-        "reasons": ["monopoly", "steady"], "scale_hint": True, "bypass": [],
-    }  # fmt: skip
+        "slots": {"b1": 256},
+        "weights": {"b1": 1.0},
+        "target": {"b1": 256},
+        "admission": {"mode": "normal", "rate_per_s": None, "burst": None},
+        "regime": "laminar",
+        "ttf_s": None,
+        "stall": False,
+        "skew": None,
+        "applied": True,
+        "reasons": ["monopoly", "steady"],
+        "scale_hint": True,
+        "bypass": [],
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ('{"now_ms": 1, "group": "g", "backends": [{"id": "a"}, {"id": "b", "p95_ms": NaN}]}',
-         "backends[1].p95_ms"),
+        (
+            '{"now_ms": 1, "group": "g", "backends": [{"id": "a"}, {"id": "b", "p95_ms": NaN}]}',
+            "backends[1].p95_ms",
+        ),
         ('{"now_ms": 1, "now_ms": 2, "group": "g", "backends": []}', "now_ms"),
-        ('{"now_ms": 1, "group": "g", "backends": [], "config": {"t_hard_s": 120}}',
-         "config.t_hard_s"),
+        (
+            '{"now_ms": 1, "group": "g", "backends": [], "config": {"t_hard_s": 120}}',
+            "config.t_hard_s",
+        ),
         ('{"now_ms": 1, "group": "g", "backends": [], "state": {"x": 1}}', "state"),
     ],
-)  # fmt: skip
+)
 def test_error_paths_name_the_bad_value(text: str, path: str) -> None:
     """NaN included; a state that is not ours is refused too."""
     with pytest.raises(BadInput) as refused:

@@ -155,15 +155,17 @@ def test_a_single_blind_backend_is_imputed_not_frozen(decide: Decide) -> None:
 @pytest.mark.parametrize(
     ("psi", "stall"),
     [
-        ({"cpu_some": 0.40}, False), ({"cpu_some": 0.41}, True), ({"mem_some": 0.11}, True),
-        ({"mem_full": 0.05}, False), ({"mem_full": 0.051}, True), ({"io_full": 0.11}, True),
+        ({"cpu_some": 0.40}, False),
+        ({"cpu_some": 0.41}, True),
+        ({"mem_some": 0.11}, True),
+        ({"mem_full": 0.05}, False),
+        ({"mem_full": 0.051}, True),
+        ({"io_full": 0.11}, True),
         ({"io_some": 1.0}, False),
     ],
-)  # fmt: skip
+)
 def test_a_sample_stalls_strictly_above_theta(
-    decide: Decide,
-    psi: dict[str, float],
-    stall: bool,
+    decide: Decide, psi: dict[str, float], stall: bool
 ) -> None:
     """Cpu some, mem some and full, io full; never io some."""
     group = group_of(decide, 2)

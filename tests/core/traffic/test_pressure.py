@@ -36,9 +36,7 @@ def test_an_idle_backend_is_floored() -> None:
 
 def test_one_missing_signal_is_the_groups_worst() -> None:
     """Latency, errors and queue alike, isolated backends included."""
-    seen = measured(
-        Backend("a", 10, 50, 0.2, isolated=True), Backend("b", None, None, None),
-    )  # fmt: skip
+    seen = measured(Backend("a", 10, 50, 0.2, isolated=True), Backend("b", None, None, None))
     assert seen.each[1][1:] == seen.each[0][1:]
     assert (seen.missing_latency, seen.missing_errors, seen.missing_queue) == (True, True, True)
     assert not seen.blind
@@ -109,8 +107,13 @@ def test_layer_signals_that_are_missing_are_the_worst_or_left_out() -> None:
         "blind": Node("blind", None, (Resource("fds", 0, 5), Resource("x", 1, 1))),
         "dark": Node("dark", Psi()),
     }
-    backends = [Backend("a", node="n"), Backend("b", node="blind"), Backend("c"),
-                Backend("d", node="gone"), Backend("e", node="dark")]  # fmt: skip
+    backends = [
+        Backend("a", node="n"),
+        Backend("b", node="blind"),
+        Backend("c"),
+        Backend("d", node="gone"),
+        Backend("e", node="dark"),
+    ]
     terms = layer_terms(backends, nodes, config)
     assert terms == [(("rtt", 0.0), ("stall", 1.0), ("fds", 1.0))] * 5
 

@@ -72,13 +72,18 @@ def test_clipping_alone_would_break_the_sum() -> None:
 @pytest.mark.parametrize(
     ("config", "crisis", "halvings", "limit"),
     [
-        (Config(), False, 0, 4), (Config(), True, 0, 16), (Config(), False, 1, 2),
-        (Config(), False, 8, 1), (Config(s_total=100), False, 0, 1),
+        (Config(), False, 0, 4),
+        (Config(), True, 0, 16),
+        (Config(), False, 1, 2),
+        (Config(), False, 8, 1),
+        (Config(s_total=100), False, 0, 1),
         (Config(s_total=100), True, 0, 6),  # floored after the factor: 1.5625*4 = 6.25
-        (Config(s_total=10), True, 0, 4), (Config(delta_max=2.5), True, 0, 10),
-        (Config(delta_max=2.5), True, 1, 5), (Config(delta_max=2.5), False, 0, 2),
+        (Config(s_total=10), True, 0, 4),
+        (Config(delta_max=2.5), True, 0, 10),
+        (Config(delta_max=2.5), True, 1, 5),
+        (Config(delta_max=2.5), False, 0, 2),
     ],
-)  # fmt: skip
+)
 def test_the_step_of_a_tick(config: Config, crisis: bool, halvings: int, limit: int) -> None:
     """max(1, S/64), times 4 exactly in crisis, halved by the guard, floored after the factors."""
     assert step_limit(config, crisis=crisis, halvings=halvings) == limit
@@ -138,9 +143,15 @@ def test_skew_where_nobody_is_routable_is_all_of_it() -> None:
 
 def step(slots: list[int], target: list[int], skew: float | None, guard: Guard) -> Step:
     return guarded_step(
-        slots, target, weights=[t / 256 for t in target], skew=skew, guard=guard, crisis=False,
-        clock_ms=9_000, config=Config(),
-    )  # fmt: skip
+        slots,
+        target,
+        weights=[t / 256 for t in target],
+        skew=skew,
+        guard=guard,
+        crisis=False,
+        clock_ms=9_000,
+        config=Config(),
+    )
 
 
 def test_a_step_that_helps_is_not_guarded() -> None:
@@ -153,30 +164,38 @@ def test_a_step_that_helps_is_not_guarded() -> None:
 def test_a_worsening_step_is_halved_and_held_if_that_does_not_help() -> None:
     """8.3: requests already go where they should, the slots are behind."""
     assert step([64, 192], [128, 128], 0.0, Guard()) == ([64, 192], Guard(1, 9_000), True)
-    assert step([64, 192], [128, 128], 0.0, Guard(1, 5_000)) == (
-        [64, 192], Guard(2, 9_000), True,
-    )  # fmt: skip
+    assert step([64, 192], [128, 128], 0.0, Guard(1, 5_000)) == ([64, 192], Guard(2, 9_000), True)
     # Δmax is 1 already: there is nothing to halve.
-    assert step([64, 192], [128, 128], 0.0, Guard(2, 5_000)) == (
-        [64, 192], Guard(2, 9_000), True,
-    )  # fmt: skip
+    assert step([64, 192], [128, 128], 0.0, Guard(2, 5_000)) == ([64, 192], Guard(2, 9_000), True)
 
 
 def test_a_halved_step_that_helps_is_taken() -> None:
     """Towards a scaled target a smaller step can be the better one."""
     after = guarded_step(
-        [128, 128], [64, 192], weights=[0.5, 0.5], skew=0.0, guard=Guard(), crisis=True,
-        clock_ms=9_000, config=Config(epsilon_skew=0.04),
-    )  # fmt: skip
+        [128, 128],
+        [64, 192],
+        weights=[0.5, 0.5],
+        skew=0.0,
+        guard=Guard(),
+        crisis=True,
+        clock_ms=9_000,
+        config=Config(epsilon_skew=0.04),
+    )
     assert after == ([120, 136], Guard(1, 9_000), False)
 
 
 def test_a_step_of_one_leaves_no_trace_in_the_guard() -> None:
     """Nothing was halved, so nothing has to grow back."""
     after = guarded_step(
-        [64, 192], [128, 128], weights=[0.5, 0.5], skew=0.0, guard=Guard(), crisis=False,
-        clock_ms=9_000, config=Config(delta_max=1),
-    )  # fmt: skip
+        [64, 192],
+        [128, 128],
+        weights=[0.5, 0.5],
+        skew=0.0,
+        guard=Guard(),
+        crisis=False,
+        clock_ms=9_000,
+        config=Config(delta_max=1),
+    )
     assert after == ([64, 192], Guard(), True)
 
 

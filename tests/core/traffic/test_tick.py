@@ -15,8 +15,10 @@ def test_the_contracts_example() -> None:
     assert plan.pressure["b1"].total == pytest.approx(0.43)
     assert plan.conductance == pytest.approx(1 / 0.43)
     assert (plan.admission.mode, plan.admission.rate_per_s, plan.admission.burst) == (
-        Mode.NORMAL, None, None,
-    )  # fmt: skip
+        Mode.NORMAL,
+        None,
+        None,
+    )
     assert (plan.regime, plan.ttf_s, plan.stall, plan.skew) == (Regime.LAMINAR, None, False, None)
     assert (plan.applied, plan.scale_hint, plan.bypass) == (True, True, ())
     assert reasons(plan) == ["monopoly", "steady"]
@@ -69,9 +71,10 @@ def test_a_backend_turned_slow_is_at_five_percent_within_eight_seconds(count: in
 def test_a_move_is_never_steady_and_names_its_term() -> None:
     """The one term that moved the slots most."""
     for change, reason in (
-        ({"p95_ms": 400}, "pressure.latency"), ({"queue": 600}, "pressure.queue"),
+        ({"p95_ms": 400}, "pressure.latency"),
+        ({"queue": 600}, "pressure.queue"),
         ({"error_rate": 0.04}, "pressure.errors"),
-    ):  # fmt: skip
+    ):
         group = Group("a", "b", "c", "d")
         group.every(requests=10)
         group.step()

@@ -34,11 +34,23 @@ def test_the_defaults_are_the_pages() -> None:
     """Section 15, as the page settles it."""
     c = DEFAULT_CONFIG
     assert (c.s_total, c.step, c.delta_w, c.t_hold_ms, c.t_recover_min_ms) == (
-        256, 4, 0.02, 1_000, 20_000,
-    )  # fmt: skip
+        256,
+        4,
+        0.02,
+        1_000,
+        20_000,
+    )
     assert (c.w_l, c.w_e, c.w_q, c.q_ref, c.l_ref_ms, c.e_ref, c.e_max, c.eta, c.k_e) == (
-        1, 3, 0.5, 50, 100, 0.01, 20, 0.05, 10,
-    )  # fmt: skip
+        1,
+        3,
+        0.5,
+        50,
+        100,
+        0.01,
+        20,
+        0.05,
+        10,
+    )
     assert (c.p_min, c.p_ref, c.g_min, c.t_safe_s, c.t_hard_s) == (0.1, 1, 0.3, 120, 20)
     assert (c.alpha, c.derivative_window_ms, c.stall_m, c.stall_p) == (0.2, 5_000, 10, 0.7)
     assert c.theta == Theta(0.40, 0.10, 0.05, 0.10)
@@ -76,12 +88,24 @@ def test_parameters_that_contradict_each_other_are_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "bad"),
     [
-        ("id", 7), ("queue", -1), ("queue", NAN), ("p95_ms", float("inf")), ("error_rate", 1.5),
-        ("error_rate", NAN), ("requests", 1.5), ("requests", -1), ("isolated", 1), ("age_ms", -1),
-        ("rtt_ms", "3"), ("retrans_rate", -1), ("jitter_ms", NAN), ("node", 7), ("debt", -1),
+        ("id", 7),
+        ("queue", -1),
+        ("queue", NAN),
+        ("p95_ms", float("inf")),
+        ("error_rate", 1.5),
+        ("error_rate", NAN),
+        ("requests", 1.5),
+        ("requests", -1),
+        ("isolated", 1),
+        ("age_ms", -1),
+        ("rtt_ms", "3"),
+        ("retrans_rate", -1),
+        ("jitter_ms", NAN),
+        ("node", 7),
+        ("debt", -1),
         ("drain_per_s", NAN),
     ],
-)  # fmt: skip
+)
 def test_a_backend_refuses_rubbish(field: str, bad: Any) -> None:
     """By field."""
     assert culprit(Backend, **({"id": "a"} | {field: bad})) == field
@@ -169,7 +193,7 @@ TRAIL = GOOD.nodes[0].trails[0]
         ({"door": Door(Mode.SOFT, Regime.TRANSITION, None, 1.0)}, "door.rate_base"),
         ({"door": Door(Mode.SOFT, Regime.RECOVERY, None, -1.0)}, "door.rate_base"),
     ],
-)  # fmt: skip
+)
 def test_a_state_that_no_tick_leaves_behind_is_refused(change: dict[str, Any], path: str) -> None:
     """By path."""
     assert culprit(lambda: replace(GOOD, **change)) == path

@@ -8,16 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fairlead.core.traffic import (
-    Backend,
-    Config,
-    Node,
-    Psi,
-    Resource,
-    Snapshot,
-    TickPlan,
-    tick,
-)
+from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot, TickPlan, tick
 
 IDS = ("a", "b", "c", "d", "e", "f", "g", "ä", "\U0001f600", "")
 Decide = Callable[[Snapshot], TickPlan]
@@ -143,9 +134,14 @@ class Life:
 
 
 def walk(
-    rng: random.Random, ticks: int, *, calm: bool = False, config: Config | None = None,
-    size: int | None = None, decide: Decide = tick,
-) -> Iterator[tuple[Snapshot, TickPlan]]:  # fmt: skip
+    rng: random.Random,
+    ticks: int,
+    *,
+    calm: bool = False,
+    config: Config | None = None,
+    size: int | None = None,
+    decide: Decide = tick,
+) -> Iterator[tuple[Snapshot, TickPlan]]:
     """One life, tick by tick."""
     life = Life(rng, calm=calm, size=size)
     config = config or random_config(rng)

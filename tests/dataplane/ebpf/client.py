@@ -173,10 +173,7 @@ def mapped(host: str, port: int) -> dict[str, Any]:
     with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.connect((f"::ffff:{host}", port))
-        return {
-            "heard": connection.recv(64).decode().strip(),
-            "peer": connection.getpeername()[:2],
-        }
+        return {"heard": connection.recv(64).decode().strip(), "peer": connection.getpeername()[:2]}
 
 
 def udp_mapped(host: str, port: int) -> list[Any]:
@@ -190,11 +187,22 @@ def udp_mapped(host: str, port: int) -> list[Any]:
 DO = {
     each.__name__: each
     for each in (
-        tcp, load, time_connects, keep, hold, again, last_goes_to,
-        let_go, begin, mapped,
-        udp, udp_one_socket, udp_connected, udp_mapped,
+        tcp,
+        load,
+        time_connects,
+        keep,
+        hold,
+        again,
+        last_goes_to,
+        let_go,
+        begin,
+        mapped,
+        udp,
+        udp_one_socket,
+        udp_connected,
+        udp_mapped,
     )
-}  # fmt: skip
+}
 
 
 def main() -> None:

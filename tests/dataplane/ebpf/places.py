@@ -34,8 +34,11 @@ class Talker:
     def __init__(self, module: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
         self.hello = self.hear()
 
     def tell(self, do: str, **arguments: object) -> None:

@@ -89,9 +89,9 @@ def test_normal_has_no_bucket(web: EbpfPlane, client: Talker) -> None:
 
 
 def test_buckets_of_groups_are_apart(plane: EbpfPlane, place: Place, client: Talker) -> None:
-    plane.configure([
-        group("a", VIP, 80, {"x": place.ports[0]}), group("b", VIP, 81, {"x": place.ports[1]}),
-    ])  # fmt: skip
+    plane.configure(
+        [group("a", VIP, 80, {"x": place.ports[0]}), group("b", VIP, 81, {"x": place.ports[1]})]
+    )
     for name in "ab":
         plane.apply(table(name, 1, {"x": 1}, limited(Mode.SOFT, 0, 5)))
     assert heard(client, 9) == {"0": 5, "EAGAIN": 4}
@@ -110,10 +110,15 @@ def test_another_errno_for_try_again(place: Place, client: Talker) -> None:
 def test_errno_and_sizes_come_from_the_configuration(place: Place, client: Talker) -> None:
     """As `fairlead traffic run` opens it."""
     document = msgspec.convert(
-        {"kind": "ebpf", "cgroup": str(place.cgroup), "pins": str(place.pins),
-         "soft_errno": "EBUSY", "capacity": {"groups": 1, "connections": 1_000}},
+        {
+            "kind": "ebpf",
+            "cgroup": str(place.cgroup),
+            "pins": str(place.pins),
+            "soft_errno": "EBUSY",
+            "capacity": {"groups": 1, "connections": 1_000},
+        },
         PlaneDocument,
-    )  # fmt: skip
+    )
     plane = open_plane(document, place.pins)
     try:
         web = group("web", VIP, 80, {"b0": place.ports[0]})

@@ -81,8 +81,7 @@ def test_the_split_is_exact_where_everybody_has_room(
 
 
 @pytest.mark.parametrize(
-    "slots",
-    [EVEN, {"a": 150, "b": 75, "c": 31, "d": 0}, {"a": 4, "b": 500, "c": 8, "d": 512}],
+    "slots", [EVEN, {"a": 150, "b": 75, "c": 31, "d": 0}, {"a": 4, "b": 500, "c": 8, "d": 512}]
 )
 @pytest.mark.parametrize("keeping", [("a",), ("a", "b"), ("c",), IDS])
 def test_who_holds_too_much_is_passed_over_to_the_connection(

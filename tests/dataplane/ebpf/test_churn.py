@@ -69,9 +69,11 @@ def test_an_agent_killed_in_the_middle_of_a_change_leaves_a_plane_that_works(
     place.plane().detach()
     for _ in range(4):
         agent = place.talker(
-            "tests.dataplane.ebpf.churner", str(place.cgroup), str(place.pins),
+            "tests.dataplane.ebpf.churner",
+            str(place.cgroup),
+            str(place.pins),
             json.dumps(place.ports),
-        )  # fmt: skip
+        )
         time.sleep(rng.random() * 0.2)  # not to synchronise: to be killed anywhere
         agent.kill()
         assert set(client.do("tcp", host=VIP, port=80, count=30)) <= {"0", "1", "2"}

@@ -21,9 +21,12 @@ pytestmark = pytest.mark.component("ebpf")
 def agent(place: Place, mode: Mode) -> Talker:
     """An agent in a process of its own, after its first flip."""
     return place.talker(
-        "tests.dataplane.ebpf.agent", str(place.cgroup), str(place.pins),
-        json.dumps(place.ports[:2]), mode,
-    )  # fmt: skip
+        "tests.dataplane.ebpf.agent",
+        str(place.cgroup),
+        str(place.pins),
+        json.dumps(place.ports[:2]),
+        mode,
+    )
 
 
 def heard(client: Talker, count: int) -> Counter[str]:
@@ -134,10 +137,12 @@ def test_fallback_stays_in_the_group_and_leaves_out_the_isolated(
     place: Place, plane: EbpfPlane, client: Talker
 ) -> None:
     """Who had no slots in the last table gets nothing from a dead agent either."""
-    plane.configure([
-        group("web", VIP, PORT, {f"b{number}": place.ports[number] for number in range(3)}),
-        group("other", VIP, PORT + 1, {"b4": place.ports[4]}),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("web", VIP, PORT, {f"b{number}": place.ports[number] for number in range(3)}),
+            group("other", VIP, PORT + 1, {"b4": place.ports[4]}),
+        ]
+    )
     plane.apply(table("web", 1, {"b0": 255, "b1": 1, "b2": 0}))
     grow_old(plane, 20)
     told = heard(client, 200)

@@ -94,9 +94,10 @@ def rate_per_s(ends: list[int]) -> float:
     """Of the best tenth of a second: somebody else may have the machine the rest of the time."""
     ordered = sorted(ends)
     best = max(
-        bisect_left(ordered, end + WINDOW_NS) - at for at, end in enumerate(ordered[::32])
+        bisect_left(ordered, end + WINDOW_NS) - at
+        for at, end in enumerate(ordered[::32])
         for at in [bisect_left(ordered, end)]
-    )  # fmt: skip
+    )
     return best * 1e9 / WINDOW_NS
 
 

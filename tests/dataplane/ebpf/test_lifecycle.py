@@ -12,15 +12,7 @@ from fairlead.dataplane.ebpf.libbpf import facts, pinned
 from fairlead.dataplane.ebpf.maps import BpfMap
 from fairlead.ports.dataplane import SCHEMA_VERSION, Mode
 from fairlead.ports.faults import PermanentFault
-from tests.dataplane.ebpf.places import (
-    Place,
-    Talker,
-    group,
-    grow_old,
-    limited,
-    own_cgroup,
-    table,
-)
+from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, own_cgroup, table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"

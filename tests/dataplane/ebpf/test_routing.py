@@ -71,10 +71,12 @@ def test_other_destinations_are_not_touched(plane: EbpfPlane, place: Place, clie
     outsider = place.talker("tests.dataplane.ebpf.client", str(place.cgroup.parent))
     other = place.ports[4]
     # The groups' own ports are real servers elsewhere, so that a wrong turn would be heard.
-    plane.configure([
-        group("web", "127.0.0.1", place.ports[0], servers(place.ports, "b3")),
-        group("names", "127.99.0.1", other, servers(place.ports, "b3"), Proto.UDP),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("web", "127.0.0.1", place.ports[0], servers(place.ports, "b3")),
+            group("names", "127.99.0.1", other, servers(place.ports, "b3"), Proto.UDP),
+        ]
+    )
     assert client.do("tcp", host="127.0.0.1", port=place.ports[0]) == ["3"]
     assert client.do("tcp", host="127.0.0.1", port=other) == ["4"]
     assert client.do("tcp", host="127.99.0.1", port=place.ports[0]) == ["ECONNREFUSED"]
@@ -89,11 +91,13 @@ def test_nothing_is_routed_outside_its_group(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
     """Groups that share address, port or backends: each connection stays in its own."""
-    plane.configure([
-        group("a", VIP, 80, servers(place.ports, "b0", "b1")),
-        group("b", VIP, 81, servers(place.ports, "b2")),
-        group("c", "127.99.0.2", 80, servers(place.ports, "b3", "b1")),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("a", VIP, 80, servers(place.ports, "b0", "b1")),
+            group("b", VIP, 81, servers(place.ports, "b2")),
+            group("c", "127.99.0.2", 80, servers(place.ports, "b3", "b1")),
+        ]
+    )
     for epoch in range(1, 4):
         plane.apply(table("a", epoch, {"b0": 1, "b1": epoch}))
         plane.apply(table("c", epoch, {"b3": epoch, "b1": 1}))
@@ -110,10 +114,14 @@ def test_hundreds_of_addresses_that_differ_in_one_place_are_told_apart(
 ) -> None:
     """256 entries in 256 hash buckets collide; whole tuples are compared, so nobody notices."""
     groups = [
-        group(f"g{number}", f"127.99.{number // 16}.{number % 16 + 1}", 80 + number % 3,
-              {"x": place.ports[number % 5]})
+        group(
+            f"g{number}",
+            f"127.99.{number // 16}.{number % 16 + 1}",
+            80 + number % 3,
+            {"x": place.ports[number % 5]},
+        )
         for number in range(256)
-    ]  # fmt: skip
+    ]
     plane.configure(groups)
     heard = [client.do("tcp", host=each.vip, port=each.port)[0] for each in groups]
     assert heard == [str(number % 5) for number in range(256)]
@@ -135,10 +143,12 @@ def test_a_backend_of_another_group_is_never_used(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
     """A slot that leads to another group's backend lets nobody out: EAGAIN, and it is counted."""
-    plane.configure([
-        group("a", VIP, 80, servers(place.ports, "b0")),
-        group("b", VIP, 81, servers(place.ports, "b1")),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("a", VIP, 80, servers(place.ports, "b0")),
+            group("b", VIP, 81, servers(place.ports, "b1")),
+        ]
+    )
     maps, registry = plane._open()
     entry = maps.backends[registry.placed["a"].at["b0"]]
     entry.group = registry.placed["b"].index + 1
@@ -149,9 +159,9 @@ def test_a_backend_of_another_group_is_never_used(
 
 def test_nobody_to_go_to_is_refused(plane: EbpfPlane, place: Place, client: Talker) -> None:
     """No backends, or no slots: ECONNREFUSED, counted."""
-    plane.configure([
-        group("empty", VIP, 80, {}), group("idle", VIP, 81, servers(place.ports, "b0")),
-    ])  # fmt: skip
+    plane.configure(
+        [group("empty", VIP, 80, {}), group("idle", VIP, 81, servers(place.ports, "b0"))]
+    )
     plane.apply(table("idle", 1, {"b0": 0}))
     for port, name in ((80, "empty"), (81, "idle")):
         assert client.do("tcp", host=VIP, port=port) == ["ECONNREFUSED"]

@@ -35,16 +35,19 @@ def test_one_socket_may_ask_several_groups_and_others(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
     """Each answer has the source that its question was sent to; strangers keep theirs."""
-    plane.configure([
-        group("a", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP),
-        group("b", "127.99.0.2", 53, {"b1": place.ports[1]}, Proto.UDP),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("a", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP),
+            group("b", "127.99.0.2", 53, {"b1": place.ports[1]}, Proto.UDP),
+        ]
+    )
     targets = [["127.99.0.1", 53], ["127.99.0.2", 53], ["127.0.0.1", place.ports[2]]]
     answers = client.do("udp_one_socket", targets=targets)
     assert answers == [
-        ["0 x", ["127.99.0.1", 53]], ["1 x", ["127.99.0.2", 53]],
+        ["0 x", ["127.99.0.1", 53]],
+        ["1 x", ["127.99.0.2", 53]],
         ["2 x", ["127.0.0.1", place.ports[2]]],
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("vip", ["127.99.0.1", "fd99::1"])
@@ -65,9 +68,7 @@ def test_an_ipv4_group_is_found_through_an_ipv6_socket(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("names", "127.99.0.1", 53, {"b4": place.ports[4]}, Proto.UDP)])
-    assert client.do("udp_mapped", host="127.99.0.1", port=53) == [
-        "4 x", ["::ffff:127.99.0.1", 53],
-    ]  # fmt: skip
+    assert client.do("udp_mapped", host="127.99.0.1", port=53) == ["4 x", ["::ffff:127.99.0.1", 53]]
 
 
 def test_datagrams_are_refused_with_an_errno(
@@ -84,10 +85,18 @@ def test_datagrams_are_refused_with_an_errno(
 def test_a_backend_of_two_groups_answers_for_the_one_that_was_asked_last(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
-    plane.configure([
-        group(name, f"127.99.0.{name}", 53, {"b0": place.ports[0], "b1": place.ports[1]}, Proto.UDP)
-        for name in "12"
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group(
+                name,
+                f"127.99.0.{name}",
+                53,
+                {"b0": place.ports[0], "b1": place.ports[1]},
+                Proto.UDP,
+            )
+            for name in "12"
+        ]
+    )
     targets = [[f"127.99.0.{name}", 53] for name in "1122121122"]
     answers = client.do("udp_one_socket", targets=targets)
     assert [source for _, source in answers] == targets
@@ -98,10 +107,12 @@ def test_thousands_of_sockets_leave_nothing_behind(
     plane: EbpfPlane, place: Place, client: Talker
 ) -> None:
     """Each socket's place is free again when it is closed, TCP, UDP, connected or not."""
-    plane.configure([
-        group("web", "127.99.0.1", 80, {"b0": place.ports[0], "gone": 1}),
-        group("names", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP),
-    ])  # fmt: skip
+    plane.configure(
+        [
+            group("web", "127.99.0.1", 80, {"b0": place.ports[0], "gone": 1}),
+            group("names", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP),
+        ]
+    )
     client.do("tcp", host="127.99.0.1", port=80, count=500)
     client.do("udp", host="127.99.0.1", port=53, count=500)
     for _ in range(20):

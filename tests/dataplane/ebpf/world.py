@@ -26,8 +26,9 @@ class EbpfWorld(RealWorld):
         # The suite opens a plane in this process first, and an agent has it for itself.
         self.plane.detach()
         return "tests.dataplane.ebpf.world:ebpf", {
-            "cgroup": str(self._place.cgroup), "pins": str(self._place.pins),
-        }  # fmt: skip
+            "cgroup": str(self._place.cgroup),
+            "pins": str(self._place.pins),
+        }
 
     def age(self, liveness: Liveness) -> None:
         assert isinstance(self.plane, EbpfPlane)

@@ -24,8 +24,11 @@ def main(address: str, schema: str, keys: str, number: int) -> None:
         for i in range(RUNS):
             flavor, owner = (("H100", "a"), ("A100", "b"))[i % 2]
             spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "300ms"}
-            patiently(lambda i=i, spec=spec: plane.apply(  # type: ignore[misc]
-                manifest("Run", f"r{number}-{i}", spec), author=ADMIN))  # fmt: skip
+            patiently(
+                lambda i=i, spec=spec: plane.apply(  # type: ignore[misc]
+                    manifest("Run", f"r{number}-{i}", spec), author=ADMIN
+                )
+            )
             patiently(plane.reconcile)
         deadline = time.monotonic() + PATIENCE_S
         while any(run["status"]["phase"] != "Completed" for run in plane.list("Run")):

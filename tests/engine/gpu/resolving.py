@@ -12,9 +12,13 @@ HOUR = 3_600_000
 
 
 def world_of(
-    *, ledger: Ledger | None = None, devices: int = 8, teams: str = "abc", gpus: int = 8,
+    *,
+    ledger: Ledger | None = None,
+    devices: int = 8,
+    teams: str = "abc",
+    gpus: int = 8,
     **config: Any,
-) -> World:  # fmt: skip
+) -> World:
     """One node, and a budget of its own for each team."""
     made = Config(**{"resolver": "enforce", "grace_ms": 10_000, **config})
     world = World(ledger, config=made, chance=CHANCE)
@@ -58,5 +62,13 @@ def closed(world: World) -> dict[str, tuple[str, Any]]:
 
 
 __all__ = [
-    "CHANCE", "HOUR", "closed", "outcomes", "phases", "reservation", "reserve", "run", "world_of",
-]  # fmt: skip
+    "CHANCE",
+    "HOUR",
+    "closed",
+    "outcomes",
+    "phases",
+    "reservation",
+    "reserve",
+    "run",
+    "world_of",
+]

@@ -34,8 +34,10 @@ def test_a_batch_is_one_append(world: World) -> None:
     done = world.plane.apply_all([node(), budget("a"), run("r")], author=ADMIN)
     assert sizes == [3]
     assert [(each.object["kind"], each.change) for each in done] == [
-        ("Node", "created"), ("Budget", "created"), ("Run", "created"),
-    ]  # fmt: skip
+        ("Node", "created"),
+        ("Budget", "created"),
+        ("Run", "created"),
+    ]
     again = world.plane.apply_all([node(devices=9), budget("a"), run("s")], author=ADMIN)
     assert [each.change for each in again] == ["configured", "unchanged", "created"]
     assert sizes == [3, 2]
@@ -54,11 +56,14 @@ def test_a_batch_is_one_append(world: World) -> None:
         (budget("a"), BadInput, "manifests[1].metadata.name"),
         (budget("b", "b", parents=["a"]), BadInput, "manifests[0].spec.parents"),
         (run("r", owner="b"), Forbidden, "manifests[1]"),
-        ({**run("r", owner="c"), "metadata": {"name": "r", "resourceVersion": 1}}, Conflict,
-         "manifests[1]"),
+        (
+            {**run("r", owner="c"), "metadata": {"name": "r", "resourceVersion": 1}},
+            Conflict,
+            "manifests[1]",
+        ),
         (node("n1", 0), Refused, "manifests[1]"),
     ],
-)  # fmt: skip
+)
 def test_all_or_nothing(world: World, last, error, path) -> None:  # type: ignore[no-untyped-def]
     """Whatever is wrong with one of them, nothing of the batch is written; the path says where."""
     world.apply(budget("c"), node(), run("r", owner="c"))
@@ -92,8 +97,15 @@ def test_a_lost_race_writes_the_whole_batch_or_nothing(world: World) -> None:
         return append(drafts, **named)
 
     world.ledger.append = late  # type: ignore[method-assign]
-    rivals[0]._ledger = type("Direct", (), {"__getattr__": lambda _, name: (
-        append if name == "append" else getattr(world.ledger, name))})()  # fmt: skip
+    rivals[0]._ledger = type(
+        "Direct",
+        (),
+        {
+            "__getattr__": lambda _, name: (
+                append if name == "append" else getattr(world.ledger, name)
+            )
+        },
+    )()
     done = world.plane.apply_all([budget("a"), node()], author=ADMIN)
     assert [each.change for each in done] == ["configured", "created"]
 
@@ -102,15 +114,17 @@ def test_a_lowered_budget_in_a_batch_demotes_at_once(world: World) -> None:
     """As it does alone."""
     world.apply(budget("a"), node(), run("r", gpus=4))
     world.turn()
-    world.plane.apply_all([node(devices=9), budget("a", "a", envelope(concurrency=2))],
-                          author=ADMIN)  # fmt: skip
+    world.plane.apply_all(
+        [node(devices=9), budget("a", "a", envelope(concurrency=2))], author=ADMIN
+    )
     assert world.status("Run", "r")["funded"] is False
 
 
 def test_a_dry_batch_shows_what_they_lead_to_together(world: World) -> None:
     """The run is covered by the budget beside it; nothing is written, nothing is changed."""
-    shown = world.plane.apply_all([run("r", gpus=3), budget("a"), node()], author=ADMIN,
-                                  dry_run=True)  # fmt: skip
+    shown = world.plane.apply_all(
+        [run("r", gpus=3), budget("a"), node()], author=ADMIN, dry_run=True
+    )
     assert [each.change for each in shown] == ["created"] * 3
     assert shown[0].preview["starts"] is True
     assert world.log == []
@@ -120,13 +134,17 @@ def test_a_dry_batch_shows_what_they_lead_to_together(world: World) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"code": 127, "reason": "command not found: trian"},
-         "the command ended with 127: command not found: trian"),
-        ({"lost": True, "reason": "the machine was restarted"},
-         "its process is gone and left no exit status: the machine was restarted"),
+        (
+            {"code": 127, "reason": "command not found: trian"},
+            "the command ended with 127: command not found: trian",
+        ),
+        (
+            {"lost": True, "reason": "the machine was restarted"},
+            "its process is gone and left no exit status: the machine was restarted",
+        ),
         ({"code": 3}, "the command ended with 3"),
     ],
-)  # fmt: skip
+)
 def test_what_the_executor_says_of_an_end_is_kept(world: World, how, message) -> None:
     """In the run's status and in the event, so that nobody has to look for it."""
     world.apply(budget("a"), node(), run("r", command=["trian"]))
@@ -136,9 +154,10 @@ def test_what_the_executor_says_of_an_end_is_kept(world: World, how, message) ->
     status = world.status("Run", "r")
     assert (status["message"], status["exitReason"]) == (message, how.get("reason"))
     (event,) = [
-        each for each in world.plane.events(0, 100)
+        each
+        for each in world.plane.events(0, 100)
         if each["kind"] == "run.phase" and each["reason"] in ("Exited", "Lost")
-    ]  # fmt: skip
+    ]
     assert event["message"] == message
 
 

@@ -88,8 +88,11 @@ def test_a_rehearsal_says_who_would_give_way() -> None:
     for mode in ("off", "dry-run"):
         world = world_of(resolver=mode, devices=12)
         spare = {"groupGPUs": 2, "sparesPerGroup": 2}
-        world.apply(run("x", owner="b", gpus=2, **spare), run("y", owner="c", gpus=4),
-                    run("z", owner="c", gpus=4))  # fmt: skip
+        world.apply(
+            run("x", owner="b", gpus=2, **spare),
+            run("y", owner="c", gpus=4),
+            run("z", owner="c", gpus=4),
+        )
         world.turn()
         reserve(world, run("new", gpus=4))
         world.turn()

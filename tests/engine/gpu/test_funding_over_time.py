@@ -61,13 +61,20 @@ def test_a_lowered_cap_demotes_the_newest_and_a_raised_one_restores_them(world: 
     )
     (lost,) = preview.preview["unfunded"]
     lease = lost.pop("lease")
-    assert lost == {"run": "new", "owner": "a", "gpus": 4, "cap": "envelope", "name": "west",
-                    "hours": False}  # fmt: skip
+    assert lost == {
+        "run": "new",
+        "owner": "a",
+        "gpus": 4,
+        "cap": "envelope",
+        "name": "west",
+        "hours": False,
+    }
     assert world.status("Run", "new")["funded"] is True
     world.apply(budget("a", "a", envelope(concurrency=5)))
     assert (world.status("Run", "new")["funded"], world.status("Run", "old")["funded"]) == (
-        False, True,
-    )  # fmt: skip
+        False,
+        True,
+    )
     assert world.plane.get("Lease", lease)["status"]["funded"] is False
     world.apply(budget("a"))
     assert world.status("Run", "new")["funded"] is True
@@ -80,10 +87,11 @@ def test_an_edit_never_changes_elapsed_charges(world: World) -> None:
     world.turn(3)
     used = world.headroom("a")["gpuHoursUsed"]
     for edited in (
-        envelope(maxGPUHours=1), envelope(maxGPUHours=5),
+        envelope(maxGPUHours=1),
+        envelope(maxGPUHours=5),
         envelope(maxGPUHours=5, recurrence="daily"),
         envelope(window={"start": "2026-01-01T00:00:00Z", "end": "2026-02-01T00:00:00Z"}),
-    ):  # fmt: skip
+    ):
         world.apply(budget("a", "somebody", edited))
         assert world.headroom("a")["gpuHoursUsed"] == used
     world.plane.act("Run", "r", "cancel", author=ADMIN)

@@ -231,8 +231,11 @@ def test_an_owner_cannot_cut_a_group_in_two() -> None:
 def test_runs_that_give_way_are_left_out_of_the_next_conflict() -> None:
     """Already ending, or the winner itself: named in the notice, never a candidate."""
     world = world_of(devices=16, gpus=16)
-    world.apply(run("ending", owner="b", gpus=8, command=["x"]), run("c1", owner="c", gpus=4),
-                run("c2", owner="c", gpus=4))  # fmt: skip
+    world.apply(
+        run("ending", owner="b", gpus=8, command=["x"]),
+        run("c1", owner="c", gpus=4),
+        run("c2", owner="c", gpus=4),
+    )
     world.turn()
     world.plane.act("Run", "ending", "cancel", author=BOB)
     shown = world.plane.resolve(flavor="H100", gpus=4, author=ADMIN, dry_run=True)

@@ -34,8 +34,11 @@ def groups(world: World) -> dict[int, int]:
 
 
 def born(world: World) -> list[dict[str, Any]]:
-    return [entry.body for entry in world.log if entry.kind == "lease.open"
-            and entry.body["reason"] == "Grow"]  # fmt: skip
+    return [
+        entry.body
+        for entry in world.log
+        if entry.kind == "lease.open" and entry.body["reason"] == "Grow"
+    ]
 
 
 def widths(world: World) -> list[int]:

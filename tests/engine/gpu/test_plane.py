@@ -14,12 +14,19 @@ from tests.engine.gpu.worlds import ADMIN, ALICE, HOUR, World, budget, envelope,
 
 def test_headroom_of_the_worked_example(world: World) -> None:
     """3 GPUs open since 2 h, 2 closed after 1 h: 7 and 92 h left, 5 and 82 h under the cap."""
-    cap = {"name": "all", "flavor": "H100", "envelopes": ["west"], "maxConcurrency": 8,
-           "maxGPUHours": 90}  # fmt: skip
+    cap = {
+        "name": "all",
+        "flavor": "H100",
+        "envelopes": ["west"],
+        "maxConcurrency": 8,
+        "maxGPUHours": 90,
+    }
     world.apply(
         budget("a", "a", envelope(concurrency=10, maxGPUHours=100), aggregateCaps=[cap]),
-        node(), run("open", gpus=3), run("closed", gpus=2),
-    )  # fmt: skip
+        node(),
+        run("open", gpus=3),
+        run("closed", gpus=2),
+    )
     world.turn()
     world.now_ms += HOUR
     world.plane.act("Run", "closed", "cancel", author=ALICE)
@@ -35,9 +42,10 @@ def test_a_child_is_covered_by_its_sibling(world: World) -> None:
     """Child 2, sibling 10, ask 4: own 2, sibling 2, not borrowed."""
     world.apply(
         budget("child", "a", envelope(concurrency=2), parents=["org"]),
-        budget("sibling", "s", envelope(concurrency=10), parents=["org"]), node(),
+        budget("sibling", "s", envelope(concurrency=10), parents=["org"]),
+        node(),
         run("r", gpus=4),
-    )  # fmt: skip
+    )
     world.turn()
     paid = {(row["budget"], row["gpus"], row["borrowed"]) for row in world.plane.leases()}
     assert paid == {("child", 2, False), ("sibling", 2, False)}
@@ -49,16 +57,19 @@ def test_a_sponsor_lends_up_to_its_caps(world: World, limit: int | None, code: s
     lending = {"allow": True, "to": ["a"], "maxConcurrency": 32}
     world.apply(
         budget("a", "a", envelope(concurrency=96)),
-        budget("s", "s", envelope(concurrency=64, lending=lending)), node(devices=200),
-        run("r", gpus=128, funding={"allowBorrow": True, "maxBorrowGPUs": limit,
-                                    "sponsors": ["s"]}),
-    )  # fmt: skip
+        budget("s", "s", envelope(concurrency=64, lending=lending)),
+        node(devices=200),
+        run(
+            "r", gpus=128, funding={"allowBorrow": True, "maxBorrowGPUs": limit, "sponsors": ["s"]}
+        ),
+    )
     world.turn()
     status = world.status("Run", "r")
     if code is None:
         assert [(row["gpus"], row["borrowed"]) for row in world.plane.leases()] == [
-            (96, False), (32, True),
-        ]  # fmt: skip
+            (96, False),
+            (32, True),
+        ]
         assert world.headroom("s")["lentGPUs"] == 32
         assert world.plane.owes() == [
             {"borrower": "a", "lender": "s", "gpus": 32, "gpu_hours": 0.0}
@@ -294,10 +305,14 @@ def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
         budget("p", "p", envelope(concurrency=1, recurrence="weekly"), parents=["g"]),
         budget("u", "u", envelope(concurrency=50), parents=["g"]),
         budget("c", "c", envelope(concurrency=3), parents=["u"]),
-        budget("s", "s", lend), budget("far", "far"), node(devices=30),
-        run("r1", gpus=3, duration="1h"), run("r2", gpus=3), run("r3", gpus=9),
+        budget("s", "s", lend),
+        budget("far", "far"),
+        node(devices=30),
+        run("r1", gpus=3, duration="1h"),
+        run("r2", gpus=3),
+        run("r3", gpus=9),
         run("r4", gpus=2, funding={"allowBorrow": True, "sponsors": ["s"]}),
-    )  # fmt: skip
+    )
     for _ in range(3):
         world.turn(0.3)
     seen = [entry for entry in world.log if entry.kind in KINDS]

@@ -32,8 +32,10 @@ BEACON = Beacon("drand", START - 300_000, 30_000)
 def crowded(**config: Any) -> World:
     """Two teams fill a node; a third has a reservation for half of it in an hour."""
     world = world_of(**config)
-    world.apply(*(run(f"b{i}", owner="b", gpus=2) for i in range(2)),
-                *(run(f"c{i}", owner="c", gpus=1) for i in range(4)))  # fmt: skip
+    world.apply(
+        *(run(f"b{i}", owner="b", gpus=2) for i in range(2)),
+        *(run(f"c{i}", owner="c", gpus=1) for i in range(4)),
+    )
     world.turn()
     reserve(world, run("winner", gpus=4), hours=1)
     world.turn(0.5)
@@ -110,8 +112,10 @@ def test_explain_says_why_a_run_was_cut() -> None:
     (loser, *_) = victims(world)
     cut = world.plane.explain("Run", loser)["cut"]
     assert (cut["outcome"], cut["drawn"], cut["kinds"]) == (
-        outcomes(world)[0].seq, True, ["RandomPreempt"],
-    )  # fmt: skip
+        outcomes(world)[0].seq,
+        True,
+        ["RandomPreempt"],
+    )
     assert cut["oneIn"] in (4, 8)
     assert cut["label"] == "operator-trusted"
     assert world.plane.explain("Run", "winner")["cut"] is None
@@ -360,8 +364,11 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
     with pytest.raises(Refused, match="nothing can be disclosed"):
         world.plane.void(outcome.seq, "the key is lost", author=ADMIN)
-    world.apply(budget("d", "d", envelope(flavor="A100")), node("n2", 1, flavor="A100"),
-                run("other", owner="d", flavor="A100"))  # fmt: skip
+    world.apply(
+        budget("d", "d", envelope(flavor="A100")),
+        node("n2", 1, flavor="A100"),
+        run("other", owner="d", flavor="A100"),
+    )
     world.turn(0.1)
     assert (outcomes(world)[0].stage, victims(world)) == (Stage.COMMITTED, [])
     assert phases(world)["other"] == "Running", "the rest goes on without it"
@@ -470,9 +477,7 @@ def test_several_scopes_have_chains_of_their_own() -> None:
     world.apply(node("n9", 4, location=far))
     world.apply(*(run(f"r{i}", owner="bc"[i % 2], gpus=2) for i in range(8)))
     world.turn()
-    for size, location in (
-        (2, 3), (6, 2), (14, 0),
-    ):  # fmt: skip
+    for size, location in ((2, 3), (6, 2), (14, 0)):
         reserve(world, run(f"w{size}", gpus=size))
         world.turn(0.01)
         scope = parse_json(world.ledger.blob_get(outcomes(world)[-1].conflict_digest))["scope"]

@@ -117,7 +117,7 @@ def test_the_order_of_budgets_does_not_matter() -> None:
             budget("c", "a", envelope("x", 1), envelope("b", 1), parents=["p"]),
             budget("b", "s", envelope("y", 2), parents=["p"]),
             budget("a", "p", envelope("z", 4)),
-        ]  # fmt: skip
+        ]
         world.apply(*(budgets[i] for i in order), node(), run("r", gpus=6))
         world.turn()
         return [(row["budget"], row["envelope"], row["gpus"]) for row in world.plane.leases()]

@@ -29,19 +29,30 @@ def test_two_replicas_on_postgres_never_overspend(postgres: str, tmp_path: Path)
         a100 = {**envelope(concurrency=100), "flavor": "A100"}
         plane.apply_all(
             [
-                budget("a", "a", envelope(concurrency=GPUS)), budget("b", "b", a100),
+                budget("a", "a", envelope(concurrency=GPUS)),
+                budget("b", "b", a100),
                 manifest("Node", "wide", {"flavor": "H100", "devices": 64}),
                 manifest("Node", "narrow", {"flavor": "A100", "devices": GPUS}),
             ],
             author=ADMIN,
-        )  # fmt: skip
+        )
         replicas = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.engine.gpu.replica", postgres, schema, str(keys),
-                 str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.engine.gpu.replica",
+                    postgres,
+                    schema,
+                    str(keys),
+                    str(number),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for number in range(2)
-        ]  # fmt: skip
+        ]
         for replica in replicas:
             out, err = replica.communicate(timeout=240)
             assert (replica.returncode, out) == (0, f"{RUNS}\n"), err
@@ -56,8 +67,14 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
     with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema, time_ms=START) as ledger:
         plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
         runs = [run(f"r{i}", owner="bc"[i % 2]) for i in range(16)]
-        plane.apply_all([node(devices=16), *(budget(name, name, envelope(concurrency=16))
-                                             for name in "abc"), *runs], author=ADMIN)  # fmt: skip
+        plane.apply_all(
+            [
+                node(devices=16),
+                *(budget(name, name, envelope(concurrency=16)) for name in "abc"),
+                *runs,
+            ],
+            author=ADMIN,
+        )
         plane.reconcile()
         winners = [run(f"w{i}", owner="a", gpus=4) for i in range(3)]
         slots = [reservation(f"s{i}", f"w{i}") for i in range(3)]
@@ -65,10 +82,12 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
         rivals = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.engine.gpu.rival", postgres, schema, str(keys)],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for _ in range(2)
-        ]  # fmt: skip
+        ]
         for rival in rivals:
             _, err = rival.communicate(timeout=240)
             assert rival.returncode == 0, err

@@ -32,10 +32,12 @@ def test_spares_then_steps_then_a_draw_make_room_for_a_reservation() -> None:
     world = world_of(devices=16, gpus=16)
     world.apply(
         run("spare", owner="b", gpus=2, groupGPUs=2, sparesPerGroup=2),
-        run("elastic", owner="b", gpus=6, groupGPUs=2,
-            malleable={"minTotalGPUs": 2, "stepGPUs": 2}),
-        run("gang-1", owner="c", gpus=3), run("gang-2", owner="c", gpus=3),
-    )  # fmt: skip
+        run(
+            "elastic", owner="b", gpus=6, groupGPUs=2, malleable={"minTotalGPUs": 2, "stepGPUs": 2}
+        ),
+        run("gang-1", owner="c", gpus=3),
+        run("gang-2", owner="c", gpus=3),
+    )
     world.turn()
     assert set(phases(world).values()) == {"Running"}
     reserve(world, run("big", gpus=8), hours=1)
@@ -77,8 +79,16 @@ def test_the_order_of_entries_is_the_protocols() -> None:
     reserve(world, run("new", gpus=4))
     world.turn()
     kinds = world.kinds()
-    wanted = ["gpu.resolve.scope", "owner.pseudonym", "gpu.resolve.commit", "gpu.resolve.case",
-              "gpu.resolve.draw", "run.cut", "lease.close", "gpu.resolve.applied"]  # fmt: skip
+    wanted = [
+        "gpu.resolve.scope",
+        "owner.pseudonym",
+        "gpu.resolve.commit",
+        "gpu.resolve.case",
+        "gpu.resolve.draw",
+        "run.cut",
+        "lease.close",
+        "gpu.resolve.applied",
+    ]
     places = [kinds.index(kind) for kind in wanted]
     assert places == sorted(places)
     budgets = [entry.seq for entry in world.log if entry.body.get("kind") == "Budget"]
@@ -130,8 +140,10 @@ def test_a_budget_shortfall_never_draws() -> None:
     world.turn()
     status = world.status("Reservation", "big-slot")
     assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
-        "Blocked", "ConcurrencyCapExceeded", 2,
-    )  # fmt: skip
+        "Blocked",
+        "ConcurrencyCapExceeded",
+        2,
+    )
     size = len(world.log)
     world.turn(0.1)
     assert len(world.log) == size, "the same answer is not said again"
@@ -151,8 +163,10 @@ def test_nobody_is_hurt_when_everything_would_not_be_enough() -> None:
     world.turn()
     status = world.status("Reservation", "huge-slot")
     assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
-        "Blocked", "NotEnough", 4,
-    )  # fmt: skip
+        "Blocked",
+        "NotEnough",
+        4,
+    )
     assert phases(world)["old"] == "Running"
     assert "gpu.resolve.commit" not in world.kinds()
     world.apply(node("n2", 4, location={"region": "west", "cluster": "a", "domain": "d1"}))
@@ -170,8 +184,10 @@ def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
     world.turn()
     status = world.status("Reservation", "new-slot")
     assert (status["state"], status["reason"], status["shortfallGPUs"]) == (
-        "Blocked", "ResolverOff", 4,
-    )  # fmt: skip
+        "Blocked",
+        "ResolverOff",
+        4,
+    )
     other = [run("next", gpus=4), reservation("next-slot", "next", 5)]
     size = len(world.log)
     shown = world.plane.apply_all(other, author=ADMIN, dry_run=True)[1].preview["forecast"]
@@ -214,8 +230,9 @@ def test_by_hand_for_a_scope() -> None:
     world = world_of()
     world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
     world.turn()
-    shown = world.plane.resolve(flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN,
-                                dry_run=True)  # fmt: skip
+    shown = world.plane.resolve(
+        flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN, dry_run=True
+    )
     assert sorted(row["oneIn"] for row in shown["forecast"]["atRisk"]) == [2, 2]
     done = world.plane.resolve(flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN)
     (outcome,) = outcomes(world)
@@ -234,8 +251,11 @@ def test_by_hand_for_a_scope() -> None:
 def test_a_tightened_budget_cuts_under_its_cap_only() -> None:
     """Lowering demotes; `--cap` ends what that cap does not pay for, and nobody else."""
     world = world_of(devices=16)
-    world.apply(run("mine-1", owner="b", gpus=4), run("mine-2", owner="b", gpus=4),
-                run("other", owner="c", gpus=8))  # fmt: skip
+    world.apply(
+        run("mine-1", owner="b", gpus=4),
+        run("mine-2", owner="b", gpus=4),
+        run("other", owner="c", gpus=8),
+    )
     world.turn()
     world.turn(1)
     world.apply(budget("b", "b", envelope(concurrency=4)))
@@ -294,8 +314,9 @@ def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
     world.turn()
     (outcome,) = outcomes(world)
     assert (outcome.stage, outcome.reason) == (
-        Stage.VOID, "the run that it was for would not fit into what is freed",
-    )  # fmt: skip
+        Stage.VOID,
+        "the run that it was for would not fit into what is freed",
+    )
     world.turn(0.01)
     status = world.status("Reservation", "big-slot")
     assert (status["state"], status["reason"]) == ("Blocked", "OutcomeVoided")
@@ -328,14 +349,21 @@ def test_a_released_reservation_is_no_obstacle_to_the_next() -> None:
 def test_nominated_runs_go_first() -> None:
     """An owner offers its own; only they are drawn from, whatever the chance."""
     world = world_of(devices=12)
-    world.apply(run("keep", owner="b", gpus=4), run("offer", owner="b", gpus=4),
-                run("other", owner="c", gpus=4))  # fmt: skip
+    world.apply(
+        run("keep", owner="b", gpus=4),
+        run("offer", owner="b", gpus=4),
+        run("other", owner="c", gpus=4),
+    )
     world.turn()
     world.plane.act("Run", "offer", "nominate", author=ADMIN)
     reserve(world, run("new", gpus=4))
     world.turn()
-    assert phases(world) == {"keep": "Running", "offer": "Pending", "other": "Running",
-                             "new": "Running"}  # fmt: skip
+    assert phases(world) == {
+        "keep": "Running",
+        "offer": "Pending",
+        "other": "Running",
+        "new": "Running",
+    }
     world.plane.act("Run", "keep", "nominate", author=ADMIN)
     world.plane.act("Run", "keep", "denominate", author=ADMIN)
     assert world.status("Run", "keep")["nominated"] is False
@@ -369,8 +397,10 @@ def test_draining_goes_through_the_resolver() -> None:
     world = world_of(devices=8)
     place = {"region": "west", "cluster": "a", "domain": "d1"}
     world.apply(node("n2", 4, location=place))
-    world.apply(run("swaps", owner="b", gpus=2, groupGPUs=2, sparesPerGroup=2),
-                run("gang", owner="c", gpus=4))  # fmt: skip
+    world.apply(
+        run("swaps", owner="b", gpus=2, groupGPUs=2, sparesPerGroup=2),
+        run("gang", owner="c", gpus=4),
+    )
     world.turn()
     on = {row["run"]: row["slots"] for row in world.plane.leases() if row["role"] == "Active"}
     target = on["gang"][0].split("#")[0]

@@ -27,21 +27,23 @@ class ResolverModel(RuleBasedStateMachine):
         self.world.apply(node("n2", 6, location=place))
         elastic = {"groupGPUs": 1, "malleable": {"minTotalGPUs": 1, "stepGPUs": 1}}
         self.world.apply(
-            run("f1", "a", 2, groupGPUs=2, sparesPerGroup=1), run("f2", "b", 3, command=["x"]),
-            run("f3", "c", 3, **elastic), run("f4", "b", 3, command=["x"], **elastic),
-        )  # fmt: skip
+            run("f1", "a", 2, groupGPUs=2, sparesPerGroup=1),
+            run("f2", "b", 3, command=["x"]),
+            run("f3", "c", 3, **elastic),
+            run("f4", "b", 3, command=["x"], **elastic),
+        )
         self.world.turn()
 
-    @rule(name=names, owner=owners, gpus=st.integers(1, 4), shape=st.integers(0, 3),
-          process=st.booleans(), reserved=st.booleans())  # fmt: skip
+    @rule(
+        name=names,
+        owner=owners,
+        gpus=st.integers(1, 4),
+        shape=st.integers(0, 3),
+        process=st.booleans(),
+        reserved=st.booleans(),
+    )
     def submit(  # noqa: PLR0917 - hypothesis names them all
-        self,
-        name: str,
-        owner: str,
-        gpus: int,
-        shape: int,
-        process: bool,
-        reserved: bool,
+        self, name: str, owner: str, gpus: int, shape: int, process: bool, reserved: bool
     ) -> None:
         more = {
             0: {},

@@ -58,10 +58,12 @@ def test_exhausted_when_no_hours_are_left() -> None:
     assert true(world) == {"NearLimit", "Exhausted"}
     assert conditions(world)["Healthy"]["reason"] == "HoursUsedUp"
     events = [
-        each for each in world.plane.events(0, 1000)
-        if each["kind"] == "budget.condition" and each["body"]["type"] == "Exhausted"
+        each
+        for each in world.plane.events(0, 1000)
+        if each["kind"] == "budget.condition"
+        and each["body"]["type"] == "Exhausted"
         and each["body"]["status"]
-    ]  # fmt: skip
+    ]
     assert len(events) == 1
     assert events[0]["object"] == {"kind": "Budget", "name": "a"}
 
@@ -210,8 +212,9 @@ def test_tables() -> None:
         budget("a", "a", envelope(concurrency=1, maxGPUHours=50)),
         budget("s", "s", envelope(concurrency=4, maxGPUHours=100, lending=lending)),
         budget("t", "t", envelope(lending={"allow": True, "to": ["*"]})),
-        node(), run("r", gpus=3, funding={"allowBorrow": True, "sponsors": ["s"]}),
-    )  # fmt: skip
+        node(),
+        run("r", gpus=3, funding={"allowBorrow": True, "sponsors": ["s"]}),
+    )
     world.turn()
     world.turn(2)
     rows = {row["budget"]: row for row in world.plane.budgets()}
@@ -222,8 +225,9 @@ def test_tables() -> None:
     )
     sponsors = world.plane.sponsors("a", "H100")
     assert [(row["owner"], row["free_gpus"], row["free_gpu_hours"]) for row in sponsors] == [
-        ("s", 1, 6), ("t", 8, None),
-    ]  # fmt: skip
+        ("s", 1, 6),
+        ("t", 8, None),
+    ]
     assert world.plane.sponsors("a", "A100") == []
     owed = {"borrower": "a", "lender": "s", "gpus": 2, "gpu_hours": 4.0}
     assert world.plane.owes() == [owed]
@@ -252,8 +256,9 @@ def test_who_paid_is_who_had_the_budget_then() -> None:
     world.plane.act("Run", "q", "cancel", author=ADMIN)
     for _ in range(2):
         assert [(row["lender"], row["gpu_hours"]) for row in world.plane.owes()] == [
-            ("s", 2.0), ("t", 1.0),
-        ]  # fmt: skip
+            ("s", 2.0),
+            ("t", 1.0),
+        ]
         assert [row["payer"] for row in world.plane.charges()] == ["s", "t"]
         world.plane.delete("Budget", "shared", author=ADMIN)
         world.apply(budget("shared", "u"))
@@ -282,9 +287,12 @@ def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
     world = World()
     lending = {"allow": True, "to": ["x"]}
     world.apply(
-        budget("a"), budget("s", "s", envelope(lending=lending)), node(), run("r", gpus=4),
+        budget("a"),
+        budget("s", "s", envelope(lending=lending)),
+        node(),
+        run("r", gpus=4),
         run("no", gpus=12, funding={"allowBorrow": True, "sponsors": ["s"]}),
-    )  # fmt: skip
+    )
     world.turn()
     last = 0.0
     for _ in range(3):
@@ -299,8 +307,9 @@ def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
     assert world.plane.metrics()["budget_gpu_hours_total"][0][1] == last == 12
     gauges = world.plane.metrics()
     assert gauges["budget_concurrency_remaining"] == [
-        ({"budget": "a", "envelope": "west"}, 8), ({"budget": "s", "envelope": "west"}, 8),
-    ]  # fmt: skip
+        ({"budget": "a", "envelope": "west"}, 8),
+        ({"budget": "s", "envelope": "west"}, 8),
+    ]
     assert gauges["budget_gpu_hours_remaining"] == []
 
 

@@ -45,25 +45,30 @@ class StoreModel(RuleBasedStateMachine):
         self.model[key] = manifest["spec"]
         self.versions[key] = result.object["metadata"]["resourceVersion"]
 
-    @rule(name=names, gpus=st.integers(1, 6), hours=st.none() | st.integers(0, 20),
-          recurrence=st.sampled_from([None, "daily"]))  # fmt: skip
+    @rule(
+        name=names,
+        gpus=st.integers(1, 6),
+        hours=st.none() | st.integers(0, 20),
+        recurrence=st.sampled_from([None, "daily"]),
+    )
     def apply_budget(self, name: str, gpus: int, hours: int | None, recurrence: str | None) -> None:
-        self.applied(budget(name, name, envelope(concurrency=gpus, maxGPUHours=hours,
-                                                 recurrence=recurrence)))  # fmt: skip
+        self.applied(
+            budget(name, name, envelope(concurrency=gpus, maxGPUHours=hours, recurrence=recurrence))
+        )
 
     @rule(name=names, devices=st.integers(0, 6))
     def apply_node(self, name: str, devices: int) -> None:
         self.applied(node(name, devices))
 
-    @rule(name=names, owner=names, gpus=st.integers(1, 4), command=st.booleans(),
-          duration=st.sampled_from([None, "1h", "5h"]))  # fmt: skip
+    @rule(
+        name=names,
+        owner=names,
+        gpus=st.integers(1, 4),
+        command=st.booleans(),
+        duration=st.sampled_from([None, "1h", "5h"]),
+    )
     def apply_run(
-        self,
-        name: str,
-        owner: str,
-        gpus: int,
-        duration: str | None,
-        command: bool,
+        self, name: str, owner: str, gpus: int, duration: str | None, command: bool
     ) -> None:
         words = ["train"] if command else []
         self.applied(run(name, owner, gpus, duration=duration, command=words))
@@ -98,8 +103,11 @@ class StoreModel(RuleBasedStateMachine):
         del self.model[kind, name]
         del self.versions[kind, name]
 
-    @rule(kind=st.sampled_from(KINDS), name=names, verb=st.sampled_from(
-        ["cancel", "pause", "resume", "cordon", "uncordon", "drain", "fail"]))  # fmt: skip
+    @rule(
+        kind=st.sampled_from(KINDS),
+        name=names,
+        verb=st.sampled_from(["cancel", "pause", "resume", "cordon", "uncordon", "drain", "fail"]),
+    )
     def act(self, kind: str, name: str, verb: str) -> None:
         try:
             found = self.world.plane.act(kind, name, verb, author=ADMIN)

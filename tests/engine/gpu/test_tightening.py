@@ -17,8 +17,13 @@ HERE = (Scope("H100", {"domain": "d1"}), 2)
 
 
 def cap(name: str, gpus: int, *envelopes: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "flavor": "H100", "envelopes": list(envelopes), "maxConcurrency": gpus,
-            **more}  # fmt: skip
+    return {
+        "name": name,
+        "flavor": "H100",
+        "envelopes": list(envelopes),
+        "maxConcurrency": gpus,
+        **more,
+    }
 
 
 def lowered(*caps: dict[str, Any]) -> dict[str, Any]:
@@ -29,8 +34,11 @@ def lowered(*caps: dict[str, Any]) -> dict[str, Any]:
 def crowd(world: World | None = None, **more: Any) -> World:
     """Four runs of four GPUs: two paid by `east`, two by `west`; and somebody else's."""
     world = world or world_of(devices=20, teams="c")
-    world.apply(lowered(), *(run(f"r{i}", owner="b", gpus=4, **more) for i in range(4)),
-                run("other", owner="c", gpus=4))  # fmt: skip
+    world.apply(
+        lowered(),
+        *(run(f"r{i}", owner="b", gpus=4, **more) for i in range(4)),
+        run("other", owner="c", gpus=4),
+    )
     world.turn()
     assert set(phases(world).values()) == {"Running"}
     return world
@@ -47,8 +55,9 @@ def ended(world: World) -> list[str]:
 
 def payers(world: World) -> dict[str, int]:
     """GPUs that each envelope of the budget pays for."""
-    return {row["envelope"]: row["used_gpus"] for row in world.plane.budgets() if
-            row["budget"] == "b"}  # fmt: skip
+    return {
+        row["envelope"]: row["used_gpus"] for row in world.plane.budgets() if row["budget"] == "b"
+    }
 
 
 def scopes(world: World) -> list[str]:
@@ -69,8 +78,10 @@ def test_every_cap_that_binds_by_name_and_each_on_what_the_one_before_left() -> 
     done = world.plane.resolve_budget("b", author=ADMIN)
     assert scopes(world) == ["b/a-east", "b/b-west"]
     assert [(each["name"], each["state"]) for each in done["steps"]] == [
-        ("a-east", "begun"), ("b-west", "begun"), ("z-both", "passed"),
-    ]  # fmt: skip
+        ("a-east", "begun"),
+        ("b-west", "begun"),
+        ("z-both", "passed"),
+    ]
     assert [each["outcome"] for each in done["steps"][:2]] == [each.seq for each in outcomes(world)]
     assert done["outcome"] == outcomes(world)[0].seq
     assert payers(world) == {"east": 4, "west": 4}, "and nobody for the third cap"
@@ -156,9 +167,9 @@ def test_envelopes_are_caps_of_their_own() -> None:
     small = (envelope("east", 4), envelope("west", 4))
     world.apply(budget("b", "b", *small, aggregateCaps=[cap("west", 4, "east", "west")]))
     shown = world.plane.resolve_budget("b", author=ADMIN, dry_run=True)
-    assert [(each["kind"], each["name"], each["forecast"]["deficitGPUs"]) for each in
-            shown["steps"]] == [("envelope", "east", 4), ("aggregate", "west", 12),
-                                ("envelope", "west", 4)]  # fmt: skip
+    assert [
+        (each["kind"], each["name"], each["forecast"]["deficitGPUs"]) for each in shown["steps"]
+    ] == [("envelope", "east", 4), ("aggregate", "west", 12), ("envelope", "west", 4)]
     world.plane.resolve_budget("b", author=ADMIN)
     assert sum(payers(world).values()) == 4
     assert len(ended(world)) == 3
@@ -177,9 +188,12 @@ def test_what_is_ending_anyway_is_not_asked_for_a_second_time() -> None:
 def test_hours_that_ran_out_bind_too() -> None:
     """What is unfunded for want of hours gives way; a cap without hours is not blamed for it."""
     world = crowd()
-    world.apply(lowered(cap("all", 16, "east", "west"),
-                        {"name": "hours", "flavor": "H100", "envelopes": ["east"],
-                         "maxGPUHours": 4}))  # fmt: skip
+    world.apply(
+        lowered(
+            cap("all", 16, "east", "west"),
+            {"name": "hours", "flavor": "H100", "envelopes": ["east"], "maxGPUHours": 4},
+        )
+    )
     world.turn(1)
     shown = world.plane.resolve_budget("b", author=ADMIN, dry_run=True)
     assert [(each["name"], each["forecast"]["deficitGPUs"]) for each in shown["steps"]] == [

@@ -59,8 +59,9 @@ def test_cordon_keeps_new_leases_away_and_drain_ends_the_old_ones(world: World) 
     world.apply(run("s"))
     world.turn()
     assert (world.status("Run", "r")["phase"], world.status("Run", "s")["reason"]) == (
-        "Running", "NoDevices",
-    )  # fmt: skip
+        "Running",
+        "NoDevices",
+    )
     world.plane.act("Node", "n1", "drain", author=ADMIN)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"]) == ("Pending", "Drained")
@@ -109,8 +110,11 @@ def test_a_swap_opens_active_leases_on_the_spares(world: World) -> None:
     world.plane.act("Node", "n3", "fail", author=ADMIN)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"], status["width"], status["spares"]) == (
-        "Running", "Swapped", 2, 0,
-    )  # fmt: skip
+        "Running",
+        "Swapped",
+        2,
+        0,
+    )
     assert [row["slots"] for row in world.plane.leases()] == [["n1#0", "n2#0"]]
     reasons = [entry.body["reason"] for entry in world.log if entry.kind == "lease.close"]
     assert sorted(reasons) == ["DropSpare", "NodeFailed"]

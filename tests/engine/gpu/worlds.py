@@ -19,8 +19,12 @@ ALICE = Author("alice", frozenset({"a"}))
 
 
 def manifest(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, **metadata},
-            "spec": spec}  # fmt: skip
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name, **metadata},
+        "spec": spec,
+    }
 
 
 def envelope(name: str = "west", concurrency: int = 8, **more: Any) -> dict[str, Any]:
@@ -99,9 +103,12 @@ class World:
     """A control plane on fakes."""
 
     def __init__(
-        self, ledger: Ledger | None = None, *, config: Config | None = None,
+        self,
+        ledger: Ledger | None = None,
+        *,
+        config: Config | None = None,
         chance: Chance | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.now_ms = START
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
         self.executor = FakeExecutor()

@@ -62,9 +62,11 @@ class Folder:
     said: list[str]
 
     def agent(
-        self, *specs: GroupSpec, reload: Callable[[], Sequence[GroupSpec]] | None = None,
+        self,
+        *specs: GroupSpec,
+        reload: Callable[[], Sequence[GroupSpec]] | None = None,
         plane: Callable[[], Dataplane] | None = None,
-    ) -> TrafficAgent:  # fmt: skip
+    ) -> TrafficAgent:
         return TrafficAgent(
             AgentConfig("n1", self.path, tick_ms=20),
             specs or [spec()],

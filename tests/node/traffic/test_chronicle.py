@@ -16,9 +16,14 @@ from tests.node.traffic.servers import until
 
 def change(number: int, record: Head | None = None) -> Transition:
     return Transition(
-        time_ms=number, group="web", what="mode", before="normal", after="soft",
-        reasons=("conductance",), record=record or Head(number, f"{number:064x}"),
-    )  # fmt: skip
+        time_ms=number,
+        group="web",
+        what="mode",
+        before="normal",
+        after="soft",
+        reasons=("conductance",),
+        record=record or Head(number, f"{number:064x}"),
+    )
 
 
 def test_transitions_and_anchors_are_entries(tmp_path: Path) -> None:

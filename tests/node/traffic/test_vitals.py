@@ -37,15 +37,21 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert node.totals is not None
     assert node.totals.time_us == 7_000
     assert node.totals.stalled_us == {
-        "cpu_some": 100, "mem_some": 5, "mem_full": 2, "io_some": 7, "io_full": 3,
-    }  # fmt: skip
+        "cpu_some": 100,
+        "mem_some": 5,
+        "mem_full": 2,
+        "io_some": 7,
+        "io_full": 3,
+    }
     assert node.cpu == CpuTimes(7, 531, 50)
     found = {each.name: (each.limit, each.used) for each in node.resources}
     disk = found.pop(f"disk {tmp_path}")
     assert found == {
-        "memory": (1_024_000, 768_000), "fds": (100, 60), "conntrack": (10, 5),
+        "memory": (1_024_000, 768_000),
+        "fds": (100, 60),
+        "conntrack": (10, 5),
         "pids": (4_194_304, 345),
-    }  # fmt: skip
+    }
     assert disk[0] is not None
     assert disk[1] is not None
     assert 0 <= disk[1] <= disk[0]

@@ -47,8 +47,9 @@ def consistency_proof(old_size: int, new_size: int, stored: Stored) -> Proof:
     return _hashes(spans[::-1], stored)
 
 
-def check_inclusion(*, leaf: bytes, index: int, size: int, proof: Sequence[bytes],
-                    root: bytes) -> bool:  # fmt: skip
+def check_inclusion(
+    *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> bool:
     """Whether `proof` leads from the hash of leaf `index` to `root`."""
     if not 0 <= index < size:
         return False
@@ -66,8 +67,9 @@ def check_inclusion(*, leaf: bytes, index: int, size: int, proof: Sequence[bytes
     return last == 0 and result == root
 
 
-def check_consistency(*, old_size: int, old_root: bytes, new_size: int, new_root: bytes,
-                      proof: Sequence[bytes]) -> bool:  # fmt: skip
+def check_consistency(
+    *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
+) -> bool:
     """Whether `proof` shows that the tree of `old_root` begins that of `new_root`."""
     if not 0 <= old_size <= new_size:
         return False

@@ -21,7 +21,7 @@ from fairlead.core.cpu.signal import (
     hold_peak,
     read_signal,
     smooth,
-)  # fmt: skip
+)
 
 __all__ = [
     "Counters",

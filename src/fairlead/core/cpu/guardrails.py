@@ -81,9 +81,12 @@ def clear_guarded(
 
 
 def _grace(
-    snapshot: Snapshot, free: Plan, histories: Mapping[str, PodHistory], guardrails: Guardrails,
+    snapshot: Snapshot,
+    free: Plan,
+    histories: Mapping[str, PodHistory],
+    guardrails: Guardrails,
     now_ms: int,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """How far young and newly found pods keep what they have: too little is known of their need.
 
     Only out of what the others leave over. Held at all costs, an idle newcomer with a limit of

@@ -71,9 +71,11 @@ class Pod:
             if type(value) is not int or not 0 <= value <= units.SIZE_MAX:
                 self._name_culprit()
         for known in (
-            self.usage_millicores, self.current_millicores, self.lower_millicores,
+            self.usage_millicores,
+            self.current_millicores,
+            self.lower_millicores,
             self.upper_millicores,
-        ):  # fmt: skip
+        ):
             if known is not None and (type(known) is not int or not 0 <= known <= units.SIZE_MAX):
                 self._name_culprit()
         if type(self.signal_ok) is not bool:

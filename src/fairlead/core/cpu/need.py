@@ -54,9 +54,14 @@ def _value(pod: Pod, low: int, headroom: Headroom) -> tuple[int, CpuReason]:
 
 
 def count_misses(
-    misses: int, *, demand: float, applied_ms: int | None, missed_ms: int | None, now_ms: int,
+    misses: int,
+    *,
+    demand: float,
+    applied_ms: int | None,
+    missed_ms: int | None,
+    now_ms: int,
     cooldown_ms: int,
-) -> tuple[int, int | None]:  # fmt: skip
+) -> tuple[int, int | None]:
     """Count a headroom miss, or forgive one. Called once per clear.
 
     A miss: the cooldown of an applied grant is over and smoothed demand is still above 0.3. One is

@@ -27,14 +27,7 @@ from fairlead.core.gpu.model import (
 )
 from fairlead.core.gpu.outcome import check_outcome, commitment_for
 from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
-from fairlead.core.gpu.resolution import (
-    Action,
-    CutTier,
-    Forecast,
-    Resolution,
-    RiskRound,
-    Round,
-)
+from fairlead.core.gpu.resolution import Action, CutTier, Forecast, Resolution, RiskRound, Round
 from fairlead.core.gpu.resolve import forecast, resolve
 from fairlead.core.gpu.route import Book
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally

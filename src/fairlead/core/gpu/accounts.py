@@ -111,7 +111,7 @@ class Account:
         leases = list(self.leases.values())
         return AccountState(
             self.envelope, self.defined_ms, self.period, self.until_ms, meters, self.days, leases
-        )  # fmt: skip
+        )
 
     @classmethod
     def of_state(cls, state: AccountState) -> "Account":
@@ -134,9 +134,13 @@ class Account:
             self.advance(now_ms)
         at_ms, own, lent = _cut(now_ms, self.period), self.all, self.lent
         return Usage(
-            own.gpus, own.used_ms(at_ms), own.held_ms(now_ms),
-            lent.gpus, lent.used_ms(at_ms), lent.held_ms(now_ms),
-        )  # fmt: skip
+            own.gpus,
+            own.used_ms(at_ms),
+            own.held_ms(now_ms),
+            lent.gpus,
+            lent.used_ms(at_ms),
+            lent.held_ms(now_ms),
+        )
 
     def overdraft_ms(self, now_ms: int, *, lent: bool = False) -> int:
         """Hours of the period that were used without funding."""

@@ -95,10 +95,17 @@ class ConflictLease:
     def document(self) -> dict[str, object]:
         """As JSON carries it."""
         return {
-            "id": self.id, "run": self.run, "role": self.role, "group": self.group,
-            "gpus": self.gpus, "flavor": self.flavor, "location": dict(self.location),
-            "funded": self.funded, "budget": self.budget, "envelope": self.envelope,
-        }  # fmt: skip
+            "id": self.id,
+            "run": self.run,
+            "role": self.role,
+            "group": self.group,
+            "gpus": self.gpus,
+            "flavor": self.flavor,
+            "location": dict(self.location),
+            "funded": self.funded,
+            "budget": self.budget,
+            "envelope": self.envelope,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,9 +141,10 @@ def _out_of_hours(
     if bare and total >= cap.limit:
         stretches = {held.lease.id: _bare_stretch(cap, held, now_ms) for held in bare}
         at_ms = _moment(
-            total - cap.limit, now_ms,
+            total - cap.limit,
+            now_ms,
             [(held.lease.gpus, *stretches[held.lease.id]) for held in bare],
-        )  # fmt: skip
+        )
         for held in bare:
             since_ms, until_ms = stretches[held.lease.id]
             since_ms = max(at_ms, since_ms)

@@ -20,10 +20,14 @@ from fairlead.core.lottery import (
 
 
 def commitment_for(
-    conflict: Conflict, *, sequence: int, entropy_hash: str,
-    nonces: Mapping[str, bytes] | None = None, beacon: BeaconRound | None = None,
+    conflict: Conflict,
+    *,
+    sequence: int,
+    entropy_hash: str,
+    nonces: Mapping[str, bytes] | None = None,
+    beacon: BeaconRound | None = None,
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
-) -> Commitment:  # fmt: skip
+) -> Commitment:
     """The promise that is made before the draw: this conflict, these tokens, these odds."""
     candidates, excluded = exclusions(conflict)
     return Commitment(
@@ -47,10 +51,13 @@ def check_outcome(
     """Everything that is wrong with an outcome; empty when it is what had to come."""
     doubts = list(check_reveal(commitment, shown))
     expected = commitment_for(
-        conflict, sequence=commitment.sequence, entropy_hash=commitment.entropy_hash,
-        nonces=commitment.nonces, beacon=commitment.beacon,
+        conflict,
+        sequence=commitment.sequence,
+        entropy_hash=commitment.entropy_hash,
+        nonces=commitment.nonces,
+        beacon=commitment.beacon,
         owner_weighting=commitment.owner_weighting,
-    )  # fmt: skip
+    )
     if expected != commitment:
         doubts.append(Doubt.CONFLICT)
     if Doubt.SEED not in doubts:

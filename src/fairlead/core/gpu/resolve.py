@@ -57,9 +57,14 @@ def _cut_by_rule(cutting: Cutting, tier: CutTier) -> dict[str, Standing]:
 
 
 def _play(
-    cutting: Cutting, tier: CutTier, runs: dict[str, Standing], *, seed: bytes, index: int,
+    cutting: Cutting,
+    tier: CutTier,
+    runs: dict[str, Standing],
+    *,
+    seed: bytes,
+    index: int,
     weighting: OwnerWeighting,
-) -> Round:  # fmt: skip
+) -> Round:
     """Draw gangs until the deficit is met or nobody of the tier is left."""
     tokens = _by_owner(runs)
     pot = Pot(tokens, weighting)

@@ -9,14 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fairlead.core.gpu.family import OWN, SPONSOR, Families, Tier
-from fairlead.core.gpu.model import (
-    AggregateCap,
-    Budget,
-    Envelope,
-    Lending,
-    Request,
-    Sharing,
-)
+from fairlead.core.gpu.model import AggregateCap, Budget, Envelope, Lending, Request, Sharing
 from fairlead.core.gpu.usage import Key, Usage, aggregate
 from fairlead.core.gpu.walk import Binding, Candidate, Gate, Route, Walk
 

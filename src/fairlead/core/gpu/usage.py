@@ -43,10 +43,13 @@ class Usage(NamedTuple):
             held = lease.gpus * max(0, lease.expected_end_ms - now_ms)
         lent = int(lease.borrowed)
         return Usage(
-            self.gpus + open_gpus, self.used_ms + used, self.held_ms + held,
-            self.lent_gpus + lent * open_gpus, self.lent_used_ms + lent * used,
+            self.gpus + open_gpus,
+            self.used_ms + used,
+            self.held_ms + held,
+            self.lent_gpus + lent * open_gpus,
+            self.lent_used_ms + lent * used,
             self.lent_held_ms + lent * held,
-        )  # fmt: skip
+        )
 
 
 def tally(budgets: Iterable[Budget], leases: Iterable[Lease], now_ms: int) -> dict[Key, Usage]:

@@ -75,9 +75,12 @@ class Commitment:
     def seed(self, entropy: bytes, beacon: bytes = b"") -> bytes:
         """The seed, once the entropy and the beacon's value are known."""
         return derive_seed(
-            conflict_digest=self.conflict_digest, sequence=self.sequence, entropy=entropy,
-            beacon=beacon, nonces=self.nonces,
-        )  # fmt: skip
+            conflict_digest=self.conflict_digest,
+            sequence=self.sequence,
+            entropy=entropy,
+            beacon=beacon,
+            nonces=self.nonces,
+        )
 
     def document(self) -> dict[str, object]:
         """The body of `gpu.resolve.commit`."""

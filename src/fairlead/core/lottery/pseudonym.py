@@ -16,8 +16,13 @@ from fairlead.core.lottery.seed import lp
 
 SECRET_BYTES = 32
 PREFIXES = {
-    "owner": "o-", "run": "r-", "lease": "l-", "budget": "b-", "envelope": "e-", "cap": "c-",
-}  # fmt: skip
+    "owner": "o-",
+    "run": "r-",
+    "lease": "l-",
+    "budget": "b-",
+    "envelope": "e-",
+    "cap": "c-",
+}
 
 
 _KINDS = {kind: lp(kind.encode()) for kind in PREFIXES}

@@ -25,9 +25,13 @@ def entropy_hash(entropy: bytes) -> str:
 
 
 def preimage(
-    *, conflict_digest: str, sequence: int, entropy: bytes, beacon: bytes,
+    *,
+    conflict_digest: str,
+    sequence: int,
+    entropy: bytes,
+    beacon: bytes,
     nonces: Mapping[str, bytes],
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The bytes whose SHA-256 is the seed."""
     require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
     conflict = bytes.fromhex(conflict_digest)
@@ -39,13 +43,20 @@ def preimage(
 
 
 def derive_seed(
-    *, conflict_digest: str, sequence: int, entropy: bytes, beacon: bytes = b"",
+    *,
+    conflict_digest: str,
+    sequence: int,
+    entropy: bytes,
+    beacon: bytes = b"",
     nonces: Mapping[str, bytes],
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The 32 bytes from which an outcome is drawn; `beacon` is empty where none was committed."""
     return sha256(
         preimage(
-            conflict_digest=conflict_digest, sequence=sequence, entropy=entropy, beacon=beacon,
+            conflict_digest=conflict_digest,
+            sequence=sequence,
+            entropy=entropy,
+            beacon=beacon,
             nonces=nonces,
         )
-    ).digest()  # fmt: skip
+    ).digest()

@@ -77,9 +77,12 @@ def check_succession(previous: Reveal, commitment: Commitment) -> tuple[Doubt, .
 
 
 def check_draws(
-    seed: bytes, tokens: Tokens, draws: Sequence[Draw], *,
+    seed: bytes,
+    tokens: Tokens,
+    draws: Sequence[Draw],
+    *,
     weighting: OwnerWeighting = OwnerWeighting.OWNERS,
-) -> tuple[Doubt, ...]:  # fmt: skip
+) -> tuple[Doubt, ...]:
     """Whether the seed draws these from these tokens, one after the other."""
     pot = Pot(tokens, weighting)
     for draw in draws:

@@ -31,9 +31,16 @@ def regrow(guard: Guard, clock_ms: int, config: Config) -> Guard:
 
 
 def guarded_step(
-    slots: Sequence[int], target: Sequence[int], *, weights: Sequence[float], skew: float | None,
-    guard: Guard, crisis: bool, clock_ms: int, config: Config,
-) -> Step:  # fmt: skip
+    slots: Sequence[int],
+    target: Sequence[int],
+    *,
+    weights: Sequence[float],
+    skew: float | None,
+    guard: Guard,
+    crisis: bool,
+    clock_ms: int,
+    config: Config,
+) -> Step:
     """One step towards the target, if it does not make the skew worse by more than epsilon."""
     limit = step_limit(config, crisis=crisis, halvings=guard.halvings)
     after = slew(slots, target, limit)

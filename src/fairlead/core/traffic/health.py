@@ -85,9 +85,12 @@ DEFAULT_RULES = HealthRules()
 
 
 def track(
-    before: Sequence[Health] | None, sightings: Sequence[Sighting], *, now_ms: int,
+    before: Sequence[Health] | None,
+    sightings: Sequence[Sighting],
+    *,
+    now_ms: int,
     rules: HealthRules = DEFAULT_RULES,
-) -> Tracked:  # fmt: skip
+) -> Tracked:
     """One tick of the tracker. `before` is None at the very first, when nobody is a newborn."""
     known = {health.id: health for health in before or ()}
     born_ms = None if before is None else now_ms

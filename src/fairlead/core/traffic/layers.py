@@ -45,10 +45,12 @@ def _signals(
         ("fds", config.w_fd, config.fd_ref, [_fullness(node, "fds") for node in under]),
         ("conntrack", config.w_ct, config.ct_ref, [_fullness(node, "conntrack") for node in under]),
         (
-            "iowait", config.w_io, config.io_ref,
+            "iowait",
+            config.w_io,
+            config.io_ref,
             [None if node is None else node.iowait_ratio for node in under],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _score(node: Node, config: Config) -> float | None:

@@ -14,9 +14,7 @@ from fairlead.core.traffic.modes import LatencyMs, Mode, Regime
 from fairlead.core.traffic.state import State
 from fairlead.core.units import FLOAT_MAX, OutOfRange
 
-_MEASURES = (
-    "queue", "p95_ms", "rtt_ms", "retrans_rate", "jitter_ms", "debt", "drain_per_s",
-)  # fmt: skip
+_MEASURES = ("queue", "p95_ms", "rtt_ms", "retrans_rate", "jitter_ms", "debt", "drain_per_s")
 _STALLS = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
 
 

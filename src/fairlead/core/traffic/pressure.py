@@ -28,9 +28,11 @@ class Pressures(NamedTuple):
 
 
 def measure_pressure(
-    backends: Sequence[Backend], rates: Sequence[float | None], nodes: Mapping[str, Node],
+    backends: Sequence[Backend],
+    rates: Sequence[float | None],
+    nodes: Mapping[str, Node],
     config: Config,
-) -> Pressures:  # fmt: skip
+) -> Pressures:
     """P of every backend. A signal that nobody has is left out: its weight is 0 for the group."""
     queues = impute([backend.queue for backend in backends])
     latencies = impute([backend.p95_ms for backend in backends])
@@ -68,9 +70,8 @@ def _term(values: list[float] | None, index: int, weight: float, reference: floa
 
 
 def _pressure(
-    queue: float, latency: float, rate: float, layers: tuple[tuple[str, float], ...],
-    config: Config,
-) -> Pressure:  # fmt: skip
+    queue: float, latency: float, rate: float, layers: tuple[tuple[str, float], ...], config: Config
+) -> Pressure:
     error = config.w_e * min(rate / config.e_ref, config.e_max)
     penalty = config.k_e if rate > config.eta else 0.0
     total = queue + latency + error + penalty

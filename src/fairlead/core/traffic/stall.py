@@ -42,9 +42,11 @@ def stall_score(psi: Psi | None, theta: Theta) -> float | None:
     if psi is None:
         return None
     pairs = (
-        (psi.cpu_some, theta.cpu_some), (psi.mem_some, theta.mem_some),
-        (psi.mem_full, theta.mem_full), (psi.io_full, theta.io_full),
-    )  # fmt: skip
+        (psi.cpu_some, theta.cpu_some),
+        (psi.mem_some, theta.mem_some),
+        (psi.mem_full, theta.mem_full),
+        (psi.io_full, theta.io_full),
+    )
     scores = [value / max(limit, 1e-9) for value, limit in pairs if value is not None]
     return max(scores, default=None)
 

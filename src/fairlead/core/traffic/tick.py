@@ -141,9 +141,12 @@ def _memories(backends: Sequence[Backend], before: State | None) -> list[Backend
 
 
 def _target(
-    backends: Sequence[Backend], pressures: Sequence[Pressure], shares: Sequence[float],
-    routable: int, config: Config,
-) -> list[int]:  # fmt: skip
+    backends: Sequence[Backend],
+    pressures: Sequence[Pressure],
+    shares: Sequence[float],
+    routable: int,
+    config: Config,
+) -> list[int]:
     if routable:
         return target_slots(config.s_total, shares)
     return parked_slots(backends, pressures, config.s_total) if backends else []
@@ -210,9 +213,7 @@ def _step(scene: Scene, slots: list[int], guard: Guard) -> Step:
     )
 
 
-def _plan(
-    snapshot: Snapshot, scene: Scene, moved: Moved, door: Door, flow: float
-) -> TickPlan:  # fmt: skip
+def _plan(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door, flow: float) -> TickPlan:
     ids = [backend.id for backend in scene.backends]
     require(sum(moved.slots) == (scene.config.s_total if ids else 0), "the slots add up to S_total")
     monopoly = len(ids) == 1 and scene.routable == 1

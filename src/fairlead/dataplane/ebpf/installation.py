@@ -34,14 +34,35 @@ from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 # Program to the kernel's number of the hook it hangs on (enum bpf_attach_type). Those that see the
 # end of a connection come first, so that none begins whose end is not seen.
 HOOKS = {
-    "telemetry": 3, "release": 34, "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15,
-    "recvmsg4": 19, "recvmsg6": 20, "getpeername4": 29, "getpeername6": 30,
-}  # fmt: skip
+    "telemetry": 3,
+    "release": 34,
+    "connect4": 10,
+    "connect6": 11,
+    "sendmsg4": 14,
+    "sendmsg6": 15,
+    "recvmsg4": 19,
+    "recvmsg6": 20,
+    "getpeername4": 29,
+    "getpeername6": 30,
+}
 AGENT = "agent"
 MAPS = (
-    "schema", "heartbeat", "vips", "groups", "tables", "buckets", "group_counts", "backends",
-    "healths", "backend_counts", "loads", "insides", "replies", "origins", "barrier",
-)  # fmt: skip
+    "schema",
+    "heartbeat",
+    "vips",
+    "groups",
+    "tables",
+    "buckets",
+    "group_counts",
+    "backends",
+    "healths",
+    "backend_counts",
+    "loads",
+    "insides",
+    "replies",
+    "origins",
+    "barrier",
+)
 _MS = 1_000_000
 _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
@@ -100,8 +121,13 @@ class Installation:
         try:
             version = ctypes.c_uint32()
             key = ctypes.c_uint32(0)
-            libbpf().call("bpf_map_lookup_elem", descriptor, ctypes.byref(key),
-                          ctypes.byref(version), what="schema")  # fmt: skip
+            libbpf().call(
+                "bpf_map_lookup_elem",
+                descriptor,
+                ctypes.byref(key),
+                ctypes.byref(version),
+                what="schema",
+            )
             return version.value
         finally:
             os.close(descriptor)
@@ -205,22 +231,36 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     library = libbpf()
     connections = 1 << (capacity.connections - 1).bit_length()
     sizes = {
-        "vips": capacity.groups, "groups": capacity.groups, "tables": 2 * capacity.groups,
-        "buckets": capacity.groups, "group_counts": capacity.groups,
-        "backends": capacity.backends, "healths": capacity.backends,
-        "backend_counts": capacity.backends, "loads": capacity.backends,
-        "insides": capacity.groups, "origins": connections, "replies": capacity.replies,
-    }  # fmt: skip
+        "vips": capacity.groups,
+        "groups": capacity.groups,
+        "tables": 2 * capacity.groups,
+        "buckets": capacity.groups,
+        "group_counts": capacity.groups,
+        "backends": capacity.backends,
+        "healths": capacity.backends,
+        "backend_counts": capacity.backends,
+        "loads": capacity.backends,
+        "insides": capacity.groups,
+        "origins": connections,
+        "replies": capacity.replies,
+    }
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
     settings = Settings(
-        hold_after_ns=HOLD_AFTER_MS * _MS, fallback_after_ns=FALLBACK_AFTER_MS * _MS,
-        errno_soft=soft_errno, errno_hard=errno.ECONNREFUSED,
+        hold_after_ns=HOLD_AFTER_MS * _MS,
+        fallback_after_ns=FALLBACK_AFTER_MS * _MS,
+        errno_soft=soft_errno,
+        errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
-        origins_mask=connections - 1, held_least=HELD_LEAST,
-    )  # fmt: skip
-    library.call("bpf_map__set_initial_value", _map(handle, ".rodata"), ctypes.byref(settings),
-                 ctypes.sizeof(settings))  # fmt: skip
+        origins_mask=connections - 1,
+        held_least=HELD_LEAST,
+    )
+    library.call(
+        "bpf_map__set_initial_value",
+        _map(handle, ".rodata"),
+        ctypes.byref(settings),
+        ctypes.sizeof(settings),
+    )
 
 
 def _say_version(descriptor: int) -> None:

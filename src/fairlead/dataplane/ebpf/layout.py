@@ -59,8 +59,12 @@ class Capacity:
 class Tuple(ctypes.Structure):
     """One end of a flow, in network order."""
 
-    _fields_ = [("addr", c_uint8 * 16), ("port", c_uint8 * 2), ("proto", c_uint8),
-                ("zero", c_uint8)]  # fmt: skip
+    _fields_ = [
+        ("addr", c_uint8 * 16),
+        ("port", c_uint8 * 2),
+        ("proto", c_uint8),
+        ("zero", c_uint8),
+    ]
 
     @classmethod
     def of(cls, host: str, port: int, proto: Proto) -> "Tuple":
@@ -82,18 +86,28 @@ class Table(ctypes.Structure):
     """One decision for one group."""
 
     _fields_ = [
-        ("word", c_uint64), ("total", c_uint32), ("mode", c_uint32),
-        ("inside_max", c_uint32), ("zero", c_uint32),
-        ("budget", Budget), ("decayed", Budget),
-        ("slots", c_uint64 * SLOTS_MAX), ("rendezvous", c_uint32 * BUCKETS),
-    ]  # fmt: skip
+        ("word", c_uint64),
+        ("total", c_uint32),
+        ("mode", c_uint32),
+        ("inside_max", c_uint32),
+        ("zero", c_uint32),
+        ("budget", Budget),
+        ("decayed", Budget),
+        ("slots", c_uint64 * SLOTS_MAX),
+        ("rendezvous", c_uint32 * BUCKETS),
+    ]
 
 
 class Group(ctypes.Structure):
     """A group's selector, cursor and address."""
 
-    _fields_ = [("selector", c_uint64), ("cursor", c_uint64), ("vip", Tuple),
-                ("live", c_uint32), ("name", c_char * NAME_BYTES)]  # fmt: skip
+    _fields_ = [
+        ("selector", c_uint64),
+        ("cursor", c_uint64),
+        ("vip", Tuple),
+        ("live", c_uint32),
+        ("name", c_char * NAME_BYTES),
+    ]
 
 
 class Backend(ctypes.Structure):
@@ -105,8 +119,12 @@ class Backend(ctypes.Structure):
 class Bucket(ctypes.Structure):
     """A group's tokens; the kernel's lock comes first."""
 
-    _fields_ = [("lock", c_uint32), ("zero", c_uint32), ("level", c_uint64),
-                ("filled_us", c_uint64)]  # fmt: skip
+    _fields_ = [
+        ("lock", c_uint32),
+        ("zero", c_uint32),
+        ("level", c_uint64),
+        ("filled_us", c_uint64),
+    ]
 
 
 class GroupCount(ctypes.Structure):
@@ -118,15 +136,23 @@ class GroupCount(ctypes.Structure):
 class BackendCount(ctypes.Structure):
     """Of one CPU."""
 
-    _fields_ = [("admitted", c_uint64), ("established", c_uint64), ("failed", c_uint64),
-                ("retransmitted", c_uint64)]  # fmt: skip
+    _fields_ = [
+        ("admitted", c_uint64),
+        ("established", c_uint64),
+        ("failed", c_uint64),
+        ("retransmitted", c_uint64),
+    ]
 
 
 class Health(ctypes.Structure):
     """Failed connects in a row, and the smoothed round trip."""
 
-    _fields_ = [("failures_in_a_row", c_uint32), ("srtt_eighths_us", c_uint32),
-                ("off_eighths_us", c_uint32), ("zero", c_uint32)]  # fmt: skip
+    _fields_ = [
+        ("failures_in_a_row", c_uint32),
+        ("srtt_eighths_us", c_uint32),
+        ("off_eighths_us", c_uint32),
+        ("zero", c_uint32),
+    ]
 
 
 class Load(ctypes.Structure):
@@ -138,17 +164,22 @@ class Load(ctypes.Structure):
 class Settings(ctypes.Structure):
     """What the programs are told before they are loaded."""
 
-    _fields_ = [("hold_after_ns", c_uint64), ("fallback_after_ns", c_uint64),
-                ("errno_soft", c_uint32), ("errno_hard", c_uint32),
-                ("has_retval", c_uint32), ("origins_mask", c_uint32),
-                ("held_least", c_uint32), ("zero", c_uint32)]  # fmt: skip
+    _fields_ = [
+        ("hold_after_ns", c_uint64),
+        ("fallback_after_ns", c_uint64),
+        ("errno_soft", c_uint32),
+        ("errno_hard", c_uint32),
+        ("has_retval", c_uint32),
+        ("origins_mask", c_uint32),
+        ("held_least", c_uint32),
+        ("zero", c_uint32),
+    ]
 
 
 class OrderSheet(ctypes.Structure):
     """An order as the kernel reads it."""
 
-    _fields_ = [("kind", c_uint32), ("group", c_uint32), ("expected", c_uint64),
-                ("word", c_uint64)]  # fmt: skip
+    _fields_ = [("kind", c_uint32), ("group", c_uint32), ("expected", c_uint64), ("word", c_uint64)]
 
 
 def word_of(epoch: int, turn: int, side: int) -> int:

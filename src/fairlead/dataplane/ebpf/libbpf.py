@@ -42,14 +42,16 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map_lookup_elem": (c_int, (c_int, c_void_p, c_void_p)),
     "bpf_map_delete_elem": (c_int, (c_int, c_void_p)),
     "bpf_map_lookup_batch": (
-        c_int, (c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
+        c_int,
+        (c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    ),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
     "bpf_link_detach": (c_int, (c_int,)),
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
     "bpf_obj_get": (c_int, (c_char_p,)),
     "bpf_prog_test_run_opts": (c_int, (c_int, c_void_p)),
     "bpf_enable_stats": (c_int, (c_int,)),
-}  # fmt: skip
+}
 
 
 class BpfError(OSError):
@@ -64,13 +66,22 @@ class RunOptions(ctypes.Structure):
     """`struct bpf_test_run_opts`; a `syscall` program takes its context and nothing else."""
 
     _fields_ = [
-        ("sz", c_size_t), ("data_in", c_void_p), ("data_out", c_void_p),
-        ("data_size_in", c_uint32), ("data_size_out", c_uint32),
-        ("ctx_in", c_void_p), ("ctx_out", c_void_p),
-        ("ctx_size_in", c_uint32), ("ctx_size_out", c_uint32),
-        ("retval", c_uint32), ("repeat", c_int), ("duration", c_uint32), ("flags", c_uint32),
-        ("cpu", c_uint32), ("batch_size", c_uint32),
-    ]  # fmt: skip
+        ("sz", c_size_t),
+        ("data_in", c_void_p),
+        ("data_out", c_void_p),
+        ("data_size_in", c_uint32),
+        ("data_size_out", c_uint32),
+        ("ctx_in", c_void_p),
+        ("ctx_out", c_void_p),
+        ("ctx_size_in", c_uint32),
+        ("ctx_size_out", c_uint32),
+        ("retval", c_uint32),
+        ("repeat", c_int),
+        ("duration", c_uint32),
+        ("flags", c_uint32),
+        ("cpu", c_uint32),
+        ("batch_size", c_uint32),
+    ]
 
 
 class Libbpf:

@@ -61,8 +61,17 @@ class BpfMap(Generic[Value]):
             return
         keys, batch, found = (c_uint32 * count)(), c_uint32(), c_uint32(count)
         try:
-            libbpf().call("bpf_map_lookup_batch", self.descriptor, None, byref(batch), byref(keys),
-                          values, byref(found), None, what=self.name)  # fmt: skip
+            libbpf().call(
+                "bpf_map_lookup_batch",
+                self.descriptor,
+                None,
+                byref(batch),
+                byref(keys),
+                values,
+                byref(found),
+                None,
+                what=self.name,
+            )
         except BpfError as error:
             if error.errno != errno.ENOENT:
                 raise

@@ -146,11 +146,13 @@ class EbpfPlane:
             loads = maps.loads.first(backends)
         return {
             name: _group_seen(
-                each, alive, counts[each.index],
+                each,
+                alive,
+                counts[each.index],
                 {id: _seen(each, sent[at], healths[at], loads[at]) for id, at in each.at.items()},
             )
             for name, each in registry.placed.items()
-        }  # fmt: skip
+        }
 
     def detach(self) -> None:
         """Let go; the programs go on by the active tables."""

@@ -64,9 +64,10 @@ class Registry:
         self._check_room(wanted)
         gone = {name: placed for name, placed in self.placed.items() if name not in wanted}
         moved = {
-            name: placed for name, placed in self.placed.items()
+            name: placed
+            for name, placed in self.placed.items()
             if name in wanted and bytes(placed.vip) != bytes(_vip(wanted[name]))
-        }  # fmt: skip
+        }
         for placed in (*gone.values(), *moved.values()):
             self._maps.vips.discard(placed.vip)
         free = [index for placed in gone.values() for index in placed.at.values()]
@@ -127,15 +128,20 @@ class Registry:
         if len(staying) == len(placed.at) == len(group.backends):
             return []
         at = {
-            each.id: staying[each.id] if each.id in staying
+            each.id: staying[each.id]
+            if each.id in staying
             else self._place_backend(each, group, placed.index)
             for each in group.backends
-        }  # fmt: skip
+        }
         active = self._maps.tables[2 * placed.index + (placed.word & 1)]
         now = current(group, placed.current)
         word = next_word(placed.word, epoch_of(placed.word))
-        table = layout.Table(mode=active.mode, budget=active.budget, decayed=active.decayed,
-                             inside_max=active.inside_max)  # fmt: skip
+        table = layout.Table(
+            mode=active.mode,
+            budget=active.budget,
+            decayed=active.decayed,
+            inside_max=active.inside_max,
+        )
         encode_slots(table, word, now.slots, at)
         answer = self._write(placed, Order.RESHAPE, word, table)
         if answer != Answer.DONE:
@@ -194,8 +200,9 @@ class Registry:
         # Those who join a group that stays need a place before those who leave give theirs up.
         joining = sum(
             len(group.backends) - len(self._staying(self.placed[name], group))
-            for name, group in wanted.items() if name in self.placed
-        )  # fmt: skip
+            for name, group in wanted.items()
+            if name in self.placed
+        )
         backends = sum(len(group.backends) for group in wanted.values())
         used = self._maps.backends.entries - len(self._free_backends)
         rooms["backends"] = max(backends, used + joining), self._maps.backends.entries

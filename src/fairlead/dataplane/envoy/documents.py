@@ -31,21 +31,36 @@ _FULL_RETRY_S = 1
 # Who gives three errors in a row gets nothing for a second: by then the agent has seen it, and
 # decides. Connects that fail are the agent's business alone.
 _PASSED_OVER: Document = {
-    "consecutive_5xx": 3, "interval": "0.5s", "base_ejection_time": "1s", "max_ejection_time": "1s",
-    "max_ejection_percent": 50, "split_external_local_origin_errors": True,
-    "enforcing_consecutive_local_origin_failure": 0, "enforcing_local_origin_success_rate": 0,
-    "enforcing_consecutive_gateway_failure": 0, "enforcing_success_rate": 0,
-}  # fmt: skip
+    "consecutive_5xx": 3,
+    "interval": "0.5s",
+    "base_ejection_time": "1s",
+    "max_ejection_time": "1s",
+    "max_ejection_percent": 50,
+    "split_external_local_origin_errors": True,
+    "enforcing_consecutive_local_origin_failure": 0,
+    "enforcing_local_origin_success_rate": 0,
+    "enforcing_consecutive_gateway_failure": 0,
+    "enforcing_success_rate": 0,
+}
 # What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
 # and listener, and walks through all of them for every question: 10 ms for 30 groups.
 _STATS = [
     *({"prefix": each} for each in ("server.", "listener_manager.", "cluster_manager.")),
-    *({"suffix": f".{each}"} for each in (
-        "version_text", "update_rejected", "upstream_rq_total", "upstream_rq_pending_failure_eject",
-        "downstream_rq_total", "downstream_rq_active", "downstream_cx_active", "shadow_denied",
-        "no_cluster",
-    )),
-]  # fmt: skip
+    *(
+        {"suffix": f".{each}"}
+        for each in (
+            "version_text",
+            "update_rejected",
+            "upstream_rq_total",
+            "upstream_rq_pending_failure_eject",
+            "downstream_rq_total",
+            "downstream_rq_active",
+            "downstream_cx_active",
+            "shadow_denied",
+            "no_cluster",
+        )
+    ),
+]
 _SCRIPT = Path(__file__).with_name("admission.lua")
 
 
@@ -83,12 +98,16 @@ def bootstrap(files: Files, limits: Limits) -> Document:
             "cds_config": from_file(files.clusters),
             "lds_config": from_file(files.listeners),
         },
-        "layered_runtime": {"layers": [{
-            "name": "fairlead",
-            "rtds_layer": {"name": "fairlead", "rtds_config": from_file(files.runtime)},
-        }]},
+        "layered_runtime": {
+            "layers": [
+                {
+                    "name": "fairlead",
+                    "rtds_layer": {"name": "fairlead", "rtds_config": from_file(files.runtime)},
+                }
+            ]
+        },
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _STATS}}},
-    }  # fmt: skip
+    }
 
 
 def from_file(path: Path) -> Document:
@@ -127,8 +146,11 @@ def _name(group: RouteGroup) -> str:
 
 def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Document:
     name = cluster_name(group.name, side)
-    most = {"max_connections": _UNLIMITED, "max_pending_requests": _UNLIMITED,
-            "max_requests": _UNLIMITED}  # fmt: skip
+    most = {
+        "max_connections": _UNLIMITED,
+        "max_pending_requests": _UNLIMITED,
+        "max_requests": _UNLIMITED,
+    }
     made: Document = {
         "@type": typed("config.cluster.v3.Cluster"),
         "name": name,
@@ -164,11 +186,13 @@ def endpoints(group: RouteGroup, side: str, table: Current, version: str) -> Doc
     listed = []
     for backend in sorted(group.backends, key=lambda backend: backend.id):
         weight = weights.get(backend.id, 0)
-        listed.append({
-            "endpoint": {"address": _address(backend.host, backend.port)},
-            "load_balancing_weight": max(1, weight),
-            "health_status": "HEALTHY" if weight else "DRAINING",
-        })  # fmt: skip
+        listed.append(
+            {
+                "endpoint": {"address": _address(backend.host, backend.port)},
+                "load_balancing_weight": max(1, weight),
+                "health_status": "HEALTHY" if weight else "DRAINING",
+            }
+        )
     assignment = {
         "@type": typed("config.endpoint.v3.ClusterLoadAssignment"),
         "cluster_name": name,
@@ -255,8 +279,11 @@ def _lua() -> Document:
 
 def _counter(refused: str) -> Document:
     """Counts what the script refused: rules that only watch deny nobody, but have a counter."""
-    wanted = {"filter": "fairlead", "path": [{"key": "refused"}],
-              "value": {"string_match": {"exact": refused}}}  # fmt: skip
+    wanted = {
+        "filter": "fairlead",
+        "path": [{"key": "refused"}],
+        "value": {"string_match": {"exact": refused}},
+    }
     found = {"sourced_metadata": {"metadata_matcher": wanted, "metadata_source": "DYNAMIC"}}
     policy = {"permissions": [found], "principals": [{"any": True}]}
     return {
@@ -270,8 +297,10 @@ def _counter(refused: str) -> Document:
 
 
 def _router() -> Document:
-    router = {"@type": typed("extensions.filters.http.router.v3.Router"),
-              "suppress_envoy_headers": True}  # fmt: skip
+    router = {
+        "@type": typed("extensions.filters.http.router.v3.Router"),
+        "suppress_envoy_headers": True,
+    }
     return {"name": "envoy.filters.http.router", "typed_config": router}
 
 

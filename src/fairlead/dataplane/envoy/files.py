@@ -74,8 +74,17 @@ class Files:
     def ours(self) -> list[Path]:
         """All that may be there, folders last; the folder may be somebody else's too."""
         names = (deadman.BEAT, deadman.ALONE, deadman.LOCK, deadman.LIFE)
-        single = [self.bootstrap, self.listeners, self.clusters, self.runtime, self.admin, self.log,
-                  self.said, self.schema, *(self.folder / name for name in names)]  # fmt: skip
+        single = [
+            self.bootstrap,
+            self.listeners,
+            self.clusters,
+            self.runtime,
+            self.admin,
+            self.log,
+            self.said,
+            self.schema,
+            *(self.folder / name for name in names),
+        ]
         drafts = [path.with_name(path.name + ".draft") for path in single]
         return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
 

@@ -51,12 +51,27 @@ class Process:
         log = self._files.said
         log.unlink(missing_ok=True)
         self._child = subprocess.Popen(
-            [find(self._binary), "-c", str(self._files.bootstrap), "--disable-hot-restart",
-             "--concurrency", str(limits.workers), "--file-flush-interval-msec", "100",
-             "--drain-time-s", "5", "--log-level", "warning", "--log-path", str(log)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [
+                find(self._binary),
+                "-c",
+                str(self._files.bootstrap),
+                "--disable-hot-restart",
+                "--concurrency",
+                str(limits.workers),
+                "--file-flush-interval-msec",
+                "100",
+                "--drain-time-s",
+                "5",
+                "--log-level",
+                "warning",
+                "--log-path",
+                str(log),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
         deadline = time.monotonic() + _START_S
         while not self._live():
             if self._child.poll() is not None:
@@ -99,9 +114,11 @@ def guard(folder: Path) -> None:
     script = Path(deadman.__file__)
     subprocess.run(
         [sys.executable, "-I", "-S", str(script), str(folder), str(FALLBACK_AFTER_MS)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         check=True,
-    )  # fmt: skip
+    )
 
 
 def unguard(folder: Path) -> None:

@@ -76,8 +76,12 @@ def _door(admission: Admission, workers: int) -> Document:
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     # A bucket below one token would never let anybody in, however long it fills.
     share = max(burst / workers, min(burst, 1.0))
-    return {"mode": admission.mode.value, "rate": rate / workers, "burst": share,
-            "retry_s": _retry_s(rate)}  # fmt: skip
+    return {
+        "mode": admission.mode.value,
+        "rate": rate / workers,
+        "burst": share,
+        "retry_s": _retry_s(rate),
+    }
 
 
 def _routes(
@@ -109,8 +113,11 @@ def _main(door: Document, to: Document, kept: Document) -> Document:
 
 
 def _refusal(mode: str, door: Document) -> Document:
-    said = {"filter": _OURS, "path": [{"key": "refused"}],
-            "value": {"string_match": {"exact": mode}}}  # fmt: skip
+    said = {
+        "filter": _OURS,
+        "path": [{"key": "refused"}],
+        "value": {"string_match": {"exact": mode}},
+    }
     return {
         "match": {"prefix": "/", "dynamic_metadata": [said]},
         "direct_response": {"status": refusals.STATUS[mode], "body": refusals.body(mode)},

@@ -104,12 +104,23 @@ class Files:
 def generation(groups: Sequence[RouteGroup], limits: Limits) -> str:
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
-        [group.name, group.vip, group.port, group.proto.value,
-         sorted([each.id, each.host, each.port] for each in group.backends)]
+        [
+            group.name,
+            group.vip,
+            group.port,
+            group.proto.value,
+            sorted([each.id, each.host, each.port] for each in group.backends),
+        ]
         for group in sorted(groups, key=lambda group: group.name)
-    ]  # fmt: skip
-    knobs = [limits.threads, limits.descriptors_max, limits.retries,
-             limits.connect_timeout_ms, limits.idle_timeout_ms, limits.user]  # fmt: skip
+    ]
+    knobs = [
+        limits.threads,
+        limits.descriptors_max,
+        limits.retries,
+        limits.connect_timeout_ms,
+        limits.idle_timeout_ms,
+        limits.user,
+    ]
     return f"fairlead/{SCHEMA_VERSION}/{digest([shape, knobs])[:16]}"
 
 

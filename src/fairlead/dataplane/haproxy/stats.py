@@ -21,8 +21,20 @@ COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 Row = Mapping[str, str]
 Held = dict[str, dict[str, int]]
 """HAProxy backend to its servers, and what is in each now."""
-_FIELDS = ("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp",
-           "hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_5xx")  # fmt: skip
+_FIELDS = (
+    "pxname",
+    "svname",
+    "qcur",
+    "scur",
+    "stot",
+    "econ",
+    "eresp",
+    "hrsp_1xx",
+    "hrsp_2xx",
+    "hrsp_3xx",
+    "hrsp_4xx",
+    "hrsp_5xx",
+)
 
 
 @dataclass(slots=True)

@@ -124,9 +124,12 @@ def admission(projection: Projection, name: str, now_ms: int) -> list[Draft]:
         drafts += lease_drafts(projection, lease, job, now_ms)
     width = sum(lease.gpus for lease in leases if lease.is_active)
     body = {
-        "run": name, "phase": Phase.RUNNING.value, "reason": "Admitted", "job": job,
+        "run": name,
+        "phase": Phase.RUNNING.value,
+        "reason": "Admitted",
+        "job": job,
         "message": f"{width} GPUs, paid by {len(verdict.output['plan'])} envelopes",
-    }  # fmt: skip
+    }
     drafts.append(_draft("run.phase", now_ms, body, job, "phase"))
     return drafts
 
@@ -143,9 +146,11 @@ def _refused(projection: Projection, name: str, verdict: Verdict, now_ms: int) -
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     refusal = verdict.output["refusal"]
     body = {
-        "run": name, "phase": Phase.PENDING.value, "reason": refusal["code"],
+        "run": name,
+        "phase": Phase.PENDING.value,
+        "reason": refusal["code"],
         "message": refusal["message"],
-    }  # fmt: skip
+    }
     return [cover_draft(projection, name, verdict, now_ms), _draft("run.phase", now_ms, body)]
 
 
@@ -162,17 +167,22 @@ def _waiting(name: str, state: RunState, verdict: Verdict, now_ms: int) -> list[
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     body = {
-        "run": name, "phase": Phase.PENDING.value, "reason": "NoDevices",
+        "run": name,
+        "phase": Phase.PENDING.value,
+        "reason": "NoDevices",
         "message": "funded, but " + no_room(missing, verdict.output["gpus"]),
         "shortfall_gpus": missing,
-    }  # fmt: skip
+    }
     return [_draft("run.phase", now_ms, body)]
 
 
 def _draft(
-    kind: str, now_ms: int, body: dict[str, Any], plan_id: str | None = None,
+    kind: str,
+    now_ms: int,
+    body: dict[str, Any],
+    plan_id: str | None = None,
     effect: str | None = None,
-) -> Draft:  # fmt: skip
+) -> Draft:
     return Draft(
         kind=kind, time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan_id, effect=effect
     )
@@ -184,11 +194,16 @@ def cover_draft(
     """The recorded cover."""
     refusal = verdict.output["refusal"]
     return decided(
-        "gpu.fund", FUND_VERSION, input=fund_input(projection, verdict.request, now_ms),
-        output=verdict.output, now_ms=now_ms, about={"run": name}, plan_id=plan_id,
+        "gpu.fund",
+        FUND_VERSION,
+        input=fund_input(projection, verdict.request, now_ms),
+        output=verdict.output,
+        now_ms=now_ms,
+        about={"run": name},
+        plan_id=plan_id,
         effect=None if plan_id is None else "cover",
         reasons=() if refusal is None else (refusal["code"],),
-    )  # fmt: skip
+    )
 
 
 def place_draft(
@@ -198,11 +213,15 @@ def place_draft(
     gang = known(verdict.gang, "what starts is a gang")
     placement = known(verdict.placement, "what starts was placed")
     return decided(
-        "gpu.place", PLACE_VERSION,
+        "gpu.place",
+        PLACE_VERSION,
         input=place_input(projection.nodes(), gang),
         output=from_placement(placement),
-        now_ms=now_ms, about={"run": name}, plan_id=plan_id, effect="place",
-    )  # fmt: skip
+        now_ms=now_ms,
+        about={"run": name},
+        plan_id=plan_id,
+        effect="place",
+    )
 
 
 def place_input(nodes: list[Node], gang: Gang) -> dict[str, Any]:
@@ -212,18 +231,28 @@ def place_input(nodes: list[Node], gang: Gang) -> dict[str, Any]:
     """
     return {
         "nodes": [
-            {"name": node.name, "flavor": node.flavor, "location": dict(node.location),
-             "free": list(node.free), "cordoned": node.cordoned}
+            {
+                "name": node.name,
+                "flavor": node.flavor,
+                "location": dict(node.location),
+                "free": list(node.free),
+                "cordoned": node.cordoned,
+            }
             for node in nodes
-            if node.flavor == gang.flavor and node.free and not node.cordoned
+            if node.flavor == gang.flavor
+            and node.free
+            and not node.cordoned
             and (gang.elsewhere or node.is_in(gang.location))
         ],
         "gang": {
-            "flavor": gang.flavor, "gpus": gang.gpus, "group_gpus": gang.group_gpus,
-            "spares_per_group": gang.spares_per_group, "location": dict(gang.location),
+            "flavor": gang.flavor,
+            "gpus": gang.gpus,
+            "group_gpus": gang.group_gpus,
+            "spares_per_group": gang.spares_per_group,
+            "location": dict(gang.location),
             "elsewhere": gang.elsewhere,
         },
-    }  # fmt: skip
+    }
 
 
 def lease_facts(
@@ -245,10 +274,20 @@ def lease_facts(
                 if not lines[0][1]:
                     lines.pop(0)
                 yield LeaseFact(
-                    f"{job}.{number}", name, spec.owner, role, group.group,
-                    tuple(slot_text(slot) for slot in mine), line["budget"], line["envelope"],
-                    line["borrowed"], now_ms, until_ms, "Start", 0,
-                )  # fmt: skip
+                    f"{job}.{number}",
+                    name,
+                    spec.owner,
+                    role,
+                    group.group,
+                    tuple(slot_text(slot) for slot in mine),
+                    line["budget"],
+                    line["envelope"],
+                    line["borrowed"],
+                    now_ms,
+                    until_ms,
+                    "Start",
+                    0,
+                )
                 number += 1
     require(not lines, "every GPU of the plan has a device")
 
@@ -263,18 +302,28 @@ def lease_drafts(
         account = known(found, "a payer has an account")
         parts = split_hold(lease.to_lease(), account.envelope)
         body = {
-            "lease": lease.id, "budget": lease.budget, "envelope": lease.envelope,
+            "lease": lease.id,
+            "budget": lease.budget,
+            "envelope": lease.envelope,
             "gpu_ms": sum(amount for _, amount in parts),
             "parts": [{"from_ms": at_ms, "gpu_ms": amount} for at_ms, amount in parts],
-        }  # fmt: skip
+        }
         yield _draft("charge.hold", now_ms, body, job, f"hold {lease.id}")
 
 
 def open_body(lease: LeaseFact) -> dict[str, Any]:
     """The body of `lease.open`."""
     return {
-        "lease": lease.id, "run": lease.run, "owner": lease.owner, "role": lease.role,
-        "group": lease.group, "slots": list(lease.slots), "budget": lease.budget,
-        "envelope": lease.envelope, "borrowed": lease.borrowed, "start_ms": lease.start_ms,
-        "expected_end_ms": lease.expected_end_ms, "reason": lease.reason,
-    }  # fmt: skip
+        "lease": lease.id,
+        "run": lease.run,
+        "owner": lease.owner,
+        "role": lease.role,
+        "group": lease.group,
+        "slots": list(lease.slots),
+        "budget": lease.budget,
+        "envelope": lease.envelope,
+        "borrowed": lease.borrowed,
+        "start_ms": lease.start_ms,
+        "expected_end_ms": lease.expected_end_ms,
+        "reason": lease.reason,
+    }

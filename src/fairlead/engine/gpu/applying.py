@@ -111,9 +111,10 @@ def may_apply(
 
 
 def _owner_of(
-    projection: Projection, given: RunManifest | ReservationManifest,
+    projection: Projection,
+    given: RunManifest | ReservationManifest,
     runs: Mapping[str, RunManifest],
-) -> str:  # fmt: skip
+) -> str:
     if isinstance(given, RunManifest):
         return given.spec.owner
     name = given.spec.run
@@ -165,9 +166,14 @@ def _hit(projection: Projection, lost: Demotion) -> dict[str, Any]:
     """A lease that a budget would pay for no longer, and the cap that it is over."""
     lease = projection.leases[lost.lease]
     return {
-        "lease": lease.id, "run": lease.run, "owner": lease.owner, "gpus": lease.gpus,
-        "cap": lost.kind, "name": lost.name, "hours": lost.hours,
-    }  # fmt: skip
+        "lease": lease.id,
+        "run": lease.run,
+        "owner": lease.owner,
+        "gpus": lease.gpus,
+        "cap": lost.kind,
+        "name": lost.name,
+        "hours": lost.hours,
+    }
 
 
 def imagined(projection: Projection, steps: Sequence[Step]) -> Projection:
@@ -178,11 +184,19 @@ def imagined(projection: Projection, steps: Sequence[Step]) -> Projection:
             draft = step.draft
             copy.apply(
                 Entry(
-                    seq=copy.seq + 1, kind=draft.kind, time_ms=draft.time_ms, author=draft.author,
-                    body=draft.body, plan_id=None, effect=None, input_digest=None, version=1,
-                    reasons=(), data=b"",
+                    seq=copy.seq + 1,
+                    kind=draft.kind,
+                    time_ms=draft.time_ms,
+                    author=draft.author,
+                    body=draft.body,
+                    plan_id=None,
+                    effect=None,
+                    input_digest=None,
+                    version=1,
+                    reasons=(),
+                    data=b"",
                 )
-            )  # fmt: skip
+            )
     return copy
 
 
@@ -291,7 +305,11 @@ def _draft(
         uid = before.uid
         generation = before.generation + int(before.document != document)
     body = {
-        "kind": kind, "name": name, "uid": uid, "generation": generation, "labels": labels,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "generation": generation,
+        "labels": labels,
         "spec": document,
-    }  # fmt: skip
+    }
     return Draft(kind="object.applied", time_ms=now_ms, author=author.user, body=body)

@@ -56,8 +56,15 @@ def export(projection: Projection) -> bytes:
         time_ms=projection.time_ms,
         objects=[
             _Object(
-                each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
-                each.labels, each.document, each.user,
+                each.kind,
+                each.name,
+                each.uid,
+                each.generation,
+                each.version,
+                each.created_ms,
+                each.labels,
+                each.document,
+                each.user,
             )
             for _, each in sorted(projection.objects.items())
         ],
@@ -70,7 +77,7 @@ def export(projection: Projection) -> bytes:
         denied=sorted(projection.denied.items()),
         posted=sorted(projection.posted.items()),
         resolver=projection.resolver,
-    )  # fmt: skip
+    )
     return msgspec.json.encode(state)
 
 
@@ -85,10 +92,18 @@ def restore(data: bytes) -> Projection:
         spec = read_spec(each.kind, each.document)
         projection.put(
             Stored(
-                each.kind, each.name, each.uid, each.generation, each.version, each.created_ms,
-                each.labels, spec, each.document, each.user,
+                each.kind,
+                each.name,
+                each.uid,
+                each.generation,
+                each.version,
+                each.created_ms,
+                each.labels,
+                spec,
+                each.document,
+                each.user,
             )
-        )  # fmt: skip
+        )
         if isinstance(spec, BudgetSpec):
             projection.budgets[each.name] = to_budget(each.name, spec)
         elif isinstance(spec, ReservationSpec):

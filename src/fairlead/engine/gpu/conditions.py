@@ -44,20 +44,26 @@ def gauges(projection: Projection, budget: Budget, now_ms: int) -> Iterator[Gaug
     for envelope in budget.envelopes:
         used, lending = usage[budget.name, envelope.name], envelope.lending
         yield from _pair(
-            "envelope", envelope.name, (envelope.gpus, envelope.max_hours_ms),
+            "envelope",
+            envelope.name,
+            (envelope.gpus, envelope.max_hours_ms),
             (used.gpus, used.used_ms, used.held_ms),
-        )  # fmt: skip
+        )
         if lending.allow:
             yield from _pair(
-                "lending", envelope.name, (lending.max_gpus, lending.max_hours_ms),
+                "lending",
+                envelope.name,
+                (lending.max_gpus, lending.max_hours_ms),
                 (used.lent_gpus, used.lent_used_ms, used.lent_held_ms),
-            )  # fmt: skip
+            )
     for cap in budget.aggregate_caps:
         used = aggregate(usage, budget.name, cap.envelopes)
         yield from _pair(
-            "aggregate", cap.name, (cap.max_gpus, cap.max_hours_ms),
+            "aggregate",
+            cap.name,
+            (cap.max_gpus, cap.max_hours_ms),
             (used.gpus, used.used_ms, used.held_ms),
-        )  # fmt: skip
+        )
 
 
 def _pair(
@@ -72,9 +78,11 @@ def _pair(
 
 
 def conditions(
-    projection: Projection, stored: Stored, now_ms: int,
+    projection: Projection,
+    stored: Stored,
+    now_ms: int,
     near_limit_percent: int = NEAR_LIMIT_PERCENT,
-) -> list[Condition]:  # fmt: skip
+) -> list[Condition]:
     """The five conditions of a budget; `since_ms` moves only with the status."""
     budget = projection.budgets[stored.name]
     caps = list(gauges(projection, budget, now_ms))
@@ -95,10 +103,12 @@ def conditions(
         found.append((name, status, reason, "; ".join(cap.text() for cap in about)))
     found.append(
         (
-            "UnusedLendingEntry", bool(unused), "NoSuchOwner" if unused else "AllEntriesMatch",
+            "UnusedLendingEntry",
+            bool(unused),
+            "NoSuchOwner" if unused else "AllEntriesMatch",
             "; ".join(unused),
         )
-    )  # fmt: skip
+    )
     described = []
     for name, status, reason, message in found:
         before = projection.conditions.get((stored.name, name))

@@ -61,9 +61,13 @@ class Core:
     """The lock, the ledger and the projection: how every command is carried out."""
 
     def __init__(
-        self, ledger: Ledger, executor: Executor | None, now_ms: Callable[[], int],
-        config: Config | None = None, chance: Chance | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        ledger: Ledger,
+        executor: Executor | None,
+        now_ms: Callable[[], int],
+        config: Config | None = None,
+        chance: Chance | None = None,
+    ) -> None:
         self._ledger, self._executor, self._clock = ledger, executor, now_ms
         self._chance = chance
         self.config = config or Config()
@@ -131,8 +135,9 @@ class Core:
                 self._projection.apply(entry)
             self._changed.notify_all()
             return entries
-        raise TemporaryFault("the ledger is too busy: every attempt lost the race",
-                             retry_after_ms=100)  # fmt: skip
+        raise TemporaryFault(
+            "the ledger is too busy: every attempt lost the race", retry_after_ms=100
+        )
 
     def _draft(self, kind: str, user: str, body: dict[str, Any]) -> Draft:
         return Draft(kind=kind, time_ms=self._now(), author=user, body=body)

@@ -15,16 +15,30 @@ INPUT_BYTES_MAX = 64 * 1024
 
 
 def decided(
-    kind: str, version: int, *, input: dict[str, Any], output: dict[str, Any], now_ms: int,
-    about: dict[str, Any], plan_id: str | None = None, effect: str | None = None,
+    kind: str,
+    version: int,
+    *,
+    input: dict[str, Any],
+    output: dict[str, Any],
+    now_ms: int,
+    about: dict[str, Any],
+    plan_id: str | None = None,
+    effect: str | None = None,
     reasons: tuple[str, ...] = (),
-) -> Draft:  # fmt: skip
+) -> Draft:
     """One decision; `about` is what else its body says."""
     data = canonical(input)
     large = len(data) > INPUT_BYTES_MAX
     body = {**about, "output": output} if large else {**about, "input": input, "output": output}
     return Draft(
-        kind=kind, time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan_id, effect=effect,
-        input_digest=sha256(data).hexdigest(), blobs=(data,) if large else (), version=version,
+        kind=kind,
+        time_ms=now_ms,
+        author=SYSTEM,
+        body=body,
+        plan_id=plan_id,
+        effect=effect,
+        input_digest=sha256(data).hexdigest(),
+        blobs=(data,) if large else (),
+        version=version,
         reasons=reasons,
-    )  # fmt: skip
+    )

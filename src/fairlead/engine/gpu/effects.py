@@ -154,18 +154,29 @@ class Effects(Core):
         now_ms = self._now()
         self._commit(
             lambda: end_run(
-                self._projection, name, end_ms=now_ms, now_ms=now_ms, phase=Phase.FAILED,
-                reason="StartFailed", message=message, lease_reason="Cancelled",
+                self._projection,
+                name,
+                end_ms=now_ms,
+                now_ms=now_ms,
+                phase=Phase.FAILED,
+                reason="StartFailed",
+                message=message,
+                lease_reason="Cancelled",
             )
-        )  # fmt: skip
+        )
 
     def _job(self, name: str, state: RunState) -> Job:
         spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
         leases = sorted(state.leases.values(), key=lambda each: (each.group, each.seq))
         return Job(
-            id=state.job or "", run=name, owner=spec.owner, command=tuple(spec.command),
+            id=state.job or "",
+            run=name,
+            owner=spec.owner,
+            command=tuple(spec.command),
             devices=tuple(slot for each in leases if each.is_active for slot in each.slots),
-            leases=tuple(each.id for each in leases), env=dict(spec.env),
+            leases=tuple(each.id for each in leases),
+            env=dict(spec.env),
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
-            user=stored.user, working_directory=spec.working_directory,
-        )  # fmt: skip
+            user=stored.user,
+            working_directory=spec.working_directory,
+        )

@@ -7,9 +7,7 @@ from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 
-_ABOUT = (
-    ("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"),
-)  # fmt: skip
+_ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
 # Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})

@@ -62,9 +62,10 @@ def _requests(spec: RunSpec, state: RunState, now_ms: int) -> list[Request]:
     limit = whole.max_borrow_gpus
     unit = lcm(group, steps.step_gpus)
     base = replace(
-        whole, duration_ms=left_ms,
+        whole,
+        duration_ms=left_ms,
         max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
-    )  # fmt: skip
+    )
 
     def elastic(gpus: int) -> Request:
         least = with_spares(spec, unit)
@@ -96,9 +97,10 @@ def _grown(projection: Projection, name: str, verdict: Verdict, now_ms: int) -> 
         drafts += lease_drafts(projection, born, job, now_ms)
     body = {"run": name, "width": width, "message": f"there is room again: {width} GPUs"}
     drafts.append(
-        Draft(kind="run.grown", time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan,
-              effect="grown")
-    )  # fmt: skip
+        Draft(
+            kind="run.grown", time_ms=now_ms, author=SYSTEM, body=body, plan_id=plan, effect="grown"
+        )
+    )
     return drafts
 
 

@@ -20,8 +20,13 @@ BATCH = 100
 # even if each delivery takes its ten seconds.
 NOTICES_AT_ONCE = 10
 WAIT_MS_MIN, WAIT_MS_MAX = 1_000, 300_000
-PUBLIC = ("gpu.resolve.scope", "gpu.resolve.commit", "gpu.resolve.draw", "gpu.resolve.void",
-          "events.archived")  # fmt: skip
+PUBLIC = (
+    "gpu.resolve.scope",
+    "gpu.resolve.commit",
+    "gpu.resolve.draw",
+    "gpu.resolve.void",
+    "events.archived",
+)
 """Commitments and what they were opened to, under pseudonyms; and that something is not told."""
 Events = Callable[[int, int], list[dict[str, Any]]]
 """Events after a number, at most so many; as `ControlPlane.events`."""
@@ -62,9 +67,14 @@ class Herald:
     """One turn after the other; any thread, one at a time."""
 
     def __init__(
-        self, ledger: Ledger, events: Events, notifier: Notifier,
-        subscriptions: Iterable[Subscription], *, newest: int,
-    ) -> None:  # fmt: skip
+        self,
+        ledger: Ledger,
+        events: Events,
+        notifier: Notifier,
+        subscriptions: Iterable[Subscription],
+        *,
+        newest: int,
+    ) -> None:
         self._ledger, self._events, self._notifier = ledger, events, notifier
         self._subscriptions = list(subscriptions)
         self._places = {each.name: self._find(each.name, newest) for each in self._subscriptions}

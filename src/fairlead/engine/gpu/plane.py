@@ -36,9 +36,15 @@ class ControlPlane(OutcomeReports, Reports):
         return self.carry_out(kind, name, verb, author=author, **parameters).object
 
     def carry_out(
-        self, kind: str, name: str, verb: str, *, author: Author, dry_run: bool = False,
+        self,
+        kind: str,
+        name: str,
+        verb: str,
+        *,
+        author: Author,
+        dry_run: bool = False,
         **parameters: Any,
-    ) -> Applied:  # fmt: skip
+    ) -> Applied:
         """The same, with whether it changed anything; a dry run says which runs it would touch."""
         found = self._verbs(parameters).get((kind, verb))
         if found is None:
@@ -55,9 +61,10 @@ class ControlPlane(OutcomeReports, Reports):
                 drafts = decide()
                 changed = bool(drafts) or verb == "resolve"
                 return Applied(
-                    self._document(kind, name), "configured" if changed else "unchanged",
+                    self._document(kind, name),
+                    "configured" if changed else "unchanged",
                     {**_touched(drafts), **self._who_gives_way(kind, name, verb, author)},
-                )  # fmt: skip
+                )
             before = self._projection.seq
             if (kind, verb) == ("Run", "resolve"):
                 self._start_by_resolving(self._stored(kind, name), author)
@@ -102,10 +109,14 @@ class ControlPlane(OutcomeReports, Reports):
     def _shrink(self, stored: Stored, author: Author, *, width: int) -> list[Draft]:
         return [
             shrink_draft(
-                self._projection, stored.name, width, default_grace_ms=self.config.grace_ms,
-                now_ms=self._now(), author=author.user,
+                self._projection,
+                stored.name,
+                width,
+                default_grace_ms=self.config.grace_ms,
+                now_ms=self._now(),
+                author=author.user,
             )
-        ]  # fmt: skip
+        ]
 
     def _cancel(self, stored: Stored, author: Author) -> list[Draft]:
         state, now_ms = self._projection.runs[stored.name], self._now()
@@ -118,10 +129,16 @@ class ControlPlane(OutcomeReports, Reports):
             body = self._phase_body(stored.name, state, "CancelRequested", stopping=True)
             return [self._draft("run.phase", author.user, body)]
         return end_run(
-            self._projection, stored.name, end_ms=now_ms, now_ms=now_ms, phase=Phase.FAILED,
-            reason="Cancelled", message=f"cancelled by {author.user}", lease_reason="Cancelled",
+            self._projection,
+            stored.name,
+            end_ms=now_ms,
+            now_ms=now_ms,
+            phase=Phase.FAILED,
+            reason="Cancelled",
+            message=f"cancelled by {author.user}",
+            lease_reason="Cancelled",
             author=author.user,
-        )  # fmt: skip
+        )
 
     def _pause(self, stored: Stored, author: Author, *, paused: bool) -> list[Draft]:
         state = self._projection.runs[stored.name]
@@ -135,18 +152,19 @@ class ControlPlane(OutcomeReports, Reports):
 
     def _phase_body(self, run: str, state: RunState, reason: str, **flags: Any) -> dict[str, Any]:
         given = {"paused": state.paused, "stopping": state.stopping, **flags}
-        return {
-            "run": run, "phase": state.phase.value, "reason": reason, "message": "", **given
-        }  # fmt: skip
+        return {"run": run, "phase": state.phase.value, "reason": reason, "message": "", **given}
 
     def _cordon(self, stored: Stored, author: Author, *, cordoned: bool) -> list[Draft]:
         if stored.document["cordoned"] == cordoned:
             return []
         body = {
-            "kind": "Node", "name": stored.name, "uid": stored.uid,
-            "generation": stored.generation + 1, "labels": stored.labels,
+            "kind": "Node",
+            "name": stored.name,
+            "uid": stored.uid,
+            "generation": stored.generation + 1,
+            "labels": stored.labels,
             "spec": {**stored.document, "cordoned": cordoned},
-        }  # fmt: skip
+        }
         return [self._draft("object.applied", author.user, body)]
 
     def _vacate(self, stored: Stored, author: Author, reason: str) -> list[Draft]:
@@ -155,10 +173,16 @@ class ControlPlane(OutcomeReports, Reports):
         for run in self._runs_on(stored.name):
             swapped = swap(self._projection, run, stored.name, now_ms, author.user)
             drafts += swapped or end_run(
-                self._projection, run, end_ms=now_ms, now_ms=now_ms, phase=Phase.PENDING,
-                reason=reason, message=f"node {stored.name} is out of service",
-                lease_reason="NodeFailed", author=author.user,
-            )  # fmt: skip
+                self._projection,
+                run,
+                end_ms=now_ms,
+                now_ms=now_ms,
+                phase=Phase.PENDING,
+                reason=reason,
+                message=f"node {stored.name} is out of service",
+                lease_reason="NodeFailed",
+                author=author.user,
+            )
         return drafts
 
     # -- the loop -------------------------------------------------------------------------------
@@ -274,9 +298,16 @@ class ControlPlane(OutcomeReports, Reports):
             if found is not None and found.reason is not None:
                 message = f"{message}: {found.reason}"
             return end_run(
-                self._projection, name, end_ms=end_ms, now_ms=now_ms, phase=phase, reason=reason,
-                message=message, lease_reason="Cancelled" if state.stopping else "Completed", **how,
-            )  # fmt: skip
+                self._projection,
+                name,
+                end_ms=end_ms,
+                now_ms=now_ms,
+                phase=phase,
+                reason=reason,
+                message=message,
+                lease_reason="Cancelled" if state.stopping else "Completed",
+                **how,
+            )
 
         self._commit(decide)
 
@@ -295,14 +326,18 @@ class ControlPlane(OutcomeReports, Reports):
             ):
                 before = self._projection.conditions.get((stored.name, each.type))
                 if before is not None and (before.status, before.generation) == (
-                    each.status, each.generation,
-                ):  # fmt: skip
+                    each.status,
+                    each.generation,
+                ):
                     continue
                 body = {
-                    "budget": stored.name, "type": each.type, "status": each.status,
-                    "reason": each.reason, "message": each.message,
+                    "budget": stored.name,
+                    "type": each.type,
+                    "status": each.status,
+                    "reason": each.reason,
+                    "message": each.message,
                     "generation": each.generation,
-                }  # fmt: skip
+                }
                 drafts.append(
                     Draft(kind="budget.condition", time_ms=now_ms, author=SYSTEM, body=body)
                 )

@@ -15,14 +15,7 @@ from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import of_kind, require
 from fairlead.engine.gpu.resolver import fold as resolving
 from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
-from fairlead.engine.gpu.state import (
-    Condition,
-    LeaseFact,
-    Phase,
-    RunState,
-    Stored,
-    job_prefix,
-)
+from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored, job_prefix
 from fairlead.ports.ledger import Entry
 from fairlead.schema.objects import read_spec, to_budget, to_node
 from fairlead.schema.specs import BudgetSpec, NodeSpec, ReservationSpec, RunSpec
@@ -115,8 +108,14 @@ class Projection:
         After a large resolve thousands wait, most of them alike, for a few devices of many nodes.
         """
         where = tuple(sorted(gang.location.items()))
-        key = (gang.flavor, gang.gpus, gang.group_gpus, gang.spares_per_group, where,
-               gang.elsewhere)  # fmt: skip
+        key = (
+            gang.flavor,
+            gang.gpus,
+            gang.group_gpus,
+            gang.spares_per_group,
+            where,
+            gang.elsewhere,
+        )
         known = self._placements.get(key)
         if known is None:
             nodes = [node for node in self.nodes() if node.free]
@@ -217,11 +216,18 @@ class Projection:
         spec = read_spec(kind, body["spec"])
         self.put(
             Stored(
-                kind, name, body["uid"], body["generation"], entry.seq,
-                entry.time_ms if before is None else before.created_ms, body["labels"], spec,
-                body["spec"], entry.author if before is None else before.user,
+                kind,
+                name,
+                body["uid"],
+                body["generation"],
+                entry.seq,
+                entry.time_ms if before is None else before.created_ms,
+                body["labels"],
+                spec,
+                body["spec"],
+                entry.author if before is None else before.user,
             )
-        )  # fmt: skip
+        )
         self._moved()
         if isinstance(spec, BudgetSpec):
             self.budgets[name] = to_budget(name, spec)
@@ -297,11 +303,21 @@ class Projection:
 
     def _lease_open(self, entry: Entry, body: Mapping[str, Any]) -> None:
         fact = LeaseFact(
-            body["lease"], body["run"], body["owner"], body["role"], body["group"],
-            tuple(body["slots"]), body["budget"], body["envelope"], body["borrowed"],
-            body["start_ms"], body["expected_end_ms"], body["reason"], entry.seq,
+            body["lease"],
+            body["run"],
+            body["owner"],
+            body["role"],
+            body["group"],
+            tuple(body["slots"]),
+            body["budget"],
+            body["envelope"],
+            body["borrowed"],
+            body["start_ms"],
+            body["expected_end_ms"],
+            body["reason"],
+            entry.seq,
             payer=self.budgets[body["budget"]].owner,
-        )  # fmt: skip
+        )
         state = self.runs[fact.run]
         state.leases[fact.id] = fact
         if fact.reason == "Grow":
@@ -329,10 +345,13 @@ class Projection:
         # The charge stands in the entry after this one; it must be what the accounts say.
         self.closed.append(
             replace(
-                fact, end_ms=body["end_ms"], end_reason=body["reason"],
-                used_ms=charge.used_ms, overdraft_ms=charge.overdraft_ms,
+                fact,
+                end_ms=body["end_ms"],
+                end_reason=body["reason"],
+                used_ms=charge.used_ms,
+                overdraft_ms=charge.overdraft_ms,
             )
-        )  # fmt: skip
+        )
         resolving.lease_closed(self, entry, body)
         payer = (fact.budget, fact.envelope)
         self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
@@ -363,9 +382,13 @@ class Projection:
         before = self.conditions.get(key)
         moved = before is None or before.status != body["status"]
         self.conditions[key] = Condition(
-            body["type"], body["status"], body["reason"], body["message"], body["generation"],
+            body["type"],
+            body["status"],
+            body["reason"],
+            body["message"],
+            body["generation"],
             entry.time_ms if moved or before is None else before.since_ms,
-        )  # fmt: skip
+        )
 
 
 _FOLDS: dict[str, Callable[[Projection, Entry, Mapping[str, Any]], None]] = {

@@ -28,8 +28,9 @@ class Reports(Store):
         """One row per envelope: what it grants, what is used, held and left."""
         rows: Rows = []
         for found in self.list("Budget"):
-            true = [each["type"] for each in found["status"]["conditions"]
-                    if each["status"] == "True"]  # fmt: skip
+            true = [
+                each["type"] for each in found["status"]["conditions"] if each["status"] == "True"
+            ]
             specs = {each["name"]: each for each in found["spec"]["envelopes"]}
             for row in found["status"]["headroom"]:
                 rows.append(
@@ -98,13 +99,17 @@ class Reports(Store):
                         free = min(free, lending.max_gpus - used.lent_gpus)
                     rows.append(
                         {
-                            "owner": budget.owner, "budget": budget.name,
-                            "envelope": envelope.name, "location": dict(envelope.location),
-                            "free_gpus": max(0, free), "lent_gpus": used.lent_gpus,
+                            "owner": budget.owner,
+                            "budget": budget.name,
+                            "envelope": envelope.name,
+                            "location": dict(envelope.location),
+                            "free_gpus": max(0, free),
+                            "lent_gpus": used.lent_gpus,
                             "free_gpu_hours": _lendable(envelope, used),
-                            "open": envelope.is_open(now_ms), "family": budget.owner in family,
+                            "open": envelope.is_open(now_ms),
+                            "family": budget.owner in family,
                         }
-                    )  # fmt: skip
+                    )
             return rows
 
     def owes(self) -> Rows:
@@ -129,13 +134,20 @@ class Reports(Store):
             self._catch_up()
             return [
                 {
-                    "day": day, "owner": owner, "payer": payer, "budget": budget,
-                    "envelope": envelope, "borrowed": borrowed, "used_ms": used_ms,
+                    "day": day,
+                    "owner": owner,
+                    "payer": payer,
+                    "budget": budget,
+                    "envelope": envelope,
+                    "borrowed": borrowed,
+                    "used_ms": used_ms,
                     "overdraft_ms": overdraft_ms,
                 }
-                for (day, owner, payer, budget, envelope, borrowed), (used_ms, overdraft_ms)
-                in sorted(self._charges().items())
-            ]  # fmt: skip
+                for (day, owner, payer, budget, envelope, borrowed), (
+                    used_ms,
+                    overdraft_ms,
+                ) in sorted(self._charges().items())
+            ]
 
     def accruals(self) -> Rows:
         """What each open lease comes to so far, by UTC day; in GPU-milliseconds."""
@@ -143,13 +155,19 @@ class Reports(Store):
             self._catch_up()
             return [
                 {
-                    "lease": lease.id, "run": lease.run, "day": part.day, "owner": lease.owner,
-                    "payer": lease.payer, "budget": lease.budget,
-                    "envelope": lease.envelope, "borrowed": lease.borrowed,
-                    "used_ms": part.used_ms, "overdraft_ms": part.overdraft_ms,
+                    "lease": lease.id,
+                    "run": lease.run,
+                    "day": part.day,
+                    "owner": lease.owner,
+                    "payer": lease.payer,
+                    "budget": lease.budget,
+                    "envelope": lease.envelope,
+                    "borrowed": lease.borrowed,
+                    "used_ms": part.used_ms,
+                    "overdraft_ms": part.overdraft_ms,
                 }
                 for lease, part in self._accrued()
-            ]  # fmt: skip
+            ]
 
     def explain(self, kind: str, name: str) -> dict[str, Any]:
         """Why an object is as it is: its status, and the recorded decisions behind it."""
@@ -237,16 +255,19 @@ class Reports(Store):
             entry = None
         if entry is None:
             return None
-        return {"seq": entry.seq, "kind": entry.kind, "time": format_time(entry.time_ms),
-                "input_digest": entry.input_digest, "output": entry.body["output"]}  # fmt: skip
+        return {
+            "seq": entry.seq,
+            "kind": entry.kind,
+            "time": format_time(entry.time_ms),
+            "input_digest": entry.input_digest,
+            "output": entry.body["output"],
+        }
 
     def _charges(self) -> dict[DayKey, list[int]]:
         """Posted charges and the accrual of open leases up to now."""
         found = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
-            key = (
-                part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed
-            )  # fmt: skip
+            key = (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
             sums = found.setdefault(key, [0, 0])
             sums[0] += part.used_ms
             sums[1] += part.overdraft_ms

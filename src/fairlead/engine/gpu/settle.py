@@ -11,9 +11,15 @@ from fairlead.ports.ledger import Draft
 
 
 def close_lease(
-    projection: Projection, lease: LeaseFact, *, end_ms: int, reason: str, now_ms: int,
-    author: str = SYSTEM, outcome: int | None = None,
-) -> Iterator[Draft]:  # fmt: skip
+    projection: Projection,
+    lease: LeaseFact,
+    *,
+    end_ms: int,
+    reason: str,
+    now_ms: int,
+    author: str = SYSTEM,
+    outcome: int | None = None,
+) -> Iterator[Draft]:
     """A lease ends: what it used is posted, what it still held is void.
 
     `outcome` is the resolve that decided it, where one did.
@@ -23,9 +29,13 @@ def close_lease(
 
     def draft(kind: str, effect: str, body: dict[str, Any]) -> Draft:
         return Draft(
-            kind=kind, time_ms=now_ms, author=author, plan_id=lease.id, effect=effect,
+            kind=kind,
+            time_ms=now_ms,
+            author=author,
+            plan_id=lease.id,
+            effect=effect,
             body={"lease": lease.id, **body},
-        )  # fmt: skip
+        )
 
     payer = {"budget": lease.budget, "envelope": lease.envelope}
     cited = {} if outcome is None else {"outcome": outcome}
@@ -52,9 +62,18 @@ def close_lease(
 
 
 def end_run(
-    projection: Projection, run: str, *, end_ms: int, now_ms: int, phase: Phase, reason: str,
-    message: str, lease_reason: str, author: str = SYSTEM, **facts: Any,
-) -> list[Draft]:  # fmt: skip
+    projection: Projection,
+    run: str,
+    *,
+    end_ms: int,
+    now_ms: int,
+    phase: Phase,
+    reason: str,
+    message: str,
+    lease_reason: str,
+    author: str = SYSTEM,
+    **facts: Any,
+) -> list[Draft]:
     """All leases of a run close, and it is in another phase; ended, or waiting again.
 
     Leases that an outcome has cut close with its reason and cite it, whatever ends the run.
@@ -66,20 +85,33 @@ def end_run(
         draft
         for lease in sorted(state.leases.values(), key=lambda each: each.id)
         for draft in close_lease(
-            projection, lease, end_ms=end_ms, reason=cut.get(lease.id, lease_reason),
-            now_ms=now_ms, author=author, outcome=outcome if lease.id in cut else None,
+            projection,
+            lease,
+            end_ms=end_ms,
+            reason=cut.get(lease.id, lease_reason),
+            now_ms=now_ms,
+            author=author,
+            outcome=outcome if lease.id in cut else None,
         )
-    ]  # fmt: skip
+    ]
     body = {
-        "run": run, "phase": phase.value, "reason": reason, "message": message,
-        "ended_ms": end_ms, **facts,
-    }  # fmt: skip
+        "run": run,
+        "phase": phase.value,
+        "reason": reason,
+        "message": message,
+        "ended_ms": end_ms,
+        **facts,
+    }
     drafts.append(
         Draft(
-            kind="run.phase", time_ms=now_ms, author=author, body=body,
-            plan_id=state.job, effect=None if state.job is None else "end",
+            kind="run.phase",
+            time_ms=now_ms,
+            author=author,
+            body=body,
+            plan_id=state.job,
+            effect=None if state.job is None else "end",
         )
-    )  # fmt: skip
+    )
     return drafts
 
 
@@ -97,10 +129,15 @@ def refunding(
             cap = f"{each.kind} {each.budget}/{each.name}"
             what = "is out of hours" if each.hours else "allows fewer GPUs"
             body = {
-                "lease": each.lease, "run": projection.leases[each.lease].run,
-                "at_ms": each.at_ms, "kind": each.kind, "budget": each.budget,
-                "name": each.name, "hours": each.hours, "message": f"{cap} {what}",
-            }  # fmt: skip
+                "lease": each.lease,
+                "run": projection.leases[each.lease].run,
+                "at_ms": each.at_ms,
+                "kind": each.kind,
+                "budget": each.budget,
+                "name": each.name,
+                "hours": each.hours,
+                "message": f"{cap} {what}",
+            }
             drafts.append(_draft("lease.unfunded", now_ms, body))
         if lost:
             continue  # who was just demoted is not restored in the same breath

@@ -82,9 +82,16 @@ class LeaseFact:
     def to_lease(self) -> Lease:
         """Core's lease."""
         return Lease(
-            self.id, self.owner, self.budget, self.envelope, self.gpus, self.start_ms,
-            self.end_ms, self.expected_end_ms, self.borrowed,
-        )  # fmt: skip
+            self.id,
+            self.owner,
+            self.budget,
+            self.envelope,
+            self.gpus,
+            self.start_ms,
+            self.end_ms,
+            self.expected_end_ms,
+            self.borrowed,
+        )
 
 
 @dataclass(slots=True)

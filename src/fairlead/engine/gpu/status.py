@@ -11,9 +11,11 @@ from fairlead.schema.times import format_time, hours
 
 
 def object_document(
-    projection: Projection, stored: Stored, now_ms: int,
+    projection: Projection,
+    stored: Stored,
+    now_ms: int,
     near_limit_percent: int = NEAR_LIMIT_PERCENT,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """One object in full."""
     if stored.kind == "Budget":
         status = budget_status(projection, stored, now_ms, near_limit_percent)
@@ -65,13 +67,18 @@ def _headroom(
     account = projection.accounts.get(budget.name, envelope.name)
     used = Usage() if account is None else account.usage(now_ms)
     row: dict[str, Any] = {
-        "name": envelope.name, "flavor": envelope.flavor, "open": envelope.is_open(now_ms),
-        "concurrencyUsed": used.gpus, "concurrency": max(0, envelope.gpus - used.gpus),
+        "name": envelope.name,
+        "flavor": envelope.flavor,
+        "open": envelope.is_open(now_ms),
+        "concurrencyUsed": used.gpus,
+        "concurrency": max(0, envelope.gpus - used.gpus),
         "lentGPUs": used.lent_gpus,
-        "gpuHoursUsed": hours(used.used_ms), "gpuHoursHeld": hours(used.held_ms),
+        "gpuHoursUsed": hours(used.used_ms),
+        "gpuHoursHeld": hours(used.held_ms),
         "gpuHours": _left(envelope.max_hours_ms, used.used_ms + used.held_ms),
-        "overdraftGPUHours": 0.0, "periodEnd": None,
-    }  # fmt: skip
+        "overdraftGPUHours": 0.0,
+        "periodEnd": None,
+    }
     if account is not None:
         row["overdraftGPUHours"] = hours(account.statement(now_ms).overdraft_ms)
         if account.period.end_ms < 2**60:
@@ -81,11 +88,14 @@ def _headroom(
 
 def _aggregate_headroom(cap: AggregateCap, used: Usage) -> dict[str, Any]:
     return {
-        "name": cap.name, "flavor": cap.flavor, "concurrencyUsed": used.gpus,
+        "name": cap.name,
+        "flavor": cap.flavor,
+        "concurrencyUsed": used.gpus,
         "concurrency": None if cap.max_gpus is None else max(0, cap.max_gpus - used.gpus),
-        "gpuHoursUsed": hours(used.used_ms), "gpuHoursHeld": hours(used.held_ms),
+        "gpuHoursUsed": hours(used.used_ms),
+        "gpuHoursHeld": hours(used.held_ms),
         "gpuHours": _left(cap.max_hours_ms, used.used_ms + used.held_ms),
-    }  # fmt: skip
+    }
 
 
 def _left(limit_ms: int | None, taken_ms: int) -> float | None:
@@ -181,22 +191,33 @@ def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> dic
         "apiVersion": API_VERSION,
         "kind": "Lease",
         "metadata": {
-            "name": lease.id, "labels": {}, "uid": lease.id, "generation": 1,
-            "resourceVersion": lease.seq, "creationTimestamp": format_time(lease.start_ms),
+            "name": lease.id,
+            "labels": {},
+            "uid": lease.id,
+            "generation": 1,
+            "resourceVersion": lease.seq,
+            "creationTimestamp": format_time(lease.start_ms),
         },
         "spec": {
-            "run": lease.run, "owner": lease.owner, "role": lease.role, "group": lease.group,
+            "run": lease.run,
+            "owner": lease.owner,
+            "role": lease.role,
+            "group": lease.group,
             "slots": list(lease.slots),
             "payer": {"budget": lease.budget, "envelope": lease.envelope},
-            "borrowed": lease.borrowed, "start": format_time(lease.start_ms),
-            "expectedEnd": _time(lease.expected_end_ms), "reason": lease.reason,
+            "borrowed": lease.borrowed,
+            "start": format_time(lease.start_ms),
+            "expectedEnd": _time(lease.expected_end_ms),
+            "reason": lease.reason,
         },
         "status": {
-            "open": is_open, "end": _time(lease.end_ms), "reason": lease.end_reason,
+            "open": is_open,
+            "end": _time(lease.end_ms),
+            "reason": lease.end_reason,
             "funded": projection.is_funded(lease.id) if is_open else not lease.overdraft_ms,
             "gpuHours": hours(lease.gpus * max(0, until_ms - lease.start_ms)),
         },
-    }  # fmt: skip
+    }
 
 
 def _time(time_ms: int | None) -> str | None:

@@ -37,9 +37,13 @@ class Store(Core):
     """Objects, as the ledger tells them."""
 
     def apply(
-        self, manifest: dict[str, Any], *, author: Author, dry_run: bool = False,
+        self,
+        manifest: dict[str, Any],
+        *,
+        author: Author,
+        dry_run: bool = False,
         expected_version: int | None = None,
-    ) -> Applied:  # fmt: skip
+    ) -> Applied:
         """Create or change an object. `BadInput`, `Forbidden`, `Conflict` or `Refused` if not."""
         wish = _wish(manifest, "", expected_version)
         return self._apply([wish], author, dry_run=dry_run)[0]
@@ -199,9 +203,12 @@ class Store(Core):
         body = step.draft.body
         metadata = {key: body[key] for key in ("name", "labels", "uid", "generation")}
         return {
-            "apiVersion": API_VERSION, "kind": wish.given.kind, "metadata": metadata,
-            "spec": body["spec"], "status": {},
-        }  # fmt: skip
+            "apiVersion": API_VERSION,
+            "kind": wish.given.kind,
+            "metadata": metadata,
+            "spec": body["spec"],
+            "status": {},
+        }
 
     def _settle(self, at_ms: int, now_ms: int) -> None:
         self._commit(lambda: refunding(self._projection, self._projection.budgets, at_ms, now_ms))

@@ -10,9 +10,7 @@ from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.ports.ledger import Draft
 
 
-def swap(
-    projection: Projection, run: str, node: str, now_ms: int, author: str
-) -> list[Draft]:  # fmt: skip
+def swap(projection: Projection, run: str, node: str, now_ms: int, author: str) -> list[Draft]:
     """The entries that replace a node's devices by spares; none when spares do not suffice.
 
     Spares are paid for like the rest, so nobody pays for more GPUs than before. Groups that the run
@@ -31,9 +29,14 @@ def swap(
     drafts: list[Draft] = []
     for lease in _leaving_with(state.leases.values(), leaving, node):
         drafts += close_lease(
-            projection, lease, end_ms=now_ms, reason=leaving[lease.id], now_ms=now_ms,
-            author=author, outcome=None if cut is None else cut.outcome,
-        )  # fmt: skip
+            projection,
+            lease,
+            end_ms=now_ms,
+            reason=leaving[lease.id],
+            now_ms=now_ms,
+            author=author,
+            outcome=None if cut is None else cut.outcome,
+        )
     if not closing:
         return drafts  # what it keeps is not on that node
     for lease, reason in closing:
@@ -44,14 +47,19 @@ def swap(
         born = replace(lease, id=f"{job}.{number}", start_ms=now_ms, reason="Swap")
         drafts += lease_drafts(projection, born, job, now_ms)
     body = {
-        "run": run, "phase": Phase.RUNNING.value, "reason": "Swapped", "job": job,
-        "message": f"spares took over from node {node}", "paused": state.paused,
+        "run": run,
+        "phase": Phase.RUNNING.value,
+        "reason": "Swapped",
+        "job": job,
+        "message": f"spares took over from node {node}",
+        "paused": state.paused,
         "stopping": state.stopping,
-    }  # fmt: skip
+    }
     drafts.append(
-        Draft(kind="run.phase", time_ms=now_ms, author=author, body=body, plan_id=job,
-              effect="phase")
-    )  # fmt: skip
+        Draft(
+            kind="run.phase", time_ms=now_ms, author=author, body=body, plan_id=job, effect="phase"
+        )
+    )
     return drafts
 
 
@@ -75,9 +83,11 @@ def _leaving_with(
 
 
 def _swap_group(
-    leases: list[LeaseFact], node: str, closing: list[tuple[LeaseFact, str]],
+    leases: list[LeaseFact],
+    node: str,
+    closing: list[tuple[LeaseFact, str]],
     opening: list[LeaseFact],
-) -> bool:  # fmt: skip
+) -> bool:
     """Cut a group's leases where the node's devices were; whether its spares suffice."""
     lost = 0
     for lease in leases:

@@ -29,7 +29,7 @@ class Applied:
     preview: dict[str, Any] | None = None
 
 
-class Denied(Exception):  # noqa: N818 - an expected no, said as it is
+class Denied(Exception):
     """An expected no: a machine-readable reason and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:

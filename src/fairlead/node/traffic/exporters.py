@@ -46,9 +46,12 @@ class Machines:
     """The `NodeSensor` port: this machine, if it is watched, and others by their exporters."""
 
     def __init__(
-        self, local: Vitals | None, remote: Sequence[RemoteNode], outreach: Outreach,
+        self,
+        local: Vitals | None,
+        remote: Sequence[RemoteNode],
+        outreach: Outreach,
         clock_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._local, self._clock_ms = local, clock_ms
         self._remote = {node.name: node for node in remote}
         self._lock = threading.Lock()

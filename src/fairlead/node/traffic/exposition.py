@@ -16,7 +16,7 @@ COUNT_MAX = 2**53 - 1
 LINE_CHARS_MAX = 8_192
 
 
-class BadExposition(ValueError):  # noqa: N818 - it says what the text was
+class BadExposition(ValueError):
     """The text is not in Prometheus's format."""
 
 

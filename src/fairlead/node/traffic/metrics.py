@@ -47,9 +47,10 @@ class TrafficCollector:
         ):
             yield CounterMetricFamily(_PREFIX + name, text, value=value)
         changes = CounterMetricFamily(
-            _PREFIX + "transitions", "changes of a door, an isolation or the plane's trust",
+            _PREFIX + "transitions",
+            "changes of a door, an isolation or the plane's trust",
             labels=["group", "what"],
-        )  # fmt: skip
+        )
         # A copy: the agent goes on counting in its own thread.
         for (group, what), count in sorted(dict(agent.transitions).items()):
             changes.add_metric([group, what], count)
@@ -57,8 +58,9 @@ class TrafficCollector:
 
     def _doors(self, round: Round) -> Iterator[Metric]:
         mode = _gauge("mode", "1 for the mode that the door is in", ["group", "mode"])
-        alive = _gauge("plane_liveness", "1 for what the plane thinks of the agent",
-                       ["group", "liveness"])  # fmt: skip
+        alive = _gauge(
+            "plane_liveness", "1 for what the plane thinks of the agent", ["group", "liveness"]
+        )
         reason = _gauge("reason", "1 for the reasons of the last tick", ["group", "reason"])
         for name, made in round.groups.items():
             for each in Mode:
@@ -72,24 +74,35 @@ class TrafficCollector:
 
     def _groups(self, round: Round) -> Iterator[Metric]:
         for family, value in (
-            (_gauge("admission_rate_per_second", "what the door lets in, while not normal"),
-             lambda made: made.plan.admission.rate_per_s),
-            (_gauge("inside_max", "how many may be inside at once"),
-             lambda made: made.snapshot.config.inside_max),
-            (_gauge("conductance_ratio", "how easily requests flow; soft below 0.3"),
-             lambda made: made.plan.conductance),
-            (_gauge("skew_ratio", "how far requests are from the weights"),
-             lambda made: made.plan.skew),
-            (_gauge("time_to_failure_seconds", "until something of a machine runs out"),
-             lambda made: made.plan.ttf_s),
+            (
+                _gauge("admission_rate_per_second", "what the door lets in, while not normal"),
+                lambda made: made.plan.admission.rate_per_s,
+            ),
+            (
+                _gauge("inside_max", "how many may be inside at once"),
+                lambda made: made.snapshot.config.inside_max,
+            ),
+            (
+                _gauge("conductance_ratio", "how easily requests flow; soft below 0.3"),
+                lambda made: made.plan.conductance,
+            ),
+            (
+                _gauge("skew_ratio", "how far requests are from the weights"),
+                lambda made: made.plan.skew,
+            ),
+            (
+                _gauge("time_to_failure_seconds", "until something of a machine runs out"),
+                lambda made: made.plan.ttf_s,
+            ),
             (_gauge("stalled", "1 while a machine stalls"), lambda made: made.plan.stall),
-            (_gauge("in_force", "1 while the last decision is in force"),
-             lambda made: not made.fault),
+            (
+                _gauge("in_force", "1 while the last decision is in force"),
+                lambda made: not made.fault,
+            ),
             (_counter("requests_admitted", "let in", _GROUP), _seen("admitted")),
-            (_counter("requests_refused_soft", "told to try again", _GROUP),
-             _seen("refused_soft")),
+            (_counter("requests_refused_soft", "told to try again", _GROUP), _seen("refused_soft")),
             (_counter("requests_refused_hard", "refused", _GROUP), _seen("refused_hard")),
-        ):  # fmt: skip
+        ):
             for name, made in round.groups.items():
                 number = value(made)
                 if number is not None:

@@ -22,9 +22,7 @@ def read_orders(directory: StateDirectory) -> dict[str, dict[str, str]]:
     return _checked(directory.read(ORDERS) or {}, directory)
 
 
-def change_order(
-    directory: StateDirectory, group: str, backend: str, order: Order | None
-) -> bool:  # fmt: skip
+def change_order(directory: StateDirectory, group: str, backend: str, order: Order | None) -> bool:
     """Give an order, or take it back (None); whether that changed anything."""
     directory.create()
     lock = os.open(directory.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -21,7 +21,7 @@ HEAD_BYTES_MAX, BODY_BYTES_MAX = 64 * 2**10, 4 * 2**20
 _LINE_BYTES_MAX = 16 * 2**10
 
 
-class NoAnswer(Exception):  # noqa: N818 - it says what came
+class NoAnswer(Exception):
     """Nobody answered in time, or not in HTTP."""
 
 

@@ -24,10 +24,8 @@ def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
         "flips": agent.flips,
         "faults": agent.faults,
         "problems": list(round.faults),
-        "groups": [
-            group_document(round.groups[name], agent) for name in sorted(round.groups)
-        ],
-    }  # fmt: skip
+        "groups": [group_document(round.groups[name], agent) for name in sorted(round.groups)],
+    }
 
 
 def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:

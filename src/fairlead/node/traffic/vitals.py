@@ -12,8 +12,11 @@ from fairlead.core.traffic import Resource, StallTotals
 from fairlead.node.kernel_files import pressure
 from fairlead.ports.traffic import CpuTimes, NodeReading
 
-_KINDS = (("cpu", "cpu", ("some",)), ("memory", "mem", ("some", "full")),
-          ("io", "io", ("some", "full")))  # fmt: skip
+_KINDS = (
+    ("cpu", "cpu", ("some",)),
+    ("memory", "mem", ("some", "full")),
+    ("io", "io", ("some", "full")),
+)
 _CPU_FIELDS, _IOWAIT = 8, 4
 """user, nice, system, idle, iowait, irq, softirq, steal."""
 

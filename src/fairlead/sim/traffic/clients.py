@@ -17,9 +17,13 @@ class Clients:
     """All clients of the group: a Poisson stream of first attempts, and their retries."""
 
     def __init__(
-        self, load: LoadDocument, clock: VirtualClock, plane: MemoryPlane,
-        backends: dict[str, SimBackend], entropy: Entropy,
-    ) -> None:  # fmt: skip
+        self,
+        load: LoadDocument,
+        clock: VirtualClock,
+        plane: MemoryPlane,
+        backends: dict[str, SimBackend],
+        entropy: Entropy,
+    ) -> None:
         self.answers: list[Answer] = []
         self.factor = 1.0
         """Of the scenario's load."""
@@ -72,9 +76,7 @@ class Clients:
         def done(call: Call, outcome: Outcome) -> None:
             del self._open[id(call)]
             took_ms, ok = float(self._clock.now_ms - began_ms), outcome is Outcome.OK
-            self._tell_plane(
-                name, lambda: self._plane.done(GROUP, name, latency_ms=took_ms, ok=ok)
-            )  # fmt: skip
+            self._tell_plane(name, lambda: self._plane.done(GROUP, name, latency_ms=took_ms, ok=ok))
             self._answer(began_ms, outcome, name, retry)
 
         call = Call(began_ms, done)

@@ -111,9 +111,7 @@ def _outside(value: float, expect: ExpectDocument) -> str:
     return "" if least <= value <= most else f"it was {value:.3g}"
 
 
-_JUDGES: Mapping[
-    What, Callable[[Played, ExpectDocument, list[Tick], list[Answer]], str]
-] = {
+_JUDGES: Mapping[What, Callable[[Played, ExpectDocument, list[Tick], list[Answer]], str]] = {
     What.SHARE: _share,
     What.MODE: _mode,
     What.MODES_ONLY: _modes_only,
@@ -123,4 +121,4 @@ _JUDGES: Mapping[
     What.ERRORS: _errors,
     What.REFUSED: _refused,
     What.ISOLATED: _isolated,
-}  # fmt: skip
+}

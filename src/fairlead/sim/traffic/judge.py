@@ -116,9 +116,10 @@ def isolations_do_not_flap(played: Played) -> str | None:
     most = played.scenario.limits.isolations_per_minute
     for name in (each.name for each in played.scenario.backends):
         times = [
-            b.at_ms for a, b in pairwise(played.ticks)
+            b.at_ms
+            for a, b in pairwise(played.ticks)
             if name in b.isolated and name not in a.isolated
-        ]  # fmt: skip
+        ]
         problem = _too_often(times, most, f"{name} was isolated")
         if problem:
             return problem

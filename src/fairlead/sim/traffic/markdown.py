@@ -41,8 +41,10 @@ def _how(played: Played) -> list[str]:
         sources = "; ".join(f"{signal}: {where}" for signal, where in played.sources.items())
         return [
             f"Played in real time on the {played.plane} plane, seed {seed}.",
-            f"Its signals: {sources}.", "", *replay,
-        ]  # fmt: skip
+            f"Its signals: {sources}.",
+            "",
+            *replay,
+        ]
     return [
         f"Seed {seed}, digest `{played.digest}`. The same seed gives the same digest:",
         "",

@@ -12,9 +12,11 @@ from fairlead.sim.traffic.story import Played
 
 MODE_COLOURS = {"normal": "#7fbf7b", "soft": "#f1a340", "hard": "#c51b3a", "": "#dddddd"}
 FATES = (
-    ("good", "within the SLO", "#0072B2"), ("late", "late", "#56B4E9"),
-    ("failed", "failed", "#D55E00"), ("refused", "refused aloud", "#999999"),
-)  # fmt: skip
+    ("good", "within the SLO", "#0072B2"),
+    ("late", "late", "#56B4E9"),
+    ("failed", "failed", "#D55E00"),
+    ("refused", "refused aloud", "#999999"),
+)
 
 
 def draw_plots(played: Played, folder: Path) -> list[str]:
@@ -36,18 +38,25 @@ def _figure(mpl: Any, played: Played) -> Any:
     )
     names = sorted({name for each in seconds for name in each.slots})
     slots.stackplot(
-        times, [[each.slots.get(name, 0) for each in seconds] for name in names], labels=names,
-        colors=[COLOURS[index % len(COLOURS)] for index in range(len(names))], lw=0, step="post",
-    )  # fmt: skip
+        times,
+        [[each.slots.get(name, 0) for each in seconds] for name in names],
+        labels=names,
+        colors=[COLOURS[index % len(COLOURS)] for index in range(len(names))],
+        lw=0,
+        step="post",
+    )
     slots.set(ylabel="slots", ylim=(0, played.config.s_total), xlim=(0, len(seconds)))
     slots.set_title("slots by backend", loc="left", fontsize=9)
     slots.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     _door(door, seconds)
     fates.stackplot(
-        times, [[getattr(each, name) for each in seconds] for name, _, _ in FATES],
-        labels=[label for _, label, _ in FATES], colors=[colour for _, _, colour in FATES], lw=0,
+        times,
+        [[getattr(each, name) for each in seconds] for name, _, _ in FATES],
+        labels=[label for _, label, _ in FATES],
+        colors=[colour for _, _, colour in FATES],
+        lw=0,
         step="post",
-    )  # fmt: skip
+    )
     fates.set(ylabel="attempts per second")
     fates.set_title("what became of requests", loc="left", fontsize=9)
     fates.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -20,11 +20,7 @@ from typing import Any
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.orders import Order, change_order
 from fairlead.ports.faults import PermanentFault
-from fairlead.schema.traffic_scenario import (
-    EventDocument,
-    TrafficScenarioDocument,
-    scenario_config,
-)
+from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.entropy import Entropy
 from fairlead.sim.traffic.figures import percentile
 from fairlead.sim.traffic.real_clients import RealClients
@@ -36,9 +32,13 @@ from fairlead.sim.traffic.virtual import replay_problems
 _START_S = 60.0
 _LAG_MS_MAX = 50.0
 SCRAPE = {
-    "every_ms": 250, "timeout_ms": 1_000, "requests": "requests_total", "errors": "errors_total",
-    "queue": "inside", "latency": "latency_seconds",
-}  # fmt: skip
+    "every_ms": 250,
+    "timeout_ms": 1_000,
+    "requests": "requests_total",
+    "errors": "errors_total",
+    "queue": "inside",
+    "latency": "latency_seconds",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,13 @@ class PlanePlace:
 
 
 def play_real(
-    scenario: TrafficScenarioDocument, place: PlanePlace, *, seed: int | None, record: Path,
+    scenario: TrafficScenarioDocument,
+    place: PlanePlace,
+    *,
+    seed: int | None,
+    record: Path,
     folder: Path,
-) -> Played:  # fmt: skip
+) -> Played:
     """Play on a real plane; the flight record goes to `record`."""
     used = scenario.seed if seed is None else seed
     return asyncio.run(RealPlay(scenario, place, used, folder).run(record))
@@ -127,20 +131,31 @@ class RealPlay:
             if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
         ]
         group: dict[str, Any] = {
-            "name": GROUP, "vip": HOST, "port": self._port, "backends": here,
-            "config": dict(self.scenario.config), "probe": {"kind": "http"},
-        }  # fmt: skip
+            "name": GROUP,
+            "vip": HOST,
+            "port": self._port,
+            "backends": here,
+            "config": dict(self.scenario.config),
+            "probe": {"kind": "http"},
+        }
         if self.place.kind == "ebpf" or self.scenario.scrape or self._retried():
             group["scrape"] = dict(SCRAPE)
             if self._retried():
                 group["scrape"]["retries"] = "retries_total"
         return {
-            "plane": self.place.document(), "state_dir": str(self._state.path),
+            "plane": self.place.document(),
+            "state_dir": str(self._state.path),
             "tick_ms": self.scenario.tick_ms,
-            "node": {"watch": False}, "groups": [group],
-            "nodes": [{"name": "n1", "url": f"http://{HOST}:{self._machine.port}/metrics",
-                       "every_ms": self.scenario.tick_ms}],
-        }  # fmt: skip
+            "node": {"watch": False},
+            "groups": [group],
+            "nodes": [
+                {
+                    "name": "n1",
+                    "url": f"http://{HOST}:{self._machine.port}/metrics",
+                    "every_ms": self.scenario.tick_ms,
+                }
+            ],
+        }
 
     def _retried(self) -> bool:
         events = self.scenario.events
@@ -167,10 +182,18 @@ class RealPlay:
                 agent.kill()
                 agent.wait()
         subprocess.run(
-            [sys.executable, "-m", "fairlead", "traffic", "remove",
-             str(self.folder / "traffic.yaml")],
-            capture_output=True, check=False, timeout=120,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "fairlead",
+                "traffic",
+                "remove",
+                str(self.folder / "traffic.yaml"),
+            ],
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
 
     # --- what happens
 
@@ -218,9 +241,11 @@ class RealPlay:
     async def _change_backend(self, name: str, event: EventDocument) -> None:
         backend = self.backends[name]
         for attribute, value in (
-            ("latency_ms", event.latency_ms), ("factor", event.latency_factor),
-            ("error_rate", event.error_rate), ("hidden", event.blind),
-        ):  # fmt: skip
+            ("latency_ms", event.latency_ms),
+            ("factor", event.latency_factor),
+            ("error_rate", event.error_rate),
+            ("hidden", event.blind),
+        ):
             if value is not None:
                 setattr(backend, attribute, value)
         if event.reachable is False:
@@ -255,15 +280,21 @@ class RealPlay:
                 self.happenings.append(Happening(at_ms, event.text))
         names = ("admitted", "refused_soft", "refused_hard")
         return Played(
-            scenario=self.scenario, seed=self.seed, plane=self.place.kind,
+            scenario=self.scenario,
+            seed=self.seed,
+            plane=self.place.kind,
             config=scenario_config(self.scenario),
             ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, events),
             answers=sorted(self._clients.answers, key=lambda answer: answer.at_ms),
             counted={name: group.get(name) or 0 for name in names},
-            happenings=sorted(self.happenings), digest="", real=True,
-            sources=status.get("sources", {}), missed_ticks=status.get("missed_ticks", 0),
-            deaths=self.deaths, problems=replay_problems(record),
-        )  # fmt: skip
+            happenings=sorted(self.happenings),
+            digest="",
+            real=True,
+            sources=status.get("sources", {}),
+            missed_ticks=status.get("missed_ticks", 0),
+            deaths=self.deaths,
+            problems=replay_problems(record),
+        )
 
 
 def _free_port() -> int:

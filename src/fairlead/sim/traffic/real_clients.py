@@ -25,9 +25,12 @@ class RealClients:
     """All clients of the group."""
 
     def __init__(
-        self, load: LoadDocument, place: tuple[str, int], entropy: Entropy,
+        self,
+        load: LoadDocument,
+        place: tuple[str, int],
+        entropy: Entropy,
         unreachable: Callable[[], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.answers: list[Answer] = []
         self.factor, self.repeat = 1.0, 0.0
         self.lags_ms: list[float] = []

@@ -66,10 +66,12 @@ def read_ticks(
             voided.add(link.entry_seq)
     return [
         Tick(
-            entry.time_ms - began_ms, entry.input, entry.output,
+            entry.time_ms - began_ms,
+            entry.input,
+            entry.output,
             said.get(entry.seq) or tuple(entry.output["reasons"]),
             applied=entry.seq not in voided,
         )
         for entry in entries
         if 0 <= entry.time_ms - began_ms < duration_ms
-    ]  # fmt: skip
+    ]

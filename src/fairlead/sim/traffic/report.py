@@ -21,9 +21,23 @@ from fairlead.sim.traffic.story import Played
 
 RECORD, TEXTS = "record", ("report.md", "timeline.csv")
 COLUMNS = (
-    "time_s", "arrivals", "attempts", "good", "late", "failed", "refused", "p95_ms", "mode",
-    "rate_per_s", "conductance", "reasons", "backend", "slots", "pressure", "isolated",
-)  # fmt: skip
+    "time_s",
+    "arrivals",
+    "attempts",
+    "good",
+    "late",
+    "failed",
+    "refused",
+    "p95_ms",
+    "mode",
+    "rate_per_s",
+    "conductance",
+    "reasons",
+    "backend",
+    "slots",
+    "pressure",
+    "isolated",
+)
 
 Draw = Callable[[Played, Path], Sequence[str]]
 """Draws the pictures of a play into a folder and names the files."""
@@ -76,10 +90,19 @@ def _write_timeline(played: Played, path: Path) -> None:
         rows.writerow(COLUMNS)
         for each in timeline(played):
             shared = [
-                each.at_s, each.arrivals, each.attempts, each.good, each.late, each.failed,
-                each.refused, each.p95_ms, each.mode, each.rate_per_s, each.conductance,
+                each.at_s,
+                each.arrivals,
+                each.attempts,
+                each.good,
+                each.late,
+                each.failed,
+                each.refused,
+                each.p95_ms,
+                each.mode,
+                each.rate_per_s,
+                each.conductance,
                 " ".join(each.reasons),
-            ]  # fmt: skip
+            ]
             for name in sorted(each.slots) or [""]:
                 here = [each.slots.get(name), each.pressure.get(name), int(name in each.isolated)]
                 rows.writerow([*shared, name, *here])

@@ -18,11 +18,7 @@ from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Backend, Liveness, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
-from fairlead.schema.traffic_scenario import (
-    EventDocument,
-    TrafficScenarioDocument,
-    scenario_config,
-)
+from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.schema.traffic_state import from_state
 from fairlead.sim.clock import Turn, VirtualClock
 from fairlead.sim.entropy import Entropy
@@ -79,15 +75,22 @@ class VirtualPlay:
         self._recorder.close()
         seen = self.plane.read()[GROUP]
         return Played(
-            scenario=self.scenario, seed=self._seed, plane=self.plane.name,
-            config=self._rules.config, ticks=self.ticks, answers=self.clients.answers,
+            scenario=self.scenario,
+            seed=self._seed,
+            plane=self.plane.name,
+            config=self._rules.config,
+            ticks=self.ticks,
+            answers=self.clients.answers,
             counted={
-                "admitted": seen.admitted, "refused_soft": seen.refused_soft,
+                "admitted": seen.admitted,
+                "refused_soft": seen.refused_soft,
                 "refused_hard": seen.refused_hard,
             },
-            happenings=self.happenings, digest=self._sum(), sources=dict(self.plane.sources),
+            happenings=self.happenings,
+            digest=self._sum(),
+            sources=dict(self.plane.sources),
             deaths=self.deaths,
-        )  # fmt: skip
+        )
 
     def _later(self, at_s: float, action: Callable[[], None]) -> None:
         self.clock.at(round(at_s * 1000), Turn.WORLD, action)
@@ -105,9 +108,14 @@ class VirtualPlay:
             entry = self._recorder.last(KIND)
             assert entry is not None
             self.ticks.append(
-                Tick(self.clock.now_ms, entry["input"], entry["output"], made.reasons,
-                     applied=not made.fault)
-            )  # fmt: skip
+                Tick(
+                    self.clock.now_ms,
+                    entry["input"],
+                    entry["output"],
+                    made.reasons,
+                    applied=not made.fault,
+                )
+            )
             for each in round.transitions:
                 self._tell(_transition(each.what, each.backend, each.before, each.after))
         self._number += 1
@@ -118,9 +126,12 @@ class VirtualPlay:
     def _new_loop(self, governor: GroupGovernor) -> TrafficLoop:
         around = Around(self.backends, retried=self.scenario.load.retries > 0)
         ports = Ports(
-            record=lambda _: self._recorder, signals=around, prober=around, nodes=self.machine,
+            record=lambda _: self._recorder,
+            signals=around,
+            prober=around,
+            nodes=self.machine,
             orders=lambda: self.orders,
-        )  # fmt: skip
+        )
         loop = TrafficLoop(self.plane, [Group(self._route(), governor)], ports)
         loop.start(self.clock.now_ms)
         return loop

@@ -30,9 +30,14 @@ class ResolverCommands(Reserving):
     """The resolver as people use it."""
 
     def resolve(
-        self, *, flavor: str, gpus: int, author: Author, location: dict[str, str] | None = None,
+        self,
+        *,
+        flavor: str,
+        gpus: int,
+        author: Author,
+        location: dict[str, str] | None = None,
         dry_run: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Free so many GPUs somewhere, for maintenance: nobody is placed on them."""
         refuse_others(author)
         scope = Scope(flavor, dict(location or {}))
@@ -89,8 +94,13 @@ class ResolverCommands(Reserving):
         nothing = {"cuts": [], "atRisk": [], "deficitGPUs": 0, "shortfallGPUs": 0, "scope": None}
         if need.starts or need.gang is None:
             start = format_time(at_ms) if need.starts else None
-            return {"starts": need.starts, "refusal": need.refusal, "earliestStart": start,
-                    "withoutCuts": start, **nothing}  # fmt: skip
+            return {
+                "starts": need.starts,
+                "refusal": need.refusal,
+                "earliestStart": start,
+                "withoutCuts": start,
+                **nothing,
+            }
         deficit = deficit_of(world, run, need.gang)
         shown: dict[str, Any] = dict(nothing)
         if deficit is not None:
@@ -100,9 +110,12 @@ class ResolverCommands(Reserving):
         waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
         cuts = self.config.resolver == "enforce" and possible
         return {
-            "starts": False, "refusal": None, **shown, "withoutCuts": waiting,
+            "starts": False,
+            "refusal": None,
+            **shown,
+            "withoutCuts": waiting,
             "earliestStart": format_time(at_ms) if cuts else waiting,
-        }  # fmt: skip
+        }
 
     def _forecast(self, case: Case, world: Projection | None = None) -> dict[str, Any]:
         """Who would give way, by rule, and who might, with which odds; in clear."""
@@ -116,9 +129,8 @@ class ResolverCommands(Reserving):
         # Ties go by the pseudonyms of the very outcome that would come next.
         names = Names(world, self._chance, chain, 0 if known is None else known.k)
         frozen = freeze(
-            world, names, case.scope, case.deficit_gpus, beneficiary=case.run,
-            node=case.node,
-        )  # fmt: skip
+            world, names, case.scope, case.deficit_gpus, beneficiary=case.run, node=case.node
+        )
         outlook = forecast(frozen.conflict, owner_weighting=self.config.owner_weighting)
         return _shown(names, case, frozen.conflict, outlook)
 
@@ -150,16 +162,24 @@ class ResolverCommands(Reserving):
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
             shown = show(
-                self._projection, self._chance, outcome, self._conflict(outcome)[0],
+                self._projection,
+                self._chance,
+                outcome,
+                self._conflict(outcome)[0],
                 self._beacon_value(outcome),
-            )  # fmt: skip
+            )
             head = self._ledger.head().as_document()
             return [
                 final_draft(
-                    self._chance, outcome, shown, commit_head=head, now_ms=self._now(),
-                    author=author.user, void=reason,
+                    self._chance,
+                    outcome,
+                    shown,
+                    commit_head=head,
+                    now_ms=self._now(),
+                    author=author.user,
+                    void=reason,
                 )
-            ]  # fmt: skip
+            ]
 
         with self._lock:
             self._commit(decide)
@@ -229,8 +249,10 @@ def refuse_nowhere(projection: Projection, scope: Scope) -> None:
 def refuse_short(shown: dict[str, Any]) -> None:
     """Nobody is asked to give way where it would not be enough."""
     if shown["shortfallGPUs"]:
-        raise Refused("NotEnough", f"{shown['shortfallGPUs']} GPUs would be missing if "
-                      "everybody in scope gave way")  # fmt: skip
+        raise Refused(
+            "NotEnough",
+            f"{shown['shortfallGPUs']} GPUs would be missing if everybody in scope gave way",
+        )
 
 
 def _shown(names: Names, case: Case, conflict: Conflict, outlook: Forecast) -> dict[str, Any]:
@@ -243,16 +265,26 @@ def _shown(names: Names, case: Case, conflict: Conflict, outlook: Forecast) -> d
         "deficitGPUs": case.deficit_gpus,
         "shortfallGPUs": outlook.shortfall_gpus,
         "cuts": [
-            {"run": names.runs[action.run], "owner": owner_of[action.run],
-             "lease": names.leases[action.lease], "kind": action.kind.value,
-             "gpus": action.gpus, "tier": action.tier.value}
+            {
+                "run": names.runs[action.run],
+                "owner": owner_of[action.run],
+                "lease": names.leases[action.lease],
+                "kind": action.kind.value,
+                "gpus": action.gpus,
+                "tier": action.tier.value,
+            }
             for action in outlook.actions
             if action.lease not in withdrawn
         ],
         "atRisk": [
-            {"run": names.runs[odds.token], "owner": owners[odds.owner], "tier": risk.tier.value,
-             "oneIn": odds.chance.denominator, "certain": risk.all_lost}
+            {
+                "run": names.runs[odds.token],
+                "owner": owners[odds.owner],
+                "tier": risk.tier.value,
+                "oneIn": odds.chance.denominator,
+                "certain": risk.all_lost,
+            }
             for risk in outlook.risks
             for odds in risk.odds
         ],
-    }  # fmt: skip
+    }

@@ -45,9 +45,13 @@ def clear_actions(
 
 
 def cut_drafts(
-    projection: Projection, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], *,
-    default_grace_ms: int, now_ms: int,
-) -> list[Draft]:  # fmt: skip
+    projection: Projection,
+    outcome: int,
+    actions: Iterable[tuple[LeaseFact, Action]],
+    *,
+    default_grace_ms: int,
+    now_ms: int,
+) -> list[Draft]:
     """One entry for every run that loses something, in order of name."""
     by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
     for lease, action in actions:
@@ -58,21 +62,38 @@ def cut_drafts(
         kinds = {lease.id: action.kind.value for lease, action in mine}
         drafts.append(
             _cut(
-                run, outcome, kinds, draw=drawn[0] if drawn else None, preempts=bool(drawn),
-                grace=grace_ms(projection.run_spec(run), default_grace_ms), now_ms=now_ms,
+                run,
+                outcome,
+                kinds,
+                draw=drawn[0] if drawn else None,
+                preempts=bool(drawn),
+                grace=grace_ms(projection.run_spec(run), default_grace_ms),
+                now_ms=now_ms,
             )
-        )  # fmt: skip
+        )
     return drafts
 
 
 def _cut(
-    run: str, outcome: int | None, leases: dict[str, str], *, draw: int | None, preempts: bool,
-    grace: int, now_ms: int, author: str = SYSTEM,
-) -> Draft:  # fmt: skip
+    run: str,
+    outcome: int | None,
+    leases: dict[str, str],
+    *,
+    draw: int | None,
+    preempts: bool,
+    grace: int,
+    now_ms: int,
+    author: str = SYSTEM,
+) -> Draft:
     body: dict[str, Any] = {
-        "run": run, "outcome": outcome, "leases": leases, "preempts": preempts, "draw": draw,
-        "grace_ms": grace, "reason": PREEMPT if preempts else max(leases.values()),
-    }  # fmt: skip
+        "run": run,
+        "outcome": outcome,
+        "leases": leases,
+        "preempts": preempts,
+        "draw": draw,
+        "grace_ms": grace,
+        "reason": PREEMPT if preempts else max(leases.values()),
+    }
     return Draft(kind="run.cut", time_ms=now_ms, author=author, body=body)
 
 
@@ -93,11 +114,14 @@ def shrink_draft(
         left -= sum(lease.gpus for lease in mine if lease.is_active)
         taken |= {lease.id: SHRINK for lease in sorted(mine, key=lambda each: each.id)}
     if left != width:
-        raise Refused("CannotShrink", f"run {run!r} cannot shrink to {width}: its groups are "
-                      f"whole, the next width is {left}")  # fmt: skip
+        raise Refused(
+            "CannotShrink",
+            f"run {run!r} cannot shrink to {width}: its groups are whole, the next width is {left}",
+        )
     grace = grace_ms(spec, default_grace_ms)
-    return _cut(run, None, taken, draw=None, preempts=False, grace=grace, now_ms=now_ms,
-                author=author)  # fmt: skip
+    return _cut(
+        run, None, taken, draw=None, preempts=False, grace=grace, now_ms=now_ms, author=author
+    )
 
 
 def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
@@ -114,9 +138,12 @@ def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
 
 
 def due_drafts(
-    projection: Projection, *, now_ms: int, has_process: Callable[[str], bool],
+    projection: Projection,
+    *,
+    now_ms: int,
+    has_process: Callable[[str], bool],
     told: Callable[[str, Cut], bool],
-) -> Iterator[Draft]:  # fmt: skip
+) -> Iterator[Draft]:
     """Leases whose time has come. A process is told first, and has its grace."""
     for run, state in sorted(projection.live.items()):
         cut = state.cut
@@ -131,9 +158,13 @@ def due_drafts(
         for name, kind in sorted(cut.leases.items()):
             if kind == DROP or ready:
                 yield from close_lease(
-                    projection, projection.leases[name], end_ms=now_ms, reason=kind,
-                    now_ms=now_ms, outcome=cut.outcome,
-                )  # fmt: skip
+                    projection,
+                    projection.leases[name],
+                    end_ms=now_ms,
+                    reason=kind,
+                    now_ms=now_ms,
+                    outcome=cut.outcome,
+                )
 
 
 def preempted(
@@ -143,10 +174,17 @@ def preempted(
     cut = projection.runs[run].cut
     outcome = None if cut is None else cut.outcome
     return end_run(
-        projection, run, end_ms=end_ms, now_ms=now_ms, phase=Phase.PENDING, reason="Preempted",
+        projection,
+        run,
+        end_ms=end_ms,
+        now_ms=now_ms,
+        phase=Phase.PENDING,
+        reason="Preempted",
         message=f"gave way in outcome {outcome}; it starts again when there is room",
-        lease_reason=PREEMPT, outcome=outcome, **facts,
-    )  # fmt: skip
+        lease_reason=PREEMPT,
+        outcome=outcome,
+        **facts,
+    )
 
 
 def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact]) -> Placement:
@@ -158,11 +196,14 @@ def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact])
             freed.setdefault(node, []).append(ordinal)
     nodes = [
         Node(
-            node.name, node.flavor, node.location,
-            tuple(sorted((*node.free, *freed.get(node.name, ())))), node.cordoned,
+            node.name,
+            node.flavor,
+            node.location,
+            tuple(sorted((*node.free, *freed.get(node.name, ())))),
+            node.cordoned,
         )
         for node in projection.nodes()
-    ]  # fmt: skip
+    ]
     return place(nodes, gang)
 
 

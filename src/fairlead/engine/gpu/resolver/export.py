@@ -86,9 +86,14 @@ class Record:
 
 
 def export_outcome(
-    ledger: LedgerReader, chance: Chance, seq: int, *, owners: Sequence[str],
-    introduced: Mapping[str, int], heads: Sequence[tuple[int, str]] = (),
-) -> bytes:  # fmt: skip
+    ledger: LedgerReader,
+    chance: Chance,
+    seq: int,
+    *,
+    owners: Sequence[str],
+    introduced: Mapping[str, int],
+    heads: Sequence[tuple[int, str]] = (),
+) -> bytes:
     """The file. `introduced`: the entry of each owner's secret; `heads`: sizes and roots kept."""
     record, head = Record(ledger, seq), ledger.head()
     size = head.head.size
@@ -103,17 +108,23 @@ def export_outcome(
         for owner in sorted(set(owners) & record.clear().keys())
     ]
     document = {
-        "format": FORMAT, "chain": record.chain, "k": record.k,
-        "scope": record.commit.body["scope"], "previous": proved(previous),
+        "format": FORMAT,
+        "chain": record.chain,
+        "k": record.k,
+        "scope": record.commit.body["scope"],
+        "previous": proved(previous),
         "commit": proved(record.commit),
         "draw": None if record.draw is None else proved(record.draw),
         "void": None if record.void is None else proved(record.void),
-        "conflict": record.conflict(), "notice": record.notice(), "result": record.result(),
+        "conflict": record.conflict(),
+        "notice": record.notice(),
+        "result": record.result(),
         "closures": [proved(entry) for entry in _closures(ledger, record, owners)],
-        "openings": openings, "head": head.as_document(),
+        "openings": openings,
+        "head": head.as_document(),
         "keys": _keys(ledger, record, head),
         "consistency": list(_links(ledger, record, head, heads)),
-    }  # fmt: skip
+    }
     return canonical(document) + b"\n"
 
 
@@ -174,6 +185,9 @@ def _links(
             raise Refused("HeadUnknown", f"the ledger has {head.head.size} entries, not {size}")
         proof = ledger.consistency(size, head.head.size)
         yield {
-            "old_size": size, "old_root": root, "new_size": head.head.size,
-            "new_root": head.head.root, "proof": [each.hex() for each in proof],
-        }  # fmt: skip
+            "old_size": size,
+            "old_root": root,
+            "new_size": head.head.size,
+            "new_root": head.head.root,
+            "proof": [each.hex() for each in proof],
+        }

@@ -30,9 +30,8 @@ def _owner_pseudonym(projection: "Projection", entry: Entry, body: Body) -> None
 def _scope(projection: "Projection", entry: Entry, body: Body) -> None:
     chain = body["chain"]
     projection.resolver.chains[chain] = Chain(
-        chain, body["flavor"], body["location"], body["capped"], entry.seq,
-        body["next_commitment"],
-    )  # fmt: skip
+        chain, body["flavor"], body["location"], body["capped"], entry.seq, body["next_commitment"]
+    )
 
 
 def _commit(projection: "Projection", entry: Entry, body: Body) -> None:
@@ -43,11 +42,19 @@ def _commit(projection: "Projection", entry: Entry, body: Body) -> None:
     chain.open_seq = entry.seq
     resolver.open_seqs[flavor] = entry.seq
     resolver.outcomes[entry.seq] = Outcome(
-        entry.seq, body["chain"], body["k"], flavor, body["deficit_gpus"], body["conflict_digest"],
-        body["notice_digest"], body["beacon"], body["nonces"], entry.time_ms,
+        entry.seq,
+        body["chain"],
+        body["k"],
+        flavor,
+        body["deficit_gpus"],
+        body["conflict_digest"],
+        body["notice_digest"],
+        body["beacon"],
+        body["nonces"],
+        entry.time_ms,
         # Commitments from before it could be set have none.
         owner_weighting=OwnerWeighting(body.get("owner_weighting", OwnerWeighting.OWNERS)),
-    )  # fmt: skip
+    )
     closed = [seq for seq, each in resolver.outcomes.items() if not each.stage.open]
     for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
         del resolver.outcomes[seq]
@@ -107,9 +114,13 @@ def _final(projection: "Projection", entry: Entry, body: Body) -> None:
 def _run_cut(projection: "Projection", entry: Entry, body: Body) -> None:
     state = projection.runs[body["run"]]
     state.cut = Cut(
-        body["outcome"], dict(body["leases"]), body["preempts"], body["draw"], entry.time_ms,
+        body["outcome"],
+        dict(body["leases"]),
+        body["preempts"],
+        body["draw"],
+        entry.time_ms,
         body["grace_ms"],
-    )  # fmt: skip
+    )
     if body["outcome"] is not None:
         state.last_outcome = body["outcome"]
         projection.resolver.outcomes[body["outcome"]].cutting[body["run"]] = True

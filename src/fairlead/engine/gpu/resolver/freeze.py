@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.core.gpu import (
-    Conflict,
-    ConflictLease,
-    ConflictRun,
-    Malleable,
-    Role,
-    Scope,
-    forecast,
-)
+from fairlead.core.gpu import Conflict, ConflictLease, ConflictRun, Malleable, Role, Scope, forecast
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.names import Names
@@ -97,10 +89,15 @@ def spared(projection: Projection, run: str, beneficiary: str | None) -> str | N
 
 
 def freeze(
-    projection: Projection, names: Names, scope: Scope, deficit_gpus: int, *,
-    beneficiary: str | None = None, node: str | None = None,
+    projection: Projection,
+    names: Names,
+    scope: Scope,
+    deficit_gpus: int,
+    *,
+    beneficiary: str | None = None,
+    node: str | None = None,
     owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
-) -> Frozen:  # fmt: skip
+) -> Frozen:
     """The conflict of a scope as it is now."""
     # Without one, a place is to be emptied, and cordoned before, so that nobody moves in.
     places = Places(projection, node, for_winner=beneficiary is not None)
@@ -120,10 +117,16 @@ def freeze(
         chosen = {lease.id for lease in inside}
         for lease in state.leases.values():
             frozen = ConflictLease(
-                names.lease(lease), hidden, Role.ACTIVE if lease.is_active else Role.SPARE,
-                lease.group, lease.gpus, spec.flavor, places.of(lease),
-                projection.is_funded(lease.id), *names.payer(lease.budget, lease.envelope),
-            )  # fmt: skip
+                names.lease(lease),
+                hidden,
+                Role.ACTIVE if lease.is_active else Role.SPARE,
+                lease.group,
+                lease.gpus,
+                spec.flavor,
+                places.of(lease),
+                projection.is_funded(lease.id),
+                *names.payer(lease.budget, lease.envelope),
+            )
             leases.append(frozen)
             if lease.id in chosen:
                 candidates.append(frozen.id)

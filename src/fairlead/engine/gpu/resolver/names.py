@@ -97,9 +97,10 @@ def clear_scope(scope: Scope) -> dict[str, object]:
     document = scope.document()
     if scope.cap is not None:
         document["cap"] = {
-            "budget": scope.cap.budget, "name": scope.cap.name,
+            "budget": scope.cap.budget,
+            "name": scope.cap.name,
             "envelopes": sorted(scope.cap.envelopes),
-        }  # fmt: skip
+        }
     return document
 
 

@@ -110,8 +110,12 @@ class Reserving(Resolving):
             reason = "Resolving" if mine else "ResolveOpen"
             return Why("Pending", reason, f"outcome {open_outcome.seq} of {flavor} is not over")
         if need.refusal is not None:
-            return Why("Blocked", need.refusal["code"], need.refusal["message"],
-                       need.refusal["shortfall_gpus"])  # fmt: skip
+            return Why(
+                "Blocked",
+                need.refusal["code"],
+                need.refusal["message"],
+                need.refusal["shortfall_gpus"],
+            )
         last = self._projection.resolver.outcomes.get(known.outcome or 0)
         if last is not None and last.stage is Stage.APPLIED:
             return Why("Blocked", "NoDevices", "others gave way for it once, and it does not fit")
@@ -174,8 +178,10 @@ class Reserving(Resolving):
         """Whether the last answer was the same, in whatever words."""
         known, _ = self._reservation(name)
         return known is not None and (known.state, known.reason, known.shortfall_gpus) == (
-            why.state, why.reason, why.shortfall_gpus,
-        )  # fmt: skip
+            why.state,
+            why.reason,
+            why.shortfall_gpus,
+        )
 
     def _foretold(self, case: Case) -> str:
         """Who would give way; see `ResolverCommands`, which foretells."""
@@ -198,9 +204,13 @@ class Reserving(Resolving):
 def state_draft(name: str, run: str, why: Why, now_ms: int) -> Draft:
     """A reservation is in another state, or in the same for another reason."""
     body = {
-        "reservation": name, "run": run, "state": why.state, "reason": why.reason,
-        "message": why.message, "shortfall_gpus": why.shortfall_gpus,
-    }  # fmt: skip
+        "reservation": name,
+        "run": run,
+        "state": why.state,
+        "reason": why.reason,
+        "message": why.message,
+        "shortfall_gpus": why.shortfall_gpus,
+    }
     return Draft(kind="reservation.state", time_ms=now_ms, author=SYSTEM, body=body)
 
 

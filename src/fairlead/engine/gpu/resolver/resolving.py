@@ -23,12 +23,7 @@ from fairlead.engine.gpu.resolver.cuts import (
 )
 from fairlead.engine.gpu.resolver.fold import beacon_key
 from fairlead.engine.gpu.resolver.freeze import freeze
-from fairlead.engine.gpu.resolver.names import (
-    Names,
-    chain_of,
-    scopes_of_budget,
-    scopes_of_node,
-)
+from fairlead.engine.gpu.resolver.names import Names, chain_of, scopes_of_budget, scopes_of_node
 from fairlead.engine.gpu.resolver.protocol import (
     ANOTHER_MASTER,
     Case,
@@ -129,15 +124,25 @@ class Resolving(Effects, Store):
                 raise Refused("ResolveOpen", "another replica made this step")
             names = Names(self._projection, chance, chain, known.k)
             found = freeze(
-                self._projection, names, case.scope, case.deficit_gpus, beneficiary=case.run,
-                node=case.node, owner_weighting=self.config.owner_weighting,
-            )  # fmt: skip
+                self._projection,
+                names,
+                case.scope,
+                case.deficit_gpus,
+                beneficiary=case.run,
+                node=case.node,
+                owner_weighting=self.config.owner_weighting,
+            )
             frozen[:] = [(found.conflict, names)]
             return commit_drafts(
-                self._projection, names, chain=chain, case=case, frozen=found,
-                beacon=self._future_round(now_ms), now_ms=now_ms,
+                self._projection,
+                names,
+                chain=chain,
+                case=case,
+                frozen=found,
+                beacon=self._future_round(now_ms),
+                now_ms=now_ms,
                 owner_weighting=self.config.owner_weighting,
-            )  # fmt: skip
+            )
 
         commit = self._commit(decide)[0]
         self._conflicts[commit.seq] = frozen[0]
@@ -224,14 +229,14 @@ class Resolving(Effects, Store):
         actions = clear_actions(self._projection, names, resolution.actions)
         why = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
         head = self._ledger.head().as_document()
-        final = final_draft(
-            chance, outcome, shown, commit_head=head, now_ms=now_ms, void=why
-        )  # fmt: skip
+        final = final_draft(chance, outcome, shown, commit_head=head, now_ms=now_ms, void=why)
         if why is not None:
             return [final]
         grace_ms = self.config.grace_ms
-        return [final, *cut_drafts(self._projection, seq, actions, default_grace_ms=grace_ms,
-                                   now_ms=now_ms)]  # fmt: skip
+        return [
+            final,
+            *cut_drafts(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms),
+        ]
 
     def _obstacle(self, outcome: Outcome, ending: list[LeaseFact], now_ms: int) -> str | None:
         reservation = outcome.reservation
@@ -273,9 +278,13 @@ class Resolving(Effects, Store):
         drafts += self._activated(outcome, now_ms, started=started)
         body = {"outcome": seq, "started": outcome.run if started else None}
         applied = Draft(
-            kind="gpu.resolve.applied", time_ms=now_ms, author=SYSTEM, body=body,
-            plan_id=f"outcome.{seq}", effect="applied",
-        )  # fmt: skip
+            kind="gpu.resolve.applied",
+            time_ms=now_ms,
+            author=SYSTEM,
+            body=body,
+            plan_id=f"outcome.{seq}",
+            effect="applied",
+        )
         return [*drafts, applied]
 
     def _activated(self, outcome: Outcome, now_ms: int, *, started: bool) -> Drafts:

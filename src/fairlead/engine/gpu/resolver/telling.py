@@ -53,12 +53,17 @@ class OutcomeReports(ResolverVerbs):
             self._catch_up()
             return [
                 {
-                    "outcome": each.seq, "stage": each.stage.value, "flavor": each.flavor,
-                    "k": each.k, "cause": each.cause, "deficitGPUs": each.deficit_gpus,
-                    "label": each.label or None, "committed": format_time(each.time_ms),
+                    "outcome": each.seq,
+                    "stage": each.stage.value,
+                    "flavor": each.flavor,
+                    "k": each.k,
+                    "cause": each.cause,
+                    "deficitGPUs": each.deficit_gpus,
+                    "label": each.label or None,
+                    "committed": format_time(each.time_ms),
                 }
                 for _, each in sorted(self._projection.resolver.outcomes.items())
-            ]  # fmt: skip
+            ]
 
     def oldest_open_outcome(self) -> int | None:
         """The first outcome that is not over; its entries and documents are still needed."""
@@ -67,9 +72,14 @@ class OutcomeReports(ResolverVerbs):
             return min(self._projection.resolver.open_seqs.values(), default=None)
 
     def export_outcome(
-        self, seq: int, *, author: Author, owner: str | None = None, public: bool = False,
+        self,
+        seq: int,
+        *,
+        author: Author,
+        owner: str | None = None,
+        public: bool = False,
         heads: tuple[tuple[int, str], ...] = (),
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """The file that `verify/` checks. `owner`: whose names it opens; `public`: nobody's."""
         if owner is not None and not author.may_act_for(owner):
             raise Forbidden(f"{author.user} may not open the names of {owner!r}")
@@ -81,9 +91,13 @@ class OutcomeReports(ResolverVerbs):
             if self._chance is None:
                 raise Refused("NoChance", "this control plane has no master secret")
             return export_outcome(
-                self._ledger, self._chance, seq, owners=owners, heads=heads,
+                self._ledger,
+                self._chance,
+                seq,
+                owners=owners,
+                heads=heads,
                 introduced=self._projection.resolver.owners,
-            )  # fmt: skip
+            )
 
     def why_cut(self, run: str) -> dict[str, Any] | None:
         """What the last outcome that cut a run did to it, and with which odds; for `explain`."""

@@ -24,8 +24,12 @@ from fairlead.engine.gpu.store import Drafts
 from fairlead.engine.gpu.values import SYSTEM, Author, NotFound, Refused
 
 NOTHING: dict[str, Any] = {
-    "scope": None, "deficitGPUs": 0, "shortfallGPUs": 0, "cuts": [], "atRisk": [],
-}  # fmt: skip
+    "scope": None,
+    "deficitGPUs": 0,
+    "shortfallGPUs": 0,
+    "cuts": [],
+    "atRisk": [],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,13 @@ class Tightening(ResolverCommands):
         return self._by_hand(case, dry_run=dry_run)
 
     def resolve_budget(
-        self, budget: str, *, author: Author, place: tuple[Scope, int] | None = None,
+        self,
+        budget: str,
+        *,
+        author: Author,
+        place: tuple[Scope, int] | None = None,
         dry_run: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The same for every cap of a budget that binds, by name; then for a place.
 
         A dry run shows each against the world as it is: whom the first ones hit, chance decides.
@@ -95,11 +103,16 @@ class Tightening(ResolverCommands):
                 "outcome": next((seq for _, seq in state.values() if seq is not None), None),
                 "forecast": next(iter(shown.values()), NOTHING),
                 "steps": [
-                    {"kind": step[0], "name": step[1] or None, "state": state[step][0],
-                     "outcome": state[step][1], "forecast": shown[step]}
+                    {
+                        "kind": step[0],
+                        "name": step[1] or None,
+                        "state": state[step][0],
+                        "outcome": state[step][1],
+                        "forecast": shown[step],
+                    }
                     for step in cases
                 ],
-            }  # fmt: skip
+            }
 
     def _ask(
         self, budget: str, cases: dict[Step, Case], author: Author
@@ -110,9 +123,12 @@ class Tightening(ResolverCommands):
             "budget": budget,
             "steps": [{"kind": kind, "name": name} for kind, name in cases],
             "place": place
-            and {"flavor": place.scope.flavor, "location": dict(place.scope.location),
-                 "gpus": place.deficit_gpus},
-        }  # fmt: skip
+            and {
+                "flavor": place.scope.flavor,
+                "location": dict(place.scope.location),
+                "gpus": place.deficit_gpus,
+            },
+        }
         (entry,) = self._commit(lambda: [self._draft("gpu.resolve.asked", author.user, body)])
         begun: dict[Step, int] = {}
         while self._next_step(entry.seq, begun):
@@ -121,10 +137,12 @@ class Tightening(ResolverCommands):
         asked = self._projection.resolver.asked.get(entry.seq)
         left = [] if asked is None else asked.steps
         return {
-            step: ("begun" if step in begun else "waits" if step in left else "passed",
-                   begun.get(step))
+            step: (
+                "begun" if step in begun else "waits" if step in left else "passed",
+                begun.get(step),
+            )
             for step in cases
-        }  # fmt: skip
+        }
 
     def _tighten(self) -> None:
         """Every request that is not over yet, as far as it goes now."""
@@ -178,9 +196,13 @@ class Tightening(ResolverCommands):
         if asked is None or asked.steps[0] != step:
             return []  # another replica was quicker
         body = {
-            "asked": seq, "budget": asked.budget, "kind": step[0], "name": step[1],
-            "reason": why.reason, "message": why.message,
-        }  # fmt: skip
+            "asked": seq,
+            "budget": asked.budget,
+            "kind": step[0],
+            "name": step[1],
+            "reason": why.reason,
+            "message": why.message,
+        }
         return [self._draft("gpu.resolve.passed", SYSTEM, body)]
 
     def _cap_case(self, cap: Cap, user: str, asked: int | None = None) -> Case:

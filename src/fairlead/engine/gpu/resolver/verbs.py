@@ -43,8 +43,9 @@ class ResolverVerbs(Tightening):
         deficit = deficit_of(self._projection, run, need.gang)
         why = self._hopeless(deficit)
         if why is not None or deficit is None:
-            raise Refused("NoDevices" if why is None else why.reason, "" if why is None else
-                          why.message)  # fmt: skip
+            raise Refused(
+                "NoDevices" if why is None else why.reason, "" if why is None else why.message
+            )
         self._begin(Case("run", deficit.scope, deficit.gpus, author.user, run=run))
 
     # -- a node that is emptied -----------------------------------------------------------------
