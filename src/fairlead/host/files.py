@@ -103,9 +103,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise OSError(errno.EIO, f"is damaged ({error})", os.fspath(path)) from error
+        raise OSError(errno.EIO, f"{os.fspath(path)} is damaged ({error})") from error
     if not isinstance(document, dict):
-        raise OSError(errno.EIO, "is damaged (not an object)", os.fspath(path))
+        raise OSError(errno.EIO, f"{os.fspath(path)} is damaged (not an object)")
     return document
 
 

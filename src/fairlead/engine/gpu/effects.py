@@ -66,7 +66,7 @@ class Effects(Core):
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
-            self._try(run, partial(executor.stop, run, 0))
+            self._try(run, partial(executor.stop, run, 0, decision=job))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self._has_process(name):
                 self._drive(executor, name, state, running, running - wanted)
@@ -77,7 +77,7 @@ class Effects(Core):
         job, cut = state.job or "", state.cut
         if state.stopping or (cut is not None and cut.preempts):
             grace_ms = self.config.grace_ms if cut is None else cut.grace_ms
-            self._try(name, lambda: executor.stop(name, grace_ms))
+            self._try(name, lambda: executor.stop(name, grace_ms, decision=job))
             if job not in running:
                 self._missing.add(name)  # ended already, or never started: no exit will come
             return
@@ -90,12 +90,16 @@ class Effects(Core):
             self._started.add(job)
         self._tell(executor, name, state)
         if state.paused and job not in self._stopped_in_place:
-            if self._try(name, lambda: executor.pause(name)):
+            if self._try(name, lambda: executor.pause(name, decision=job)):
                 self._stopped_in_place.add(job)
             return
         # A crash may have come between recording that it goes on and letting it.
         halted = job in self._stopped_in_place or (fresh and state.reason == "Resumed")
-        if halted and not state.paused and self._try(name, lambda: executor.resume(name)):
+        if (
+            halted
+            and not state.paused
+            and self._try(name, lambda: executor.resume(name, decision=job))
+        ):
             self._stopped_in_place.discard(job)
 
     def _tell(self, executor: Executor, name: str, state: RunState) -> None:
@@ -108,7 +112,7 @@ class Effects(Core):
         devices = kept_devices(state)
         if cut is None and self._wide.get(job) == devices:
             return
-        if self._try(name, lambda: executor.resize(name, devices)):
+        if self._try(name, lambda: executor.resize(name, devices, decision=job)):
             self._wide[job] = devices
             if cut is not None:
                 self._told[name] = cut.since_ms
