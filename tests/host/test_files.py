@@ -94,7 +94,7 @@ def test_json_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert files.read_json(path) is None
     files.replace_json(path, {"b": 1, "a": [None]})
-    assert path.read_bytes() == b'{"a":[null],"b":1}'
+    assert path.read_bytes() == b'{"a": [null], "b": 1}'
     assert files.read_json(path) == {"a": [None], "b": 1}
     for damage in (b"{", b"[]", b"\xff"):
         path.write_bytes(damage)

@@ -91,7 +91,7 @@ def replace_json(
     path: Path, document: dict[str, Any], *, durable: bool = True, mode: int = 0o600
 ) -> None:
     """Replace a file by a JSON object."""
-    data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    data = json.dumps(document, sort_keys=True).encode()
     replace(path, data, durable=durable, mode=mode)
 
 
