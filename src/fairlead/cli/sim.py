@@ -10,16 +10,14 @@ import click
 import msgspec
 
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.scenarios import BadScenario, load_scenario
+from fairlead.cli.scenarios import can_plot, load_scenario, report_target
 from fairlead.cli.sim_table import summary
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
-from fairlead.sim import Played, play
-from fairlead.sim.bundled import bundled_names, read_bundled
-from fairlead.sim.entropy import SEED_MAX
-from fairlead.sim.play import Progress
-from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, draw_plots, load_matplotlib
-from fairlead.sim.report import Draw, NotAReport, as_document, check_target, write_report
+from fairlead.sim import ScenarioResult, bundled_names, play, read_bundled
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.report import as_document, write_report
+from fairlead.sim.simulation import Progress
 
 
 @click.group("sim")
@@ -35,7 +33,7 @@ def command() -> None:
 
 @command.command("list")
 def list_scenarios() -> None:
-    """Name the scenarios that come with Fairlead.
+    """List the bundled scenarios.
 
     \b
       fairlead sim list
@@ -58,7 +56,7 @@ def schema() -> None:
 @command.command("run")
 @click.argument("scenario")
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed. Default: the scenario's."
 )
 @click.option(
     "--policy",
@@ -71,11 +69,7 @@ def schema() -> None:
     "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
 )
 @click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    help="What to print on standard output.",
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
 )
 @click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
@@ -101,15 +95,11 @@ def run(
     document = _load(scenario)
     if policies:
         document = _under(document, policies)
-    target = out or Path("out") / document.name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadScenario(f"--out: {error}") from error
-    draw = None if no_plots else _plots()
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
     with _progress(document) as progress:
         played = play(document, seed=seed, progress=progress)
-    write_report(played, target, draw)
+    write_report(played, target, plots=plots)
     _print(played, output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
 
@@ -125,16 +115,6 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
         acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
     )
-
-
-def _plots() -> Draw | None:
-    """How to draw, or None with a note on how to get matplotlib. Asked before the long work."""
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return None
-    return draw_plots
 
 
 @contextmanager
@@ -154,7 +134,7 @@ def _progress(document: ScenarioDocument) -> Iterator[Progress | None]:
         yield lambda policy, second: bar.update(tasks[policy], completed=second)
 
 
-def _print(played: Played, output: str, target: Path) -> None:
+def _print(played: ScenarioResult, output: str, target: Path) -> None:
     if output == "json":
         click.echo(json.dumps({**as_document(played), "report": str(target)}, indent=2))
     else:
