@@ -47,13 +47,13 @@ def load_scenario(
         raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
 
 
-def report_target(out: Path | None, name: str) -> Path:
+def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
     """The report's folder, refused before the long work if it holds something else."""
     target = out or Path("out") / name
     try:
         check_target(target)
     except NotAReport as error:
-        raise BadScenario(f"--out: {error}") from error
+        raise BadScenario(f"{option}: {error}") from error
     return target
 
 

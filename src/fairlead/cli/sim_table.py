@@ -5,6 +5,15 @@ from collections.abc import Iterator, Sequence
 from fairlead.sim import PolicyRun, ScenarioResult
 from fairlead.sim.record import NodeFigures
 from fairlead.sim.report import pod_row
+from fairlead.sim.whatif import WhatIf
+from fairlead.sim.whatif_report import (
+    LIMITS_OF_THE_ANSWER,
+    NODE_HEAD,
+    POD_HEAD,
+    node_rows,
+    pod_rows,
+    title,
+)
 
 HEAD = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 
@@ -75,3 +84,21 @@ def _side_by_side(runs: Sequence[PolicyRun]) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
+    """The nodes, then the largest gains and losses."""
+    yield f"what if: {title(result)}"
+    yield ""
+    yield from columns([_upper(NODE_HEAD), *node_rows(result)])
+    for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
+        yield ""
+        yield f"largest {name}:" if pods else f"no {name}"
+        if pods:
+            yield from columns([_upper(POD_HEAD), *pod_rows(pods)])
+    yield ""
+    yield LIMITS_OF_THE_ANSWER
+
+
+def _upper(head: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.upper().replace(" ", "-") for name in head)

@@ -315,7 +315,7 @@ class VirtualRun:
         """Of every tick, which the record's chain holds, and of every answer."""
         digest = sha256(self._recorder.head().hash.encode())
         for answer in self.clients.answers:
-            digest.update(repr(tuple(answer)).encode())
+            digest.update(repr((answer.at_ms, answer.outcome.value, *answer[2:])).encode())
         return digest.hexdigest()
 
 
