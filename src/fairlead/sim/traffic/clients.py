@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.ports.dataplane import Mode
 from fairlead.schema.traffic_scenario import LoadDocument
 from fairlead.sim.clock import Turn, VirtualClock
@@ -20,7 +20,7 @@ class Clients:
         self,
         load: LoadDocument,
         clock: VirtualClock,
-        plane: MemoryPlane,
+        plane: MemoryDataplane,
         backends: dict[str, SimBackend],
         entropy: Entropy,
     ) -> None:

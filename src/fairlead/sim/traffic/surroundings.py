@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.core.traffic import Resource, StallTotals
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.ports.dataplane import BackendSeen, GroupSeen
 from fairlead.ports.traffic import NodeReading, Probed, Reading
 from fairlead.schema.traffic_scenario import Blind
@@ -15,7 +15,7 @@ from fairlead.sim.traffic.story import GROUP, Outcome
 MEMORY_BYTES = 16 * 2**30
 
 
-class CurtainedPlane(MemoryPlane):
+class CurtainedPlane(MemoryDataplane):
     """The in-memory plane, of which some signals can be hidden."""
 
     def __init__(self, clock: VirtualClock) -> None:
