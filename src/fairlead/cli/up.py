@@ -139,7 +139,7 @@ class Postgres(click.ParamType[str]):
                 param,
                 ctx,
             )
-        from fairlead.ledger.postgres_db import is_address
+        from fairlead.ledger.postgres_connection import is_address
 
         if not is_address(value):
             self.fail(

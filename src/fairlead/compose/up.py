@@ -18,7 +18,7 @@ from fairlead.engine.gpu.control import Beacon
 from fairlead.engine.gpu.herald import Herald, Subscription
 from fairlead.executor import LocalExecutor, discover
 from fairlead.executor.devices import MachineNode, host_name, machine_nodes, visible
-from fairlead.ledger.master import open_master
+from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.faults import Fault, PermanentFault
