@@ -31,6 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core.units import (
+    INTEGER_MAX,
     SIZE_MAX,
     Duration,
     Hours,
@@ -73,6 +74,7 @@ class _Shape(NamedTuple):
     struct: type[msgspec.Struct]
     codecs: dict[str, _Codec]
     written: dict[str, str]
+    readers: list[tuple[str, Callable[[Any, str], Any]]]
 
 
 class Style:
@@ -86,18 +88,19 @@ class Style:
         optional: Fields | None = None,
         required: Fields | None = None,
         left_out: Fields | None = None,
+        plain: Fields | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
         suffix: str = "Document",
     ) -> None:
         """`strict`: every field is required, but for `optional` ones; else those without a default
-        and `required` ones. `left_out` fields are given to `to_core` by name. A Range that ends at
-        SIZE_MAX ends at `size_max` in these documents.
+        and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
+        milliseconds, as core has them. A Range that ends at SIZE_MAX ends at `size_max` here.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
-        self._left_out = left_out or {}
+        self._left_out, self._bare = left_out or {}, plain or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
@@ -117,19 +120,29 @@ class Style:
     def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
         """Core's value of a document that was checked; `given` are the fields left out of it."""
         shape = self._shape(cls)
-        values: dict[str, Any] = given
-        for name, codec in shape.codecs.items():
-            value = getattr(document, name)
-            if codec.read is not None:
-                value = codec.read(value, _join(path, shape.written[name]))
-            values[name] = value
+        values = {name: getattr(document, name) for name in shape.codecs}
+        for name, read in shape.readers:
+            values[name] = read(values[name], _join(path, shape.written[name]))
         try:
-            made = cls(**values)
+            made = cls(**values, **given)
             for fault in made.faults() if hasattr(made, "faults") else ():
                 raise fault
         except OutOfRange as fault:
             raise BadInput(_join(path, self._path(cls, fault.field)), fault.message) from None
         return made
+
+    def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
+        """The document of another style in this one, every value as it was written there."""
+        values = given
+        for name, codec in self._shape(cls).codecs.items():
+            value = getattr(document, name, given.get(name))
+            inner = codec.inner
+            if inner is not None and isinstance(value, list):
+                value = [self.restyled(inner, item) for item in value]
+            elif inner is not None and value is not None:
+                value = self.restyled(inner, value)
+            values[name] = value
+        return self._shape(cls).struct(**values)
 
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
@@ -157,8 +170,9 @@ class Style:
         for field, default in _fields(cls):
             if field in self._left_out.get(cls, ()):
                 continue
-            codec = codecs[field] = self._codec(hints[field])
-            written[field] = self._name(field, hints[field])
+            hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
+            codec = codecs[field] = self._codec(hint)
+            written[field] = self._name(field, hint)
             options = self._default(cls, field, default, codec)
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
         struct = msgspec.defstruct(
@@ -169,10 +183,12 @@ class Style:
             frozen=True,
             kw_only=True,
             forbid_unknown_fields=True,
+            gc=False,  # documents hold no cycles; a hundred thousand of them would be visited
             tag=tag,
             tag_field=None if tag is None else "type",
         )
-        return _Shape(struct, codecs, written)
+        readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
+        return _Shape(struct, codecs, written, readers)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -313,6 +329,12 @@ def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
         return list(ordered) if write is None else [write(value) for value in ordered]
 
     return _Codec(list[codec.type], read_all, write_all, codec.inner)  # type: ignore[name-defined]  # a hint
+
+
+def _bare(hint: Any) -> Any:
+    """A number as core has it, without the markers of its unit and name."""
+    number = Annotated[int, Range(0, INTEGER_MAX)]
+    return number | None if NoneType in get_args(hint) else number
 
 
 def _markers(hint: Any) -> tuple[Any, ...]:
