@@ -13,9 +13,9 @@
 A Style says how a family of documents is written: camelCase or not, which fields may be left out,
 the largest sizes. Types: str, int, float, bool, enums, dataclasses, named tuples, `X | None`,
 tuples, frozensets, mappings of strings, and unions of dataclasses with a class attribute `TAG`
-(written as `"type"`). Ranges, units and names are markers: Range, NonEmpty, Time, Duration, Hours,
-Written. What no type can say, a method `faults()` of the value yields as `OutOfRange`, with core's
-field names; so does its constructor by raising one.
+(written as `"type"`). Markers: Range, NonEmpty, Time, Duration, Hours, Hex, Written. What no type
+can say, a method `faults()` of the value yields as `OutOfRange`, with core's field names; a
+constructor may raise one too.
 `@STYLE.derived(Budget)` above an empty Struct gives that class its fields, for annotations and
 `isinstance`; fields declared in it under TYPE_CHECKING tell mypy which ones are read.
 """
@@ -34,6 +34,7 @@ from fairlead.core.units import (
     INTEGER_MAX,
     SIZE_MAX,
     Duration,
+    Hex,
     Hours,
     NonEmpty,
     OutOfRange,
@@ -271,6 +272,8 @@ class Style:
             elif isinstance(marker, NonEmpty):
                 meta = Meta(min_length=1, max_length=self._text_max)
                 codec = codec._replace(type=Annotated[base, meta])
+            elif isinstance(marker, Hex):
+                codec = _hex(marker.length * 2)
             elif isinstance(marker, Time):
                 codec = _Codec(_TIME, parse_time, format_time)
             elif isinstance(marker, Duration):
@@ -306,6 +309,19 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
         (field.name, field.default if field.default_factory is missing else field.default_factory())
         for field in dataclasses.fields(cls)
     ]
+
+
+def _hex(digits: int) -> _Codec:
+    # The pattern is for readers of the schema; the sentence is ours.
+    pattern = f"^[0-9a-fA-F]{{{digits}}}$"
+
+    def read(value: str, path: str) -> bytes:
+        if not re.fullmatch(pattern.strip("^$"), value):
+            raise BadInput(path, f"must be {digits} hex digits")
+        return bytes.fromhex(value)
+
+    shape = Annotated[str, Meta(extra_json_schema={"pattern": pattern})]
+    return _Codec(shape, read, bytes.hex)
 
 
 def _down(value: float, _: str) -> int:

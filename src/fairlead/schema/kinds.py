@@ -65,7 +65,7 @@ def _gpu_place(document: Any) -> Outcome:
     return Outcome(result, refused=not result["placed"])
 
 
-def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
+def _gpu_resolve(document: Any) -> Outcome:
     result = resolve_documents.decide_resolve(document)
     return Outcome(result, refused=not result["resolved"])
 
