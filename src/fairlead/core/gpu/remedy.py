@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.core.gpu.cover import Plan, plan_on
+from fairlead.core.gpu.cover import Binding, Book, Plan, Route, Walk, find_route, plan_on, take
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.route import Book, find_route
-from fairlead.core.gpu.walk import Binding, Route, Walk, take
 from fairlead.core.invariant import require
 
 
