@@ -32,8 +32,8 @@ SHIPPED: Shipped = {
 }
 """The decisions this release can run again, by name and version.
 
-Whoever changes what a kind decides gives it the next number and keeps the old function here under
-the old one for as long as records of it are around.
+A change of what a kind decides takes the next number; the old function stays here under the old one
+for as long as records of it are around.
 """
 
 

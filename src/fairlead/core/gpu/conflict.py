@@ -56,7 +56,7 @@ class Malleable:
 
 @dataclass(frozen=True, slots=True)
 class ConflictRun:
-    """A run with leases; `nominated` by its owner to give way before the owner's others."""
+    """A run with leases; `nominated`: its owner offers it for preemption first."""
 
     id: Name
     owner: Name

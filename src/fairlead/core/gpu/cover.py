@@ -259,7 +259,7 @@ def _paid(left_ms: int, request: Request) -> int:
     if request.duration_ms:
         return max(0, left_ms // request.duration_ms)
     # A run without a duration holds nothing, but something must be left. One of no length at all
-    # needs nothing, not even that; an overdrawn cap still lets nobody in.
+    # needs nothing, not even that; an overdrawn cap still lets nothing through.
     enough = left_ms > 0 if request.duration_ms is None else left_ms >= 0
     return request.gpus if enough else 0
 

@@ -176,7 +176,7 @@ def _least_room(route: Route, index: int, request: Request) -> int | None:
     room = route.gates[index].gpus + 1
     if _is_switch(cap) or (cap.hours and not request.duration_ms):
         room = max(room, enough)  # these let everything through or nothing
-    while room <= enough:  # a gate that lets all of it through is in nobody's way
+    while room <= enough:  # a gate that lets all of it through binds nothing
         gpus, slope, reach = _glide(route, index, room, enough)
         if gpus >= enough:
             return room

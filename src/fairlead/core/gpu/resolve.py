@@ -74,7 +74,7 @@ class Ladder:
     """The groups that a malleable run can give up: highest number on top, taken from there.
 
     A group is on the ladder when it has active leases and all of them are in scope. The spares in
-    scope are gone before anybody shrinks; those out of scope go with their group.
+    scope are gone before a run shrinks; those out of scope go with their group.
     """
 
     __slots__ = ("_groups", "_reserve", "_rungs", "_step_gpus", "surplus_gpus")
@@ -308,7 +308,7 @@ def _play(
     index: int,
     weighting: OwnerWeighting,
 ) -> Round:
-    """Draw gangs until the deficit is met or nobody of the tier is left."""
+    """Draw gangs until the deficit is met or no run of the tier is left."""
     tokens = _by_owner(runs)
     pot = Pot(tokens, weighting)
     draws: list[Draw] = []
