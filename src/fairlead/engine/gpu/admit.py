@@ -18,8 +18,7 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Draft
-from fairlead.schema.fund import fund, fund_document
-from fairlead.schema.gpu import from_plan
+from fairlead.schema.gpu import from_plan, fund, fund_document
 from fairlead.schema.objects import budget_document, to_gang, to_request, without_spares
 from fairlead.schema.place import from_placement, no_room, slot_text
 from fairlead.schema.specs import BudgetSpec, RunSpec

@@ -13,7 +13,7 @@ from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.cuts import place_after
 from fairlead.engine.gpu.resolver.deficit import Deficit, find_deficit
 from fairlead.engine.gpu.state import LeaseFact, Phase
-from fairlead.schema.fund import fund
+from fairlead.schema.gpu import fund
 from fairlead.schema.objects import to_gang, to_request, without_spares
 
 PATIENCE = 24  # trial placements in search of the time when there is room
