@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from fairlead.core.canonical import canonical
+from fairlead.core.lottery import Commitment, Reveal, check_reveal
 from fairlead.ports.ledger import Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.replay import SHIPPED, Answer, Shipped, Verdict, decide_again
@@ -45,6 +46,13 @@ def _replay_draw(reader: LedgerReader, entry: Entry, kinds: Shipped) -> Answer:
         input, output = parse_json(frozen), parse_json(result)
     except BadInput as error:
         return Answer(Verdict.DIFFERENT, detail=f"its documents cannot be read: {error}")
+    previous = reader.entry(commit.body["previous_seq"])
+    if previous is not None:
+        promised, shown = Commitment.of(commit.body), Reveal.of(entry.body)
+        doubts = check_reveal(promised, shown, previous.body["next_commitment"])
+        if doubts:
+            detail = f"the reveal does not fit its commitment: {', '.join(doubts)}"
+            return Answer(Verdict.DIFFERENT, detail=detail)
     given = {**input, "seed": entry.body["seed"]}
     return decide_again("gpu.resolve", entry.version, given, output, kinds)
 
