@@ -15,6 +15,7 @@ from fairlead.core.gpu.cover import Plan, Refusal, cover
 from fairlead.core.gpu.deficit import (
     CandidateLease,
     CapDemand,
+    CapKind,
     Deficit,
     Demand,
     ExcludedLease,
@@ -50,6 +51,7 @@ from fairlead.core.gpu.queue import (
     Queue,
     QueuedRun,
     ReservedStart,
+    Waiting,
     WaitingRun,
     queue,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "Budget",
     "CandidateLease",
     "CapDemand",
+    "CapKind",
     "Change",
     "Conflict",
     "ConflictLease",
@@ -116,6 +119,7 @@ __all__ = [
     "Tier",
     "Usage",
     "Value",
+    "Waiting",
     "WaitingRun",
     "Window",
     "aggregate",

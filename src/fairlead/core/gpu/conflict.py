@@ -13,6 +13,7 @@ from hashlib import sha256
 from fairlead.core.canonical import encoded, text
 from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import Exclusion
+from fairlead.core.units import Count, Name, PositiveCount
 
 
 class Role(StrEnum):
@@ -54,16 +55,16 @@ class Scope:
 class Malleable:
     """A run that can work with less: down to its minimum, by multiples of its step."""
 
-    min_gpus: int
-    step_gpus: int
+    min_gpus: PositiveCount
+    step_gpus: PositiveCount
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictRun:
     """A run with leases; `nominated` by its owner to give way before the owner's others."""
 
-    id: str
-    owner: str
+    id: Name
+    owner: Name
     malleable: Malleable | None = None
     nominated: bool = False
 
@@ -82,11 +83,11 @@ class ConflictRun:
 class ConflictLease:
     """An open lease: whole GPUs of one group of a run, in one place, paid by one envelope."""
 
-    id: str
-    run: str
+    id: Name
+    run: Name
     role: Role
-    group: int
-    gpus: int
+    group: Count
+    gpus: PositiveCount
     flavor: str
     location: Mapping[str, str]
     funded: bool
@@ -114,7 +115,7 @@ class Conflict:
     """All that a resolve looks at, but for the seed. Ids are unique, every lease's run is here."""
 
     scope: Scope
-    deficit_gpus: int
+    deficit_gpus: Count
     runs: tuple[ConflictRun, ...]
     leases: tuple[ConflictLease, ...]
 

@@ -14,7 +14,8 @@ an outcome, with the notice that its commitment announces.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple
 
 from fairlead.core.gpu.conflict import (
     Conflict,
@@ -33,15 +34,23 @@ from fairlead.core.gpu.resolve import Notice, notice_of
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
+from fairlead.core.units import Count, GpuLimit, Name, OutOfRange, PositiveCount, Written, repeats
+
+
+class CapKind(StrEnum):
+    """What limits a budget: an aggregate cap, or an envelope as a cap of its own."""
+
+    AGGREGATE = "aggregate"
+    ENVELOPE = "envelope"
 
 
 @dataclass(frozen=True, slots=True)
 class HoldingRun:
     """A run with open leases. `ending`: it stops, or is losing leases already."""
 
-    id: str
-    owner: str
-    flavor: str
+    id: Name
+    owner: Name
+    flavor: Name
     malleable: Malleable | None = None
     nominated: bool = False
     ending: bool = False
@@ -51,15 +60,22 @@ class HoldingRun:
 class HeldLease:
     """An open lease with its devices as `node#ordinal`. `ending`: it is about to close."""
 
-    id: str
-    run: str
+    id: Name
+    run: Name
     role: Role
-    group: int
-    slots: tuple[str, ...]
+    group: Count
+    slots: tuple[Name, ...]
     funded: bool
     budget: str
     envelope: str
     ending: bool = False
+
+    def faults(self) -> Iterator[OutOfRange]:
+        """What no type can say of a lease."""
+        if not self.slots:
+            yield OutOfRange("slots", "must have at least 1 item, got 0")
+        if len(set(self.slots)) != len(self.slots):
+            yield OutOfRange("slots", "names a device twice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +86,27 @@ class Holdings:
     runs: tuple[HoldingRun, ...] = ()
     leases: tuple[HeldLease, ...] = ()
 
+    def faults(self) -> Iterator[OutOfRange]:
+        """Ids that come twice, and leases of unknown runs or nodes."""
+        yield from repeats("nodes", "name", [node.name for node in self.nodes])
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        runs = {run.id for run in self.runs}
+        nodes = {node.name for node in self.nodes}
+        for i, lease in enumerate(self.leases):
+            if lease.run not in runs:
+                yield OutOfRange(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
+            for j, slot in enumerate(lease.slots):
+                if slot.partition("#")[0] not in nodes:
+                    yield OutOfRange(f"leases[{i}].slots[{j}]", f"is on no known node: {slot!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class GangDemand:
     """Room for a gang that is funded; `run` will be placed on it, and is no candidate itself."""
 
-    run: str
+    TAG: ClassVar[str] = "gang"
+    run: Name
     gang: Gang
 
 
@@ -86,34 +117,45 @@ class CapDemand:
     `metered`: hours or loans are limited too, so leases may be unfunded because of this cap.
     """
 
-    kind: str
-    budget: str
-    name: str
-    flavor: str
-    envelopes: tuple[str, ...]
-    max_gpus: int | None
+    TAG: ClassVar[str] = "cap"
+    kind: CapKind
+    budget: Name
+    name: Name
+    flavor: Name
+    envelopes: tuple[Name, ...]
+    max_gpus: GpuLimit | None
     metered: bool
 
     @property
     def scope(self) -> Scope:
         """What its envelopes pay, anywhere."""
-        return Scope(self.flavor, {}, ScopeCap(self.budget, self.name, self.envelopes))
+        return Scope(
+            self.flavor, {}, ScopeCap(self.budget, self.name, tuple(sorted(self.envelopes)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceDemand:
     """So many GPUs of a place are to be freed, for maintenance."""
 
-    scope: Scope
-    gpus: int
+    TAG: ClassVar[str] = "place"
+    flavor: Name
+    location: Mapping[str, str]
+    gpus: PositiveCount
+
+    @property
+    def scope(self) -> Scope:
+        """The flavor there."""
+        return Scope(self.flavor, self.location)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDemand:
     """A node is drained: whatever has a device there has to leave."""
 
-    node: str
-    flavor: str
+    TAG: ClassVar[str] = "node"
+    node: Name
+    flavor: Name
 
     @property
     def scope(self) -> Scope:
@@ -147,17 +189,14 @@ class Deficit:
 
     reason: DeficitReason
     scope: Scope | None = None
-    """None: no node can ever hold the gang."""
-    gpus: int = 0
+    """None: the gang fits, or no node can ever hold it."""
+    gpus: Annotated[int, Written("deficit_gpus")] = 0
+    candidate_gpus: int = 0
+    shortfall_gpus: int = 0
+    """What is missing even when every candidate ends."""
     candidates: tuple[CandidateLease, ...] = ()
     """By lease id; empty when nothing is missing."""
-    excluded: tuple[ExcludedLease, ...] = ()
-    candidate_gpus: int = 0
-
-    @property
-    def shortfall_gpus(self) -> int:
-        """What is missing even when every candidate ends."""
-        return max(0, self.gpus - self.candidate_gpus)
+    excluded: Annotated[tuple[ExcludedLease, ...], Written("exclusions")] = ()
 
 
 def caps_of(budget: Budget) -> list[CapDemand]:
@@ -170,14 +209,16 @@ def caps_of(budget: Budget) -> list[CapDemand]:
         members, metered = tuple(sorted(cap.envelopes)), cap.max_hours_ms is not None
         caps.append(
             CapDemand(
-                "aggregate", budget.name, cap.name, cap.flavor, members, cap.max_gpus, metered
+                CapKind.AGGREGATE, budget.name, cap.name, cap.flavor, members, cap.max_gpus, metered
             )
         )
     for own in budget.envelopes:
         limits = (own.max_hours_ms, own.lending.max_gpus, own.lending.max_hours_ms)
         metered = any(limit is not None for limit in limits)
         caps.append(
-            CapDemand("envelope", budget.name, own.name, own.flavor, (own.name,), own.gpus, metered)
+            CapDemand(
+                CapKind.ENVELOPE, budget.name, own.name, own.flavor, (own.name,), own.gpus, metered
+            )
         )
     return sorted(caps, key=lambda cap: (cap.name, cap.kind))
 
@@ -265,7 +306,8 @@ def _judged(demand: Demand, scope: Scope, gpus: int, holdings: Holdings) -> Defi
     candidate_gpus = sum(row.gpus for row in rows)
     enough = candidate_gpus >= gpus
     reason = DeficitReason.RESOLVABLE if enough else DeficitReason.NOT_ENOUGH
-    return Deficit(reason, scope, gpus, rows, tuple(excluded), candidate_gpus)
+    shortfall = max(0, gpus - candidate_gpus)
+    return Deficit(reason, scope, gpus, candidate_gpus, shortfall, rows, tuple(excluded))
 
 
 def _exclusion(
@@ -363,7 +405,7 @@ def _for_gang(demand: GangDemand, holdings: Holdings) -> Deficit:
     if found is None:
         groups = gang.groups()
         gpus = sum(groups) + len(groups) * gang.spares_per_group
-        return Deficit(DeficitReason.NO_DEVICES, gpus=gpus)
+        return Deficit(DeficitReason.NO_DEVICES, None, gpus, 0, gpus)
     return _judged(demand, found.scope, found.gpus, holdings)
 
 
@@ -407,8 +449,10 @@ class _Short(NamedTuple):
 def _smallest(nodes: list[Node], movable: _Movable, gang: Gang) -> _Short | None:
     nearest: _Short | None = None
     for level in _levels(nodes, gang):
-        found = [_short(scope, nodes, movable, gang) for scope in level]
-        enough = [short for short in found if short.gpus > 0 and not short.shortfall_gpus]
+        shorts = [_short(scope, nodes, movable, gang) for scope in level]
+        # A scope with room enough that still cannot hold the gang is no better with more room.
+        found = [short for short in shorts if short.gpus > 0]
+        enough = [short for short in found if not short.shortfall_gpus]
         if enough:
             return min(enough, key=lambda short: (short.gpus, sorted(short.scope.location.items())))
         for short in found:

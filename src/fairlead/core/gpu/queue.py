@@ -5,34 +5,47 @@ fields say of a run (tier, age, size, duration, its owner's priority) is recorde
 and does not change the order; a later version may use it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from fairlead.core.reasons import QueueHold, QueueReason
+from fairlead.core.units import (
+    INTEGER_MAX,
+    Count,
+    Gpus,
+    Name,
+    OutOfRange,
+    Range,
+    Time,
+    Written,
+    repeats,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedStart:
     """The reservation that will start a run, and when it is due."""
 
-    name: str
-    start_ms: int
+    name: Name
+    start_ms: Annotated[int, Time(), Written("earliest_start")]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
     """A run that is to be started. A preempted run keeps the number of its submission."""
 
-    id: str
-    owner: str
-    flavor: str
-    gpus: int
-    submitted: int
+    id: Name
+    owner: Name
+    flavor: Name
+    gpus: Gpus
+    submitted: Count
     """The number of its submission: unique among all that ever were, smaller is earlier."""
-    waiting_since_ms: int
-    min_gpus: int | None = None
-    duration_ms: int | None = None
+    waiting_since_ms: Annotated[int, Time(), Written("waiting_since")]
+    min_gpus: Gpus | None = None
+    duration_ms: Count | None = None
     tier: str | None = None
-    owner_priority: int = 0
+    owner_priority: Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)] = 0
     reservation: ReservedStart | None = None
 
 
@@ -43,9 +56,9 @@ class FlavorHold:
     `until_ms` None: until the outcome is over.
     """
 
-    flavor: str
-    outcome: int
-    until_ms: int | None = None
+    flavor: Name
+    outcome: Count
+    until_ms: Annotated[int, Time(), Written("until")] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,7 @@ class HeldRun:
 
     run: str
     reason: QueueHold
-    until_ms: int | None
+    until_ms: Annotated[int, Time(), Written("until")] | None
     outcome: int | None = None
 
 
@@ -75,13 +88,27 @@ class Queue:
     held: tuple[HeldRun, ...]
 
 
-def queue(runs: tuple[WaitingRun, ...], holds: tuple[FlavorHold, ...], now_ms: int) -> Queue:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """All that the order of one turn is decided on."""
+
+    now_ms: Annotated[int, Time(), Written("now")]
+    runs: tuple[WaitingRun, ...] = ()
+    holds: tuple[FlavorHold, ...] = ()
+
+    def faults(self) -> Iterator[OutOfRange]:
+        """Ids and flavors that come twice."""
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("holds", "flavor", [hold.flavor for hold in self.holds])
+
+
+def queue(waiting: Waiting) -> Queue:
     """The order of one turn."""
-    by_flavor = {hold.flavor: hold for hold in sorted(holds, key=lambda hold: hold.outcome)}
+    by_flavor = {hold.flavor: hold for hold in waiting.holds}
     order: list[QueuedRun] = []
     held: list[HeldRun] = []
-    for run in sorted(runs, key=lambda run: (run.submitted, run.id)):
-        hold = _held(run, by_flavor.get(run.flavor), now_ms)
+    for run in sorted(waiting.runs, key=lambda run: (run.submitted, run.id)):
+        hold = _held(run, by_flavor.get(run.flavor), waiting.now_ms)
         if hold is not None:
             held.append(hold)
         else:
