@@ -13,13 +13,13 @@ from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS, Kind, Outcome
-from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
+from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
 
 Shipped = Mapping[tuple[str, int], Kind]
 
 
-def _resolve_by_tokens(document: ResolveDocument) -> Outcome:
+def _resolve_by_tokens(document: Any) -> Outcome:
     result = decide_resolve(document, OwnerWeighting.TOKENS)
     return Outcome(result, refused=not result["resolved"])
 

@@ -5,15 +5,15 @@ flavor and every label of the scope are equal and, where a cap binds, one of its
 The digest names the conflict for good, whatever the order of its lists.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
-from fairlead.core.canonical import encoded, text
+from fairlead.core.canonical import as_json, encoded, text
 from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import Exclusion
-from fairlead.core.units import Count, Name, PositiveCount
+from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, PositiveCount, repeats
 
 
 class Role(StrEnum):
@@ -42,13 +42,8 @@ class Scope:
 
     def document(self) -> dict[str, object]:
         """As JSON carries it."""
-        cap = self.cap
-        return {
-            "flavor": self.flavor,
-            "location": dict(self.location),
-            "cap": cap
-            and {"budget": cap.budget, "name": cap.name, "envelopes": list(cap.envelopes)},
-        }
+        document: dict[str, object] = as_json(self)
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +63,6 @@ class ConflictRun:
     malleable: Malleable | None = None
     nominated: bool = False
 
-    def document(self) -> dict[str, object]:
-        """As JSON carries it."""
-        steps = self.malleable
-        return {
-            "id": self.id,
-            "owner": self.owner,
-            "malleable": steps and {"min_gpus": steps.min_gpus, "step_gpus": steps.step_gpus},
-            "nominated": self.nominated,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class ConflictLease:
@@ -94,21 +79,6 @@ class ConflictLease:
     budget: str
     envelope: str
 
-    def document(self) -> dict[str, object]:
-        """As JSON carries it."""
-        return {
-            "id": self.id,
-            "run": self.run,
-            "role": self.role,
-            "group": self.group,
-            "gpus": self.gpus,
-            "flavor": self.flavor,
-            "location": dict(self.location),
-            "funded": self.funded,
-            "budget": self.budget,
-            "envelope": self.envelope,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -119,16 +89,23 @@ class Conflict:
     runs: tuple[ConflictRun, ...]
     leases: tuple[ConflictLease, ...]
 
+    def faults(self) -> Iterator[OutOfRange]:
+        """Repeated ids, leases of unknown runs, and more GPUs than JSON can count."""
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        runs = {run.id for run in self.runs}
+        for i, lease in enumerate(self.leases):
+            if lease.run not in runs:
+                yield OutOfRange(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
+        if sum(lease.gpus for lease in self.leases) > INTEGER_MAX:
+            yield OutOfRange("leases", f"add up to more than {INTEGER_MAX} GPUs")
+
     def document(self) -> dict[str, object]:
         """The input of `gpu.resolve` without a seed, runs and leases by id."""
-        return {
-            "scope": self.scope.document(),
-            "deficit_gpus": self.deficit_gpus,
-            "runs": [run.document() for run in sorted(self.runs, key=lambda run: run.id)],
-            "leases": [
-                lease.document() for lease in sorted(self.leases, key=lambda lease: lease.id)
-            ],
-        }
+        runs = tuple(sorted(self.runs, key=lambda run: run.id))
+        leases = tuple(sorted(self.leases, key=lambda lease: lease.id))
+        document: dict[str, object] = as_json(replace(self, runs=runs, leases=leases))
+        return document
 
 
 def conflict_digest(conflict: Conflict) -> str:
@@ -155,7 +132,7 @@ def conflict_bytes(conflict: Conflict) -> bytes:
             f'"gpus":{text(lease.gpus)},"group":{text(lease.group)},"id":{text(lease.id)},'
             f'"location":{places[place]},"role":{quoted[lease.role]},"run":{quoted[lease.run]}}}'
         )
-    runs = [run.document() for run in sorted(conflict.runs, key=lambda run: run.id)]
+    runs = [as_json(run) for run in sorted(conflict.runs, key=lambda run: run.id)]
     leases = ",".join([lines[name] for name in sorted(lines)])
     return encoded(
         f'{{"deficit_gpus":{text(conflict.deficit_gpus)},"leases":[{leases}],'

@@ -206,7 +206,7 @@ def caps_of(budget: Budget) -> list[CapDemand]:
     """
     caps: list[CapDemand] = []
     for cap in budget.aggregate_caps:
-        members, metered = tuple(sorted(cap.envelopes)), cap.max_hours_ms is not None
+        members, metered = tuple(sorted(set(cap.envelopes))), cap.max_hours_ms is not None
         caps.append(
             CapDemand(
                 CapKind.AGGREGATE, budget.name, cap.name, cap.flavor, members, cap.max_gpus, metered

@@ -56,7 +56,7 @@ def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
         if lending.max_hours_ms is not None:
             yield _Cap("lending", envelope.name, own, lending.max_hours_ms, hours=True, lent=True)
     for cap in sorted(budget.aggregate_caps, key=lambda each: each.name):
-        found = (accounts.get(budget.name, name) for name in sorted(cap.envelopes))
+        found = (accounts.get(budget.name, name) for name in sorted(set(cap.envelopes)))
         members = tuple(account for account in found if account is not None)
         if cap.max_gpus is not None:
             yield _Cap("aggregate", cap.name, members, cap.max_gpus)

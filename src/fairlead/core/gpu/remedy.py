@@ -156,7 +156,7 @@ def _remedy(change: Change, route: Route, request: Request, index: int, gpus: in
     after: Value = _limit(cap, gpus, request)
     if change is Change.LENDING_ACL:
         lender = next(each for each in route.candidates if index in each.gates)
-        before = lender.envelope.lending.to
+        before = tuple(sorted(lender.envelope.lending.to))
         after = (*before, request.owner)
     elif _is_switch(cap):
         before, after = False, True

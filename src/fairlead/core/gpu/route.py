@@ -33,12 +33,10 @@ class Book:
         self._payers: dict[tuple[str, str], list[Payer]] = {}
         for budget in self.budgets:
             self.by_owner.setdefault(budget.owner, []).append(budget)
+            # By name: what binds, and so a refusal, does not follow the order of the document.
+            by_name = sorted(budget.aggregate_caps, key=lambda cap: cap.name)
             for envelope in budget.envelopes:
-                caps = tuple(
-                    cap
-                    for cap in budget.aggregate_caps
-                    if cap.flavor == envelope.flavor and envelope.name in cap.envelopes
-                )
+                caps = tuple(cap for cap in by_name if envelope.name in cap.envelopes)
                 payers = self._payers.setdefault((budget.owner, envelope.flavor), [])
                 payers.append(Payer(budget, envelope, caps))
 
