@@ -1,16 +1,16 @@
-"""Tells receivers outside what happens: events in order, each at least once, with the signed head.
+"""Delivers events to receivers: in order, each at least once, with the signed head.
 
-Where a receiver has got to is kept beside the ledger, and the ledger is the queue: a receiver that
-was away for a week is told a week's events, in order, and nothing is kept twice for it.
+The position of a receiver is kept beside the ledger, and the ledger is the queue: a receiver that
+was unavailable for a week gets a week's events, in order, and nothing is stored twice for it.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
+from fairlead.engine.gpu.entries import Document
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Ledger
 from fairlead.ports.notifier import Notice, Notifier
@@ -27,24 +27,24 @@ PUBLIC = (
     "gpu.resolve.void",
     "events.archived",
 )
-"""Commitments and what they were opened to, under pseudonyms; and that something is not told."""
-Events = Callable[[int, int], list[dict[str, Any]]]
-"""Events after a number, at most so many; as `ControlPlane.events`."""
+"""For every receiver: commitments and reveals, under pseudonyms; and that events were archived."""
+Events = Callable[[int, int], list[Document]]
+"""Events after a number, at most so many; as `EventLog.read`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one receiver wants to hear: events of some owners, of some kinds; empty: of all.
+    """The events that one receiver gets: of some owners, of some kinds; empty: of all.
 
-    A kind may be a beginning: `gpu.resolve.` is every step of every outcome. What holds the
-    operator to its word is for every owner.
+    A kind may be a prefix: `gpu.resolve.` is every step of every outcome. The operator's
+    commitments are for every owner.
     """
 
     name: str
     owners: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = ()
 
-    def wants(self, event: dict[str, Any]) -> bool:
+    def wants(self, event: Document) -> bool:
         """Whether an event is for it."""
         mine = not self.owners or event["owner"] in self.owners
         if not mine and event["kind"] not in PUBLIC:
@@ -53,8 +53,8 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a receiver has got to, and when it is tried next."""
+class _Position:
+    """The last event that a receiver has, and when it is tried next."""
 
     seq: int
     due_ms: int = 0
@@ -63,7 +63,7 @@ class _Place:
     """Events of the notice that failed last: it is tried again as it was, not with newer ones."""
 
 
-class Herald:
+class Notifications:
     """One turn after the other; any thread, one at a time."""
 
     def __init__(
@@ -77,35 +77,38 @@ class Herald:
     ) -> None:
         self._ledger, self._events, self._notifier = ledger, events, notifier
         self._subscriptions = list(subscriptions)
-        self._places = {each.name: self._find(each.name, newest) for each in self._subscriptions}
+        self._positions = {
+            subscription.name: self._find(subscription.name, newest)
+            for subscription in self._subscriptions
+        }
         self.faults: dict[str, str] = {}
         """What each receiver last failed at."""
 
     def turn(self, now_ms: int) -> int:
-        """Tell every receiver whose time has come; how many notices were delivered."""
-        return sum(self._tell(each, now_ms) for each in self._subscriptions)
+        """Deliver to every receiver that is due; how many notices were delivered."""
+        return sum(self._notify(subscription, now_ms) for subscription in self._subscriptions)
 
-    def _find(self, name: str, newest: int) -> _Place:
-        """A receiver that was never heard of begins with what happens from now on."""
+    def _find(self, name: str, newest: int) -> _Position:
+        """A new receiver begins with what happens from now on."""
         kept = self._ledger.snapshot_get(_snapshot(name))
-        return _Place(newest if kept is None else kept.seq)
+        return _Position(newest if kept is None else kept.seq)
 
-    def _tell(self, wanted: Subscription, now_ms: int) -> int:
-        place, delivered = self._places[wanted.name], 0
-        while now_ms >= place.due_ms and delivered < NOTICES_AT_ONCE:
-            found = self._events(place.seq, place.tried or BATCH)
-            if not found:
+    def _notify(self, subscription: Subscription, now_ms: int) -> int:
+        position, delivered = self._positions[subscription.name], 0
+        while now_ms >= position.due_ms and delivered < NOTICES_AT_ONCE:
+            events = self._events(position.seq, position.tried or BATCH)
+            if not events:
                 break
-            chosen = [event for event in found if wanted.wants(event)]
-            if chosen and not self._deliver(wanted.name, place, chosen, now_ms):
-                place.tried = len(found)
+            chosen = [event for event in events if subscription.wants(event)]
+            if chosen and not self._deliver(subscription.name, position, chosen, now_ms):
+                position.tried = len(events)
                 break
             delivered += bool(chosen)
-            place.seq, place.tried = found[-1]["seq"], 0
-            self._ledger.snapshot_put(_snapshot(wanted.name), place.seq, b"{}")
+            position.seq, position.tried = events[-1]["seq"], 0
+            self._ledger.snapshot_put(_snapshot(subscription.name), position.seq, b"{}")
         return delivered
 
-    def _deliver(self, name: str, place: _Place, events: list[dict[str, Any]], now_ms: int) -> bool:
+    def _deliver(self, name: str, position: _Position, events: list[Document], now_ms: int) -> bool:
         head = self._ledger.head().as_document()
         body = msgspec.json.encode({"receiver": name, "events": events, "head": head})
         # The same events are the same notice, however often they are tried.
@@ -115,11 +118,11 @@ class Herald:
             self._notifier.deliver(notice, now_ms)
         except Fault as fault:
             self.faults[name] = str(fault)
-            place.due_ms = now_ms + min(WAIT_MS_MAX, WAIT_MS_MIN * 2**place.failures)
-            place.failures = min(place.failures + 1, 20)
+            position.due_ms = now_ms + min(WAIT_MS_MAX, WAIT_MS_MIN * 2**position.failures)
+            position.failures = min(position.failures + 1, 20)
             return False
         self.faults.pop(name, None)
-        place.failures = place.due_ms = 0
+        position.failures = position.due_ms = 0
         return True
 
 
