@@ -2,8 +2,8 @@
 
 import pytest
 
+from fairlead.core.traffic import AdmissionMode as DoorMode
 from fairlead.core.traffic import Config
-from fairlead.core.traffic import Mode as DoorMode
 from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
 from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
 from fairlead.engine.traffic_budget import Budget

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from fairlead.core.invariant import InvariantBroken, require
-from fairlead.core.traffic.bucket import Bucket, admit
-from fairlead.core.traffic.failsafe import rendezvous
+from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.dataplane.tables import (
     Current,
     check_groups,

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from math import isfinite
 
 from fairlead.core.apportion import largest_remainder
-from fairlead.core.traffic.failsafe import judge
+from fairlead.core.traffic.admission import judge
 from fairlead.ports.dataplane import Admission, Liveness, Mode, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 

@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fairlead.core.traffic import (
+    AdmissionMode,
     Cause,
     Config,
-    Mode,
     Sighting,
     Snapshot,
     State,
@@ -128,11 +128,11 @@ class GroupGovernor:
 
     def table(self, snapshot: Snapshot, plan: TickPlan, epoch: int) -> Table:
         """The plan as a plane takes it, with the budget that `hard` decays to without us."""
-        config, door = snapshot.config, plan.admission
+        config, decided = snapshot.config, plan.admission
         admission = Admission(
-            mode=PlaneMode(door.mode.value),
-            rate_per_s=door.rate_per_s,
-            burst=door.burst,
+            mode=PlaneMode(decided.mode.value),
+            rate_per_s=decided.rate_per_s,
+            burst=decided.burst,
             stored_rate_per_s=config.bucket_rate,
             stored_burst=config.bucket_burst,
         )
@@ -236,7 +236,7 @@ class GroupGovernor:
         if norm is None or self.state is None:
             return known
         slots = {memory.id: memory.slots for memory in self.state.backends}
-        restricted = self.state.door.mode is not Mode.NORMAL
+        restricted = self.state.admission.mode is not AdmissionMode.NORMAL
         most = self.rules.health.outlier_ratio * norm
         if not self.isolated and not restricted:
             self._norms.append(norm)
@@ -287,8 +287,8 @@ class GroupGovernor:
 
     def _config(self, sighted: Sighted, signals: Mapping[str, Seen]) -> Config:
         """The parameters, with what follows the group where the operator left it to us."""
-        config, door = self.rules.config, None if self.state is None else self.state.door
-        mode = Mode.NORMAL if door is None else door.mode
+        config, door = self.rules.config, None if self.state is None else self.state.admission
+        mode = AdmissionMode.NORMAL if door is None else door.mode
         serving = [each for name, each in signals.items() if name not in self.isolated]
         if self.rules.own_reference:
             queues = [each.queue for each in serving if each.queue is not None]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.core.canonical import digest
-from fairlead.core.traffic.failsafe import fnv1a
+from fairlead.core.traffic.admission import fnv1a
 from fairlead.dataplane.addresses import Door
 from fairlead.dataplane.haproxy.words import HASHED, SIDES, TOKEN
 from fairlead.dataplane.names import tame
