@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
 from fairlead.dataplane.envoy import deadman
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, escape, replace_file
-from fairlead.ports.dataplane import Mode, RouteGroup, Table
+from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
@@ -355,7 +355,7 @@ def refusal_body(mode: str) -> Document:
 def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
     """What programs read."""
     headers = {"Fairlead-Refused": mode}
-    if mode == Mode.SOFT:
+    if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)
     return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
-from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
+from fairlead.core.traffic.admission import fnv1a, judge, scramble
 from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, Round, TrafficLoop
 from fairlead.node.agent import now_ms

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Mode
+from fairlead.core.traffic import AdmissionMode
 from fairlead.engine.traffic_loop import GroupRound, Round
 from fairlead.node.traffic.agent import TrafficAgent
 from fairlead.ports.dataplane import Liveness
@@ -63,7 +63,7 @@ class TrafficCollector:
         )
         reason = _gauge("reason", "1 for the reasons of the last tick", ["group", "reason"])
         for name, made in round.groups.items():
-            for each in Mode:
+            for each in AdmissionMode:
                 mode.add_metric([name, each.value], float(each is made.plan.admission.mode))
             for liveness in Liveness:
                 known = made.seen is not None and made.seen.liveness is liveness

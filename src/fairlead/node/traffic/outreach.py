@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from fairlead.core.traffic.failsafe import fnv1a
+from fairlead.core.traffic.admission import fnv1a
 
 Ask = Callable[[], Coroutine[Any, Any, None]]
 HEAD_BYTES_MAX, BODY_BYTES_MAX = 64 * 2**10, 4 * 2**20

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.ports.dataplane import Mode
+from fairlead.ports.dataplane import AdmissionMode
 from fairlead.schema.traffic_scenario import LoadDocument
 from fairlead.sim.clock import Turn, VirtualClock
 from fairlead.sim.entropy import Entropy
@@ -61,7 +61,7 @@ class Clients:
         began_ms, verdict = self._clock.now_ms, self._plane.route(GROUP)
         name = verdict.backend
         if name is None:
-            outcome = Outcome.SOFT if verdict.refused == Mode.SOFT else Outcome.HARD
+            outcome = Outcome.SOFT if verdict.refused == AdmissionMode.SOFT else Outcome.HARD
             self._answer(began_ms, outcome, None, retry)
             return
         backend = self._backends[name]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.traffic import HealthRules
-from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
+from fairlead.core.traffic.admission import fnv1a, judge, scramble
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Backend, Liveness, Proto, RouteGroup
