@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from fairlead.compose.traffic import open_plane
+from fairlead.compose.traffic import open_dataplane
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.kernel import Libbpf
 from fairlead.ports.dataplane import Admission, AdmissionMode
@@ -124,7 +124,7 @@ def test_errno_and_sizes_come_from_the_configuration(place: Place, client: Talke
         },
         PlaneDocument,
     )
-    plane = open_plane(document, place.pins)
+    plane = open_dataplane(document, place.pins)
     try:
         web = group("web", VIP, 80, {"b0": place.ports[0]})
         with pytest.raises(PermanentFault, match="groups: 2 places are needed"):

@@ -31,6 +31,7 @@ from fairlead.dataplane.proxy import (
     SIDES,
     Address,
     address,
+    drafts,
     escape,
     other_side,
 )
@@ -109,8 +110,7 @@ class Files:
     def ours(self) -> list[Path]:
         """All that may be there; the folder may hold files of others."""
         single = [self.config, self.states, self.socket, self.master, self.log]
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, *sorted(self.folder.glob("counted-*.json*"))]
+        return [*single, *drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
 
 
 def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:

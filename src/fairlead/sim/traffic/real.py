@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.node.state import StateDirectory
-from fairlead.node.traffic.orders import Order, change_order
+from fairlead.node.traffic.commands import BackendCommand, change_command
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.entropy import Entropy
@@ -255,8 +255,8 @@ class RealPlay:
             self._unreachable.discard(name)
             await backend.open()
         if event.order is not None:
-            orders: dict[str, Order | None] = {"isolate": "isolate", "drain": "drain"}
-            change_order(self._state, GROUP, name, orders.get(event.order))
+            orders: dict[str, BackendCommand | None] = {"isolate": "isolate", "drain": "drain"}
+            change_command(self._state, GROUP, name, orders.get(event.order))
 
     def _say(self, text: str) -> None:
         self.happenings.append(Happening((time.monotonic() - self._began_s) * 1000, text))
