@@ -239,7 +239,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         _ONE + "/actions/{verb}",
-        "Run: cancel, pause, resume, nominate, denominate, shrink, resolve. "
+        "Run: cancel, pause, resume, nominate, withdraw, shrink, resolve. "
         "Node: cordon, uncordon, drain, fail",
         act_on_object,
         Change,

@@ -18,7 +18,7 @@ LINES_PER_ACT = 2
 
 
 @click.command("demo")
-@click.option("--seconds", type=click.IntRange(1), help="Stop after so many virtual seconds.")
+@click.option("--seconds", type=click.IntRange(1), help="Stop after this many virtual seconds.")
 @click.option(
     "--speed",
     type=click.FloatRange(0.1, 1000),
@@ -26,17 +26,17 @@ LINES_PER_ACT = 2
     show_default=True,
     help="Virtual seconds per real second.",
 )
-@click.option("--seed", type=click.IntRange(0, SEED_MAX - 1_000_000), help="The world's chance.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX - 1_000_000), help="Random seed.")
 @click.option(
     "--policy",
     type=click.Choice([p.value for p in Policy]),
-    help="Stay with this policy. Default: as the acts say.",
+    help="Use one policy [default: as the acts say].",
 )
 def command(*, seconds: int | None, speed: float, seed: int | None, policy: str | None) -> None:
-    """Watch the CPU market of one node: the real decision code, simulated pods.
+    """Watch the CPU market of one simulated node.
 
-    On a terminal it runs until Ctrl-C, a new seed each time round; otherwise it prints the story
-    once and ends.
+    The decision code is real, the pods are simulated. On a terminal it runs until Ctrl-C, with a
+    new seed each round; in a pipe it prints the events once and ends.
 
     \b
       fairlead demo
@@ -45,7 +45,7 @@ def command(*, seconds: int | None, speed: float, seed: int | None, policy: str 
     scenario = read_scenario(read_bundled(STAGE))
     used = scenario.seed if seed is None else seed
     chosen = None if policy is None else Policy(policy)
-    # A terminal that cannot move its cursor is no stage.
+    # A terminal that cannot move its cursor gets the plain text.
     if sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
         world = _live(scenario, used, chosen, speed=speed, seconds=seconds)
     else:
@@ -62,7 +62,7 @@ def _live(
     speed: float,
     seconds: int | None,
 ) -> World:
-    """Show the world until it is stopped; returns the last one."""
+    """Show the simulation until it is stopped; returns the last one."""
     from rich.console import Console
     from rich.live import Live
 
@@ -82,7 +82,7 @@ def _live(
             while left is None or left > 0:
                 if world.clock.now_ms >= scenario.duration_s * 1000:
                     world = World(scenario, seed=world.seed + 1, policy=policy)
-                # Faster than the eye: several virtual seconds per picture.
+                # At high speed, several virtual seconds per picture.
                 steps = max(1, int(speed / FRAMES_PER_SECOND))
                 world.advance(1000 * steps)
                 left = None if left is None else left - steps
@@ -97,25 +97,25 @@ def _live(
 def _plain(
     scenario: ScenarioDocument, seed: int, policy: Policy | None, *, seconds: int | None
 ) -> World:
-    """The story of one round, a few lines per act."""
+    """The events of one round, a few lines per act."""
     world = World(scenario, seed=seed, policy=policy)
     click.echo(f"fairlead demo: {scenario.about} (seed {seed})")
-    told, said = 0, 0
+    shown, in_act = 0, 0
     for _ in range(min(seconds or scenario.duration_s, scenario.duration_s)):
         world.advance(1000)
-        for line in world.record.story[told:]:
+        for line in world.record.story[shown:]:
             act, mode = line.kind == "act", line.kind.startswith("mode")
-            said = 0 if act else said + (not mode)
-            # Modes are always told; of the rest the first of each act.
-            if act or mode or (said <= LINES_PER_ACT and line.kind != "signal"):
+            in_act = 0 if act else in_act + (not mode)
+            # Changes of mode are always shown; of the rest the first of each act.
+            if act or mode or (in_act <= LINES_PER_ACT and line.kind != "signal"):
                 text = f"-- {line.text}" if act else line.text
                 click.echo(f"{line.time_ms // 1000:5d} s  {text}")
-        told = len(world.record.story)
+        shown = len(world.record.story)
     return world
 
 
 def farewell(world: World, policy: str | None) -> list[str]:
-    """What to try next: the last decision, by hand. The same seed leads to the same line."""
+    """A command to try next: the last decision, by hand. The same seed gives the same line."""
     decisions = world.record.decisions
     under = f" --policy {policy}" if policy else ""
     play = f"fairlead sim run {STAGE} --seed {world.seed}{under}"

@@ -1,4 +1,4 @@
-"""How the demo looks: one picture of a virtual world as rich text. No clock, no input, no output.
+"""The demo's screen: one picture of the simulation as rich text. No clock, no input, no output.
 
 Every line is cut to the width, every mark differs in shape and not only in colour, so that it
 reads on 80 columns and with NO_COLOR. `docs/make_pictures.py` draws the same picture into the
@@ -56,7 +56,7 @@ DIM, RED = "grey62", "#e8506a"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture is drawn of, and into how much room."""
+    """The simulation to draw, and the size of the screen."""
 
     world: World
     width: int
@@ -74,7 +74,7 @@ def draw(picture: Picture) -> Group:
     """The whole screen."""
     frames = picture.world.record.frames
     if not frames:
-        return Group(Text("the world begins …", style=DIM))
+        return Group(Text("starting …", style=DIM))
     frame, columns = frames[-1], picture.columns
     upper = [
         *_header(picture, frame),
@@ -113,19 +113,19 @@ def _header(picture: Picture, frame: Frame) -> list[Text]:
 def _mode_line(picture: Picture, frame: Frame) -> Text:
     plan = _plan(picture.world)
     if frame.mode is None or plan is None:
-        return Text("nothing decided yet: the users' own limits stand", style=DIM)
+        return Text("no decision yet: the users' own limits hold", style=DIM)
     pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
     if frame.mode is Mode.OVERLOADED:
-        said = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
+        text = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
     else:
-        said = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
+        text = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
     granted = Text.assemble(
         ("granted ", DIM),
         f"{frame.limits_total / 1000:.2f}",
         (" of ", DIM),
         f"{frame.capacity / 1000:.2f}",
     )
-    return _apart(Text.assemble(pill, said), granted, picture.columns)
+    return _apart(Text.assemble(pill, text), granted, picture.columns)
 
 
 def _capacity_bar(picture: Picture, frame: Frame) -> list[Text]:
@@ -159,11 +159,11 @@ def _segment(name: str, width: int, picture: Picture) -> Text:
 
 
 def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
-    """One line per pod of the scenario, present or not, so that nothing jumps about."""
+    """One line per pod of the scenario, present or not, so that lines keep their places."""
     specs = sorted(picture.world.scenario.pods, key=lambda spec: spec.name)
     room = max(3, picture.height - 16)
     here = {pod.uid: pod for pod in frame.pods}
-    if len(specs) > room:  # too many for the screen: those who want most
+    if len(specs) > room:  # too many for the screen: the hungriest pods
         specs = sorted(specs, key=lambda spec: -(here[spec.name].want if spec.name in here else 0))
         specs = sorted(specs[:room], key=lambda spec: spec.name)
     name_width = max(4, *(len(spec.name) for spec in specs)) if specs else 4
@@ -266,7 +266,7 @@ def _story(story: Sequence[Happening], room: int, columns: int) -> list[Text]:
     return lines[::-1] + [Text()] * (room - len(lines))
 
 
-# --- small change
+# --- shared
 
 
 def _plan(world: World) -> Plan | None:

@@ -365,7 +365,7 @@ def test_nominated_runs_go_first() -> None:
         "new": "Running",
     }
     world.plane.act("Run", "keep", "nominate", author=ADMIN)
-    world.plane.act("Run", "keep", "denominate", author=ADMIN)
+    world.plane.act("Run", "keep", "withdraw", author=ADMIN)
     assert world.status("Run", "keep")["nominated"] is False
 
 

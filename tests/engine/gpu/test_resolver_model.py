@@ -68,7 +68,7 @@ class ResolverModel(RuleBasedStateMachine):
             except Denied:
                 continue
 
-    @rule(name=names, verb=st.sampled_from(["cancel", "nominate", "denominate", "resolve"]))
+    @rule(name=names, verb=st.sampled_from(["cancel", "nominate", "withdraw", "resolve"]))
     def act(self, name: str, verb: str) -> None:
         try:
             self.world.plane.act("Run", name, verb, author=ADMIN)

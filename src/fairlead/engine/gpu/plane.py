@@ -30,7 +30,7 @@ class ControlPlane(OutcomeReports, Reports):
     ) -> dict[str, Any]:
         """One verb on one object, which is returned as it is then.
 
-        Run: cancel, pause, resume, nominate, denominate, shrink (`width`), resolve. Node: cordon,
+        Run: cancel, pause, resume, nominate, withdraw, shrink (`width`), resolve. Node: cordon,
         uncordon, drain, fail.
         """
         return self.carry_out(kind, name, verb, author=author, **parameters).object
@@ -83,7 +83,7 @@ class ControlPlane(OutcomeReports, Reports):
             ("Run", "pause"): lambda stored, by: self._pause(stored, by, paused=True),
             ("Run", "resume"): lambda stored, by: self._pause(stored, by, paused=False),
             ("Run", "nominate"): lambda stored, by: self._nominate(stored, by, nominated=True),
-            ("Run", "denominate"): lambda stored, by: self._nominate(stored, by, nominated=False),
+            ("Run", "withdraw"): lambda stored, by: self._nominate(stored, by, nominated=False),
             ("Run", "shrink"): lambda stored, by: self._shrink(stored, by, **parameters),
             ("Run", "resolve"): self._may_resolve,
             ("Node", "cordon"): lambda stored, by: self._cordon(stored, by, cordoned=True),
