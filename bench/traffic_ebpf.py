@@ -11,7 +11,6 @@ Prints a table, writes bench/results/traffic_ebpf.json (with --quick: into out/b
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -32,13 +31,12 @@ from tests.dataplane.ebpf.places import (
     table,
 )
 
-from bench.timing import machine
+from bench.timing import machine, write_results
 from fairlead.dataplane.ebpf import EbpfPlane
 from fairlead.dataplane.ebpf.installation import HOOKS
 from fairlead.dataplane.ebpf.libbpf import facts, libbpf, pinned
 from fairlead.ports.dataplane import Mode, Proto, RouteGroup
 
-ROOT = Path(__file__).resolve().parents[1]
 VIP, VIP6 = "127.99.0.1", "fd99::1"
 CONNECT_NS_MAX = 1_000  # what has to be reached, mean
 EVEN = {f"b{number}": 64 for number in range(4)}
@@ -295,9 +293,7 @@ def main() -> int:
         return 0
     report = run(quick=given.quick)
     show(report)
-    folder = ROOT / "out" / "bench" if given.quick else ROOT / "bench" / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traffic_ebpf.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_results("traffic_ebpf", report, quick=given.quick)
     return 0
 
 

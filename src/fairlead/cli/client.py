@@ -6,15 +6,14 @@ from the file that FAIRLEAD_TOKEN_FILE names.
 """
 
 import functools
-import http.client
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -23,6 +22,7 @@ from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Waiting
 from fairlead.cli.table import Output, output_option
+from fairlead.host.http import Endpoint, NoReply, Reply, Stream, parse, stream
 from fairlead.ledger.place import state_directory
 from fairlead.ports.faults import PermanentFault
 
@@ -78,19 +78,6 @@ def explained(sources: Sequence[Source]) -> Iterator[None]:
         raise error.saying(": ".join(parts)) from None
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class Client:
     """Talks to one server. `verify` False: checkpoints are not checked, for completions."""
 
@@ -109,131 +96,99 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        response, data = self._answer(method, path, body, query or {})
-        is_json = (response.headers.get_content_type()) == "application/json"
-        return json.loads(data) if is_json else data.decode(errors="replace")
+        reply = self._checked(method, path, body, query or {})
+        is_json = reply.headers.get_content_type() == "application/json"
+        return json.loads(reply.body) if is_json else reply.body.decode(errors="replace")
 
     def data(self, path: str, **query: Any) -> bytes:
         """The bytes of a reply, for files whose digests must hold."""
-        return self._answer("GET", path, None, query)[1]
-
-    def _answer(
-        self, method: str, path: str, body: Any, query: dict[str, Any]
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        with Waiting(f"waiting for {self.where}"):
-            response, data = self._exchange(method, path, body, query)
-        self._check(response)
-        if response.status >= 400:
-            raise ServerError(response.status, _error(data))
-        return response, data
+        return self._checked("GET", path, None, query).body
 
     def lines(self, path: str, **query: Any) -> Iterator[bytes]:
-        """A streamed reply, chunk by chunk."""
-        response, connection = self._send("GET", path, None, query)
-        with connection:
-            self._check(response)
-            if response.status >= 400:
-                raise ServerError(response.status, _error(self._read(response)))
-            connection.no_timeout()  # a run may print nothing for hours
+        """A streamed reply, chunk by chunk; a run may print nothing for hours."""
+        with self._stream("GET", path, None, query) as reply:
+            self._check(reply.status, reply.headers)
+            if reply.status >= 400:
+                raise ServerError(reply.status, _error(reply.read()))
             try:
-                while data := response.read1(65536):
-                    yield data
-            except (OSError, http.client.HTTPException) as error:
+                yield from reply.chunks()
+            except NoReply as error:
                 raise PermanentFault(f"{self.where}: the server closed the connection") from error
 
     def consistency(self, old: int, new: int) -> tuple[bytes, ...] | None:
         """Proof that the log of the old size begins the one of the new size; None without one."""
-        response, data = self._exchange("GET", "/v1/consistency", None, {"old": old, "new": new})
-        if response.status == 422:
+        reply = self._exchange("GET", "/v1/consistency", None, {"old": old, "new": new})
+        if reply.status == 422:
             return None  # there is no such proof: the log is shorter than it was
-        if response.status >= 400:
-            raise ServerError(response.status, _error(data))
+        if reply.status >= 400:
+            raise ServerError(reply.status, _error(reply.body))
         try:
-            return tuple(bytes.fromhex(each) for each in json.loads(data)["proof"])
+            return tuple(bytes.fromhex(node) for node in json.loads(reply.body)["proof"])
         except (ValueError, KeyError, TypeError):
             return None
 
     def own_entries(self, size: int) -> list[dict[str, Any]]:
         """The ledger's entries about its own keys and epochs, with proofs."""
-        response, data = self._exchange("GET", "/v1/ledger", None, {"size": size})
-        if response.status >= 400:
-            raise ServerError(response.status, _error(data))
-        found = json.loads(data)
-        return found if isinstance(found, list) else []
+        reply = self._exchange("GET", "/v1/ledger", None, {"size": size})
+        if reply.status >= 400:
+            raise ServerError(reply.status, _error(reply.body))
+        rows = json.loads(reply.body)
+        return rows if isinstance(rows, list) else []
 
-    def _check(self, response: http.client.HTTPResponse) -> None:
+    def _checked(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
+        with Waiting(f"waiting for {self.where}"):
+            reply = self._exchange(method, path, body, query)
+        self._check(reply.status, reply.headers)
+        if reply.status >= 400:
+            raise ServerError(reply.status, _error(reply.body))
+        return reply
+
+    def _check(self, status: int, headers: Message) -> None:
         """Check the checkpoint of a reply. A server that refuses us sends no proof either, and a
         proxy in between may answer with an error and no checkpoint."""
-        if self._checkpoints is None or response.status in (401, 403):
+        if self._checkpoints is None or status in (401, 403):
             return
-        head = read_headers({name: response.headers.get(name, "") for name in HEADERS})
-        if head is not None or response.status < 400:
-            self._checkpoints.see(head, self)
+        signed = read_headers({name: headers.get(name, "") for name in HEADERS})
+        if signed is not None or status < 400:
+            self._checkpoints.see(signed, self)
 
-    def _exchange(
-        self, method: str, path: str, body: Any, query: dict[str, Any]
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        response, connection = self._send(method, path, body, query)
-        with connection:
-            return response, self._read(response)
+    def _exchange(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
+        with self._stream(method, path, body, query) as reply:
+            try:
+                return Reply(reply.status, reply.headers, reply.read())
+            except NoReply as error:
+                raise PermanentFault(f"{self.where}: the server closed the connection") from error
 
-    def _send(
-        self, method: str, path: str, body: Any, query: dict[str, Any]
-    ) -> tuple[http.client.HTTPResponse, "_Closing"]:
-        connection = self._connect()
-        given = {key: _text(value) for key, value in query.items() if value is not None}
-        url = path + ("?" + urlencode(given) if given else "")
+    @contextmanager
+    def _stream(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Iterator[Stream]:
+        values = {key: _text(value) for key, value in query.items() if value is not None}
+        target = path + ("?" + urlencode(values) if values else "")
         headers = {"Accept": "*/*"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
-        try:
-            connection.request(method, url, data, headers)
-            return connection.getresponse(), _Closing(connection)
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise PermanentFault(_unreachable(self.where, error)) from error
+        endpoint, timeout_s = self._endpoint(), self._timeout_s
+        with ExitStack() as stack:
+            try:
+                opened = stream(
+                    endpoint, method, target, body=data, headers=headers, timeout_s=timeout_s
+                )
+                reply = stack.enter_context(opened)
+            except NoReply as error:
+                raise PermanentFault(_unreachable(self.where, error)) from error
+            yield reply
 
-    def _connect(self) -> http.client.HTTPConnection:
-        if not self.where.startswith(("http://", "https://")):
-            return _UnixConnection(self.where.removeprefix("unix:"), self._timeout_s)
+    def _endpoint(self) -> Endpoint:
         try:
-            parts = urlsplit(self.where)
-            host, port = parts.hostname, parts.port
+            endpoint = parse(self.where)
         except ValueError as error:
             raise click.UsageError(f"{self.where!r}: {error}") from error
-        if not host:
-            raise click.UsageError(f"{self.where!r} names no host")
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s)
-        if self._token is not None and host not in ("localhost", "::1", "127.0.0.1"):
-            raise click.UsageError(
-                "a token is sent over https or to this machine only, not over plain http"
-            )
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-
-    def _read(self, response: http.client.HTTPResponse) -> bytes:
-        try:
-            return response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise PermanentFault(f"{self.where}: the server closed the connection") from error
-
-
-class _Closing:
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def no_timeout(self) -> None:
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(None)
+        local = endpoint.unix is not None or endpoint.host in ("localhost", "::1", "127.0.0.1")
+        if self._token is not None and endpoint.tls is None and not local:
+            raise click.UsageError("a token is sent over https or to this machine only")
+        return endpoint
 
 
 def segment(text: str) -> str:
@@ -241,13 +196,12 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _unreachable(where: str, error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, PermissionError):
-        return f"{where}: {reason} (only members of the socket's group may connect)"
-    if isinstance(error, TimeoutError):
+def _unreachable(where: str, error: NoReply) -> str:
+    if error.permission:
+        return f"{where}: {error} (only members of the socket's group may connect)"
+    if error.timed_out:
         return f"{where} did not answer in time"
-    return f"no control plane answers on {where}: {reason} (see `fairlead up`)"
+    return f"no control plane answers on {where}: {error} (see `fairlead up`)"
 
 
 def _default() -> str:

@@ -136,3 +136,27 @@ def load_scenario(
     except OSError as error:
         known = f"; bundled scenarios: {', '.join(names)}"
         raise BadFile(f"{scenario}: {error.strerror}{known}") from error
+
+
+def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
+    """The report's folder, refused before the long work if it holds something else."""
+    from fairlead.sim.report import NotAReport, check_target
+
+    target = out or Path("out") / name
+    try:
+        check_target(target)
+    except NotAReport as error:
+        raise BadFile(f"{option}: {error}") from error
+    return target
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed; if not, note how to install it, before the long work."""
+    from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
+
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
+        return False
+    return True

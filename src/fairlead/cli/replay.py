@@ -1,8 +1,8 @@
 """`fairlead replay`: run recorded decisions again and compare, for all three governors."""
 
+import itertools
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from fairlead.cli.audit.ledger import ledger_option
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Counter
 from fairlead.cli.table import Output, columns, note, output_option, print_table, show
-from fairlead.ledger.place import open_for_reading
+from fairlead.ledger.place import is_postgres, open_for_reading
 from fairlead.ledger.replay import replay as replay_entry
-from fairlead.ports.ledger import LedgerReader
-from fairlead.recorder import CorruptRecord, read
-from fairlead.recorder import replay as replay_record
-from fairlead.schema.replay import Verdict
+from fairlead.ledger.replay import replay_ledger
+from fairlead.recorder import CorruptRecord, replay_record
+from fairlead.schema.replay import Replayed, Verdict
 
 HELP = """Run recorded decisions again and compare them.
 
@@ -33,41 +32,8 @@ usage. 3: a record is damaged, or holds a decision that this release cannot run.
   fairlead replay /var/lib/fairlead/node/record      # a node agent's record
   fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
 """
-PAGE = 1000
 _KINDS = columns("kind", "version", "same", "different", "unknown")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One recorded decision and the verdict on running it again."""
-
-    source: str
-    seq: int
-    kind: str
-    version: int
-    verdict: Verdict
-    recorded: Mapping[str, Any] | None
-    decided: Mapping[str, Any] | None
-    detail: str
-
-    def difference(self) -> str:
-        """The first field that differs, or why there is no result."""
-        if self.verdict is Verdict.DIFFERENT and not self.detail:
-            return first_difference(self.recorded, self.decided) or "the outputs differ"
-        return self.detail
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "source": self.source,
-            "seq": self.seq,
-            "kind": self.kind,
-            "version": self.version,
-            "verdict": str(self.verdict),
-            "detail": self.difference(),
-            "recorded": self.recorded,
-            "decided": self.decided,
-        }
+_EXITS = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXIT_FAULT}
 
 
 @click.command("replay", help=HELP)
@@ -76,29 +42,29 @@ class Decision:
 @output_option
 @click.pass_context
 def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: str) -> None:
-    """Replay everything that is named, and report."""
+    """Replay what is named, and report."""
     out = Output(output)
     if len(what) == 1 and what[0].isdigit():
         ctx.exit(_replay_one(int(what[0]), ledger, out))
     for name in what:
-        if not Path(name).exists():
+        if not Path(name).exists() and not is_postgres(name):
             raise click.UsageError(f"{name}: no such file or directory, and not an entry's number")
     tally: Tally[tuple[str, int, Verdict]] = Tally()
-    problem: Decision | None = None
+    first: tuple[str, Replayed] | None = None
     try:
         with Counter("replaying") as progress:
-            for number, decision in enumerate(_decisions(what or (ledger,)), 1):
+            for number, (source, decision) in enumerate(_decisions(what or (ledger,)), 1):
                 progress(number)
                 tally[decision.kind, decision.version, decision.verdict] += 1
-                if decision.verdict is not Verdict.SAME and problem is None:
-                    problem = decision
+                if decision.verdict is not Verdict.SAME and first is None:
+                    first = (source, decision)
     except CorruptRecord as error:
         note(f"fault: the record is damaged: {error}")
         ctx.exit(EXIT_FAULT)
-    _report(tally, problem, out)
-    found = {verdict for _, _, verdict in tally}
-    different, unknown = Verdict.DIFFERENT in found, Verdict.UNKNOWN in found
-    ctx.exit(EXIT_REFUSED if different else EXIT_FAULT if unknown else 0)
+    _report(tally, first, out)
+    verdicts = {verdict for _, _, verdict in tally}
+    worst = (Verdict.DIFFERENT, Verdict.UNKNOWN, Verdict.SAME)
+    ctx.exit(_EXITS[next((v for v in worst if v in verdicts), Verdict.SAME)])
 
 
 def _replay_one(seq: int, ledger: str, out: Output) -> int:
@@ -106,111 +72,92 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
         entry = reader.entry(seq)
         if entry is None:
             raise click.BadParameter(f"there is no entry {seq}", param_hint="WHAT")
-        answer = replay_entry(reader, entry)
-    decision = Decision(
-        source=ledger,
-        seq=seq,
-        kind=entry.kind,
-        version=entry.version,
-        verdict=answer.verdict,
-        recorded=entry.body.get("output"),
-        decided=answer.result,
-        detail=answer.detail,
-    )
-    out.text(decision.document(), lambda: [_line(decision)])
-    exits = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXIT_FAULT}
-    return exits[answer.verdict]
+        decision = replay_entry(reader, entry)
+    out.text(_document(ledger, decision), lambda: [_line(decision)])
+    return _EXITS[decision.verdict]
 
 
-def _line(decision: Decision) -> str:
-    detail = decision.difference()
-    text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
-    return text + (f" ({detail})" if detail else "")
+def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
+    """Every decision of every place, with where it is recorded."""
+    for place in places:
+        records = [] if is_postgres(place) else _records(Path(place))
+        for record in records:
+            yield from zip(itertools.repeat(str(record)), replay_record(record), strict=False)
+        if not records:
+            with open_for_reading(place) as reader:
+                yield from zip(itertools.repeat(place), replay_ledger(reader), strict=False)
+
+
+def _records(path: Path) -> list[Path]:
+    """The agents' records at a path: one segment, or all records in or below a directory."""
+    if path.name.startswith("segment-"):
+        return [path]
+    if not path.is_dir():
+        return []
+    records = sorted({segment.parent for segment in path.rglob("segment-*")})
+    if not records:
+        raise click.UsageError(f"{path}: has no record (no segment-* file)")
+    return records
 
 
 def _report(
-    tally: Mapping[tuple[str, int, Verdict], int], problem: Decision | None, out: Output
+    tally: Mapping[tuple[str, int, Verdict], int], first: tuple[str, Replayed] | None, out: Output
 ) -> None:
-    kinds = sorted({(kind, version) for kind, version, _ in tally})
     rows: list[dict[str, Any]] = [
         {
             "kind": kind,
             "version": version,
             **{str(verdict): tally.get((kind, version, verdict), 0) for verdict in Verdict},
         }
-        for kind, version in kinds
+        for kind, version in sorted({(kind, version) for kind, version, _ in tally})
     ]
     totals = {str(verdict): sum(row[str(verdict)] for row in rows) for verdict in Verdict}
     if not out.is_table:
-        first = None if problem is None else problem.document()
-        show({**totals, "kinds": rows, "first": first}, out.format)
+        document = None if first is None else _document(*first)
+        show({**totals, "kinds": rows, "first": document}, out.format)
         return
     if rows:
         print_table(rows, _KINDS)
     click.echo(", ".join(f"{count} {verdict}" for verdict, count in totals.items()))
-    if problem is not None:
-        click.echo(f"first: {problem.source}: {_line(problem)}")
+    if first is not None:
+        click.echo(f"first: {first[0]}: {_line(first[1])}")
 
 
-def _decisions(places: Iterable[str]) -> Iterator[Decision]:
-    for place in places:
-        records = _records(Path(place))
-        for record in records:
-            for answer in replay_record(read(record)):
-                yield Decision(
-                    source=str(record),
-                    seq=answer.seq,
-                    kind=answer.kind,
-                    version=answer.version,
-                    verdict=answer.verdict,
-                    recorded=answer.entry.output,
-                    decided=answer.result,
-                    detail=answer.detail,
-                )
-        if not records:
-            with open_for_reading(place) as reader:
-                yield from _ledger_decisions(place, reader)
+def _line(decision: Replayed) -> str:
+    detail = _detail(decision)
+    text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
+    return text + (f" ({detail})" if detail else "")
 
 
-def _ledger_decisions(place: str, reader: LedgerReader) -> Iterator[Decision]:
-    after = reader.archived_to()
-    while page := reader.entries(after, PAGE):
-        for entry in page:
-            answer = replay_entry(reader, entry)
-            if answer.verdict is Verdict.UNKNOWN and entry.input_digest is None:
-                continue  # not a decision
-            yield Decision(
-                source=place,
-                seq=entry.seq,
-                kind=entry.kind,
-                version=entry.version,
-                verdict=answer.verdict,
-                recorded=entry.body.get("output"),
-                decided=answer.result,
-                detail=answer.detail,
-            )
-        after = page[-1].seq
+def _document(source: str, decision: Replayed) -> dict[str, Any]:
+    return {
+        "source": source,
+        "seq": decision.seq,
+        "kind": decision.kind,
+        "version": decision.version,
+        "verdict": str(decision.verdict),
+        "detail": _detail(decision),
+        "recorded": decision.recorded,
+        "decided": decision.result,
+    }
 
 
-def _records(path: Path) -> list[Path]:
-    """The agents' records at a path: one segment, one record, or a directory of records."""
-    if path.name.startswith("segment-") or any(path.glob("segment-*.jsonl")):
-        return [path]
-    if not path.is_dir():
-        return []
-    return sorted(child for child in path.iterdir() if any(child.glob("segment-*.jsonl")))
+def _detail(decision: Replayed) -> str:
+    """The first field that differs, or why there is no result."""
+    if decision.verdict is Verdict.DIFFERENT and not decision.detail:
+        return first_difference(decision.recorded, decision.result)
+    return decision.detail
 
 
 def first_difference(one: Any, other: Any, path: str = "") -> str:
     """`slots.b1: recorded 12, decided 13` for the first field that differs; empty if none does."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in sorted({*one, *other}):
-            found = first_difference(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))
-            if found:
-                return found
-        return ""
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        parts = (first_difference(a, b, f"{path}[{index}]") for index, (a, b) in pairs)
-        return next(filter(None, parts), "")
-    return "" if one == other else f"{path or 'output'}: recorded {one!r}, decided {other!r}"
+        keys = sorted({*one, *other})
+        pairs = ((f"{path}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        items = enumerate(zip(one, other, strict=True))
+        pairs = ((f"{path}[{index}]", mine, yours) for index, (mine, yours) in items)
+    else:
+        return "" if one == other else f"{path or 'output'}: recorded {one!r}, decided {other!r}"
+    differences = (first_difference(mine, yours, where) for where, mine, yours in pairs)
+    return next(filter(None, differences), "")

@@ -1,38 +1,48 @@
-"""`fairlead sim`: run a scenario against the real decision code in virtual time."""
+"""`fairlead sim`: scenarios in virtual time, and recorded snapshots under another policy."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
-from fairlead.cli.input import BadFile, load_scenario
+from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.table import Column, output_format, percent, plain_table
+from fairlead.cli.table import Output, figures, output_option
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
-from fairlead.sim import Played, Run, play
-from fairlead.sim.bundled import bundled_names, read_bundled
-from fairlead.sim.entropy import SEED_MAX
-from fairlead.sim.measure import NodeFigures, PodFigures
-from fairlead.sim.play import Progress
-from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, draw_plots, load_matplotlib
-from fairlead.sim.report import Draw, NotAReport, as_document, check_target, write_report
+from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.record import NodeFigures
+from fairlead.sim.report import as_document, pod_row, write_report
+from fairlead.sim.simulation import Progress
+from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
+from fairlead.sim.whatif_report import (
+    LIMITS_OF_THE_ANSWER,
+    NODE_HEAD,
+    POD_HEAD,
+    node_rows,
+    pod_rows,
+    title,
+    write_whatif,
+)
+from fairlead.sim.whatif_report import as_document as whatif_document
+
+_PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
+_POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
 
 
 @click.group("sim")
 def command() -> None:
     """Simulate the governors in virtual time.
 
-    Scenarios run against the real decision code.
-
     \b
       fairlead sim list
       fairlead sim run bursty-mix
+      fairlead sim whatif /var/lib/fairlead/node/record --policy market
       fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
     """
 
@@ -72,7 +82,9 @@ def schema() -> None:
     help="Run under this policy; repeat to compare.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME].")
-@output_format("table", "json", default="table")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
+)
 @click.option("--no-plots", is_flag=True, help="Write the report without plots.")
 @click.pass_context
 def run(
@@ -98,17 +110,82 @@ def run(
     document = _load(scenario)
     if policies:
         document = _under(document, policies)
-    target = out or Path("out") / document.name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadFile(f"--out: {error}") from error
-    draw = None if no_plots else _plots()
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
     with _progress(document) as progress:
         played = play(document, seed=seed, progress=progress)
-    write_report(played, target, draw)
+    write_report(played, target, plots=plots)
     _print(played, output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
+
+
+@command.command("whatif")
+@click.argument(
+    "records", metavar="RECORD...", nargs=-1, required=True, type=click.Path(True, path_type=Path)
+)
+@click.option(
+    "--policy",
+    required=True,
+    type=click.Choice([p.value for p in Policy]),
+    help="Decide under this policy.",
+)
+@click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
+@click.option(
+    "--top", type=click.IntRange(0), default=5, show_default=True, help="List this many changes."
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
+@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@output_option
+def whatif(
+    *,
+    records: tuple[Path, ...],
+    policy: str,
+    guardrails: bool,
+    top: int,
+    report: Path | None,
+    no_plots: bool,
+    output: str,
+) -> None:
+    """Decide recorded CPU snapshots under another policy.
+
+    RECORD is the flight record of a node agent (its `record` folder, or the state directory around
+    it); name several to compare many nodes. The answer says which pods would have got more or less,
+    how long they were below their need, and how much need stayed unmet.
+
+    Each snapshot is decided by itself: how pods would have reacted to the other policy, and what
+    later snapshots would have shown, is not part of the answer. Guardrails are left out unless
+    --guardrails keeps the recorded bounds, which hold every answer close to the record.
+
+    Exit codes: 0 done, 2 bad input or no CPU decisions in a record, 3 a damaged record.
+
+    \b
+      fairlead sim whatif /var/lib/fairlead/node/record --policy market
+      fairlead sim whatif records/* --policy demand-capped --report out/whatif
+    """
+    if report is not None:
+        report_target(report, "whatif", option="--report")
+    try:
+        with _counter() as progress:
+            result = what_if(records, Policy(policy), guardrails=guardrails, progress=progress)
+    except NoDecisions as error:
+        raise BadFile(str(error)) from error
+    document = whatif_document(result, top=top)
+    Output(output).text(document, lambda: whatif_table(result, top))
+    if report is not None:
+        write_whatif(result, report, top=top, plots=not no_plots and can_plot())
+        click.echo(f"report: {report / 'report.md'}", err=True)
+
+
+@contextmanager
+def _counter() -> Iterator[Callable[[str, int], None] | None]:
+    """A count of decided snapshots on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield lambda node, count: status.update(f"{node}: {count} snapshots")
 
 
 def _load(scenario: str) -> ScenarioDocument:
@@ -122,16 +199,6 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
         acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
     )
-
-
-def _plots() -> Draw | None:
-    """The plotter, or None with a note on how to install matplotlib. Before the long work."""
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return None
-    return draw_plots
 
 
 @contextmanager
@@ -151,27 +218,27 @@ def _progress(document: ScenarioDocument) -> Iterator[Progress | None]:
         yield lambda policy, second: bar.update(tasks[policy], completed=second)
 
 
-def _print(played: Played, output: str, target: Path) -> None:
+def _print(played: ScenarioResult, output: str, target: Path) -> None:
     if output == "json":
         click.echo(json.dumps({**as_document(played), "report": str(target)}, indent=2))
     else:
         for line in summary(played):
             click.echo(line)
-    for one in played.runs:
-        if one.broken:
-            click.secho(f"broken: {one.broken}", err=True, fg="red")
+    for run in played.runs:
+        if run.broken:
+            click.secho(f"broken: {run.broken}", err=True, fg="red")
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
-# --- the summary
+# --- tables
 
 
-def summary(played: Played) -> Iterator[str]:
+def summary(played: ScenarioResult) -> Iterator[str]:
     """Line by line: a table per policy, then the policies side by side, then seed and digest."""
     for run in played.runs:
         yield f"{played.scenario.name}: policy {run.name.replace('-act', ' act')}"
         yield ""
-        yield from _figures(_PODS, run.pods)
+        yield from figures(_PODS, [pod_row(pod, missing="-") for pod in run.pods])
         yield ""
         yield from _node(run.node)
         if run.faults:
@@ -181,53 +248,10 @@ def summary(played: Played) -> Iterator[str]:
             yield f"digest     {run.digest}"
             yield ""
     if len(played.runs) > 1:
-        yield from _figures(_POLICIES, played.runs)
+        yield from figures(_POLICIES, [_policy_row(run) for run in played.runs])
         yield ""
     yield f"seed       {played.seed}"
     yield f"digest     {played.digest}"
-
-
-def _figures(columns: Sequence[Column], rows: Sequence[Any]) -> Iterator[str]:
-    cells = [[str(column.read(row)) for column in columns] for row in rows]
-    yield from plain_table(columns, cells)
-
-
-def _right(title: str, read: Callable[[Any], object]) -> Column:
-    return Column(title, read, right=True)
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _pod_name(pod: PodFigures) -> str:
-    return f"{pod.pod} (opted out)" if pod.opted_out else pod.pod
-
-
-def _governed(run: Run) -> list[PodFigures]:
-    return [pod for pod in run.pods if not pod.opted_out]
-
-
-_PODS = [
-    Column("POD", _pod_name),
-    _right("WANT", lambda pod: _seconds(pod.want_core_s)),
-    _right("GRANTED", lambda pod: _seconds(pod.granted_core_s)),
-    _right("USED", lambda pod: _seconds(pod.used_core_s)),
-    _right("THROTTLED", lambda pod: percent(pod.throttled_ratio, 1)),
-    _right("SLACK", lambda pod: percent(pod.slack, 1)),
-    _right("REVERSALS/MIN", lambda pod: f"{pod.reversals_per_minute:.1f}"),
-]
-_POLICIES = [
-    Column("POLICY", lambda run: run.name),
-    _right("USED", lambda run: _seconds(run.node.used_core_s)),
-    _right("GRANTED", lambda run: _seconds(run.node.granted_core_s)),
-    _right("UNSERVED", lambda run: _seconds(sum(p.unserved_core_s for p in _governed(run)))),
-    _right("CONGESTED", lambda run: f"{run.node.seconds_congested} s"),
-    _right("OVERLOADED", lambda run: f"{run.node.seconds_overloaded} s"),
-    _right(
-        "REVERSALS/MIN", lambda run: _seconds(sum(p.reversals_per_minute for p in _governed(run)))
-    ),
-]
 
 
 def _node(node: NodeFigures) -> Iterator[str]:
@@ -243,3 +267,34 @@ def _node(node: NodeFigures) -> Iterator[str]:
         f"core-s     wanted {node.want_core_s:.1f}, granted {node.granted_core_s:.1f}, "
         f"used {node.used_core_s:.1f}"
     )
+
+
+def _policy_row(run: PolicyRun) -> tuple[str, ...]:
+    governed = [pod for pod in run.pods if not pod.opted_out]
+    return (
+        run.name,
+        f"{run.node.used_core_s:.1f}",
+        f"{run.node.granted_core_s:.1f}",
+        f"{sum(pod.unserved_core_s for pod in governed):.1f}",
+        f"{run.node.seconds_congested} s",
+        f"{run.node.seconds_overloaded} s",
+        f"{sum(pod.reversals_per_minute for pod in governed):.1f}",
+    )
+
+
+def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
+    """The nodes, then the largest gains and losses."""
+    yield f"what if: {title(result)}"
+    yield ""
+    yield from figures(_upper(NODE_HEAD), node_rows(result))
+    for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
+        yield ""
+        yield f"largest {name}:" if pods else f"no {name}"
+        if pods:
+            yield from figures(_upper(POD_HEAD), pod_rows(pods))
+    yield ""
+    yield LIMITS_OF_THE_ANSWER
+
+
+def _upper(head: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.upper().replace(" ", "-") for name in head)

@@ -163,6 +163,12 @@ def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iter
         yield "  ".join(padded).rstrip()
 
 
+def figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Rows that are text already: the first column to the left, figures to the right."""
+    shown = [Column(title, str, right=place > 0) for place, title in enumerate(titles)]
+    return plain_table(shown, rows)
+
+
 def _print_rich(shown: Sequence[Column], cells: Sequence[Sequence[str]], indent: str) -> None:
     from rich.console import Console
     from rich.padding import Padding

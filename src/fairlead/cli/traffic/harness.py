@@ -1,4 +1,4 @@
-"""`fairlead traffic harness`: scenarios against the agent's loop, checked and reported."""
+"""`fairlead traffic harness`: scenarios against the agent's own loop, checked and reported."""
 
 import json
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.input import BadFile, load_scenario
+from fairlead.cli.input import can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.table import output_format
 from fairlead.schema.traffic_scenario import (
@@ -15,14 +15,17 @@ from fairlead.schema.traffic_scenario import (
     read_traffic_scenario,
     traffic_scenario_schema,
 )
-from fairlead.sim.entropy import SEED_MAX
-from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
-from fairlead.sim.report import NotAReport, check_target
-from fairlead.sim.traffic import Played, Verdict, judge, play
-from fairlead.sim.traffic.bundled import bundled_names, read_bundled
-from fairlead.sim.traffic.figures import measure
-from fairlead.sim.traffic.plots import draw_plots
-from fairlead.sim.traffic.report import Draw, as_document, write_report
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.traffic import (
+    PromiseCheck,
+    TrafficResult,
+    bundled_names,
+    check_promises,
+    play,
+    read_bundled,
+)
+from fairlead.sim.traffic.report import as_document, write_report
+from fairlead.sim.traffic.result import measure
 
 HELP = """Run a traffic SCENARIO and check its promises.
 
@@ -86,25 +89,21 @@ def command(
     if real_time != (plane != "memory"):
         raise click.UsageError("--real-time and --plane haproxy, envoy or ebpf belong together")
     document = _load(scenario)
-    target = out or Path("out") / document.name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadFile(f"--out: {error}") from error
-    draw = None if no_plots else _plots()
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import PlanePlace, play_real
+            from fairlead.sim.traffic.real import PlaneTarget, play_real
 
-            place = PlanePlace(plane, cgroup, pins)
+            place = PlaneTarget(plane, cgroup, pins)
             played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
         else:
             played = play(document, seed=seed, record=record)
-        verdicts = judge(played)
-        write_report(played, verdicts, target, record=record, draw=draw)
-    _print(played, verdicts, output, target)
-    ctx.exit(0 if all(verdict.kept for verdict in verdicts) else EXIT_REFUSED)
+        checks = check_promises(played)
+        write_report(played, checks, target, record=record, plots=plots)
+    _print(played, checks, output, target)
+    ctx.exit(0 if all(check.kept for check in checks) else EXIT_REFUSED)
 
 
 def _load(scenario: str) -> TrafficScenarioDocument:
@@ -117,37 +116,29 @@ def _listing() -> str:
     return "\n".join(f"{name:<{width}}  {about}" for name, about in abouts.items())
 
 
-def _plots() -> Draw | None:
-    """The plotter, or None with a note on how to install matplotlib. Before the long work."""
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return None
-    return draw_plots
-
-
-def _print(played: Played, verdicts: Sequence[Verdict], output: str, target: Path) -> None:
+def _print(
+    played: TrafficResult, checks: Sequence[PromiseCheck], output: str, target: Path
+) -> None:
     if output == "json":
-        document = {**as_document(played, verdicts), "report": str(target)}
+        document = {**as_document(played, checks), "report": str(target)}
         click.echo(json.dumps(document, indent=2))
     else:
-        for line in _summary(played, verdicts):
+        for line in _summary(played, checks):
             click.echo(line)
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
-def _summary(played: Played, verdicts: Sequence[Verdict]) -> list[str]:
+def _summary(played: TrafficResult, checks: Sequence[PromiseCheck]) -> list[str]:
     figures = measure(played)
     lines = [
-        f"{played.scenario.name} on the {played.plane} plane, seed {played.seed}: "
+        f"{played.scenario.name} on the {played.plane} dataplane, seed {played.seed}: "
         f"{figures.arrivals} arrivals, {figures.good_ratio:.2%} within the SLO, "
         f"{figures.failed_ratio:.2%} failed, {figures.refused_ratio:.2%} refused, "
         f"{figures.mode_changes} changes of mode, {figures.isolations} isolations"
     ]
-    for verdict in verdicts:
-        word, problem = ("kept  ", "") if verdict.kept else ("BROKEN", f": {verdict.problem}")
-        lines.append(f"  {word}  {verdict.promise}{problem}")
+    for check in checks:
+        word, problem = ("kept  ", "") if check.kept else ("BROKEN", f": {check.problem}")
+        lines.append(f"  {word}  {check.promise}{problem}")
     if not played.real:
         lines.append(f"digest  {played.digest}")
     return lines
