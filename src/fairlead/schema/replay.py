@@ -65,6 +65,8 @@ class Replayed:
     """What is decided now, where anything is."""
     detail: str = ""
     """Why there is no result."""
+    recorded: Mapping[str, Any] | None = None
+    """What was decided then, where both can be compared."""
 
 
 class Replayer:
@@ -99,4 +101,4 @@ class Replayer:
             return Replayed(seq, kind, version, Verdict.DIFFERENT, detail=detail)
         same = canonical(result) == canonical(output)
         verdict = Verdict.SAME if same else Verdict.DIFFERENT
-        return Replayed(seq, kind, version, verdict, result)
+        return Replayed(seq, kind, version, verdict, result, recorded=output)

@@ -103,7 +103,11 @@ class Effects:
             return
         # A crash may have come between recording that it goes on and letting it.
         halted = job in self._paused or (fresh and state.reason == "Resumed")
-        if halted and not state.paused and self._try(name, lambda: executor.resume(name, decision=job)):
+        if (
+            halted
+            and not state.paused
+            and self._try(name, lambda: executor.resume(name, decision=job))
+        ):
             self._paused.discard(job)
 
     def _resize(self, executor: Executor, name: str, state: RunState) -> None:
