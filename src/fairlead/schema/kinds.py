@@ -118,7 +118,9 @@ KINDS: Mapping[str, Kind] = {
             name="gpu.resolve",
             summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
             input_shape=resolve_documents.ResolveDocument,
-            output_shape=resolve_documents.ResolveResult,
+            output_shape=resolve_documents.STYLE.document(
+                resolve_documents.ResolveResult, "ResolveResult"
+            ),
             decide=_gpu_resolve,
         ),
         Kind(
