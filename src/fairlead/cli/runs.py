@@ -120,7 +120,7 @@ def nominate(
       fairlead runs nominate sweep-3 sweep-4
       fairlead runs nominate sweep-3 --take-back
     """
-    verb, done = ("denominate", "like any other") if take_back else ("nominate", "nominated")
+    verb, done = ("withdraw", "like any other") if take_back else ("nominate", "nominated")
     client, changes = Client(server), []
     for given in names:
         name = given.removeprefix("run/")
