@@ -44,6 +44,7 @@ class _State(msgspec.Struct, frozen=True):
     denied: list[tuple[tuple[str, str], int]]
     posted: list[tuple[tuple[str, str], int]]
     resolver: ResolverState = msgspec.field(default_factory=ResolverState)
+    queue_order: tuple[str, ...] = ()
 
 
 def export(projection: Projection) -> bytes:
@@ -75,6 +76,7 @@ def export(projection: Projection) -> bytes:
         denied=sorted(projection.denied.items()),
         posted=sorted(projection.posted.items()),
         resolver=projection.resolver,
+        queue_order=projection.queue_order,
     )
     return msgspec.json.encode(state)
 
@@ -119,7 +121,7 @@ def restore(data: bytes) -> Projection:
     projection.plans.update(state.plans)
     projection.denied.update(state.denied)
     projection.posted.update(state.posted)
-    projection.resolver = state.resolver
+    projection.resolver, projection.queue_order = state.resolver, state.queue_order
     return projection
 
 

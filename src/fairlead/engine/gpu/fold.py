@@ -158,6 +158,10 @@ def _place(known: "Projection", at: Stamp, body: entries.PlaceDecision) -> None:
         state.place_seq = at.seq
 
 
+def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
+    known.queue_order = tuple(row.run for row in body.output.order)
+
+
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
     lease = LeaseFact(
         body.lease,
@@ -398,6 +402,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
     entries.PlaceDecision: _place,
+    entries.QueueDecision: _queue,
     entries.LeaseOpen: _lease_open,
     entries.LeaseClose: _lease_close,
     entries.LeaseUnfunded: _lease_unfunded,
@@ -416,4 +421,4 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.BeaconValue: _beacon,
     entries.ReservationState: _reservation,
 }
-"""Kinds that are not here (`charge.hold`, `charge.void`, `control.recovered`) change nothing."""
+"""Kinds that are not here (`charge.hold`, `charge.void`, `gpu.deficit`…) change nothing."""

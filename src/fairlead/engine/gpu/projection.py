@@ -60,6 +60,8 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
+        self.queue_order: tuple[str, ...] = ()
+        """Waiting runs in the order that was last recorded."""
         self.resolver = ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
@@ -147,15 +149,6 @@ class Projection:
         self._nodes = None
         self._placements.clear()
         self._free.clear()
-
-    def pending(self) -> list[str]:
-        """Runs that wait, in order of submission and then name."""
-        waiting = [
-            (state.submitted_seq, name)
-            for name, state in self.live.items()
-            if state.phase is Phase.PENDING and self.is_pending(name)
-        ]
-        return [name for _, name in sorted(waiting)]
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""
