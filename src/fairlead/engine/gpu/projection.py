@@ -104,7 +104,7 @@ class Projection:
         return self._book
 
     def nodes(self) -> list[Node]:
-        """Nodes with the devices that nobody leases; kept until one of either changes."""
+        """Nodes with their free devices; kept until one of either changes."""
         if self._nodes is not None:
             return self._nodes
         found = []
@@ -137,7 +137,7 @@ class Projection:
         return known
 
     def free_gpus(self, flavor: str) -> int:
-        """Devices that nobody leases, on nodes in service; kept like the nodes."""
+        """Free devices on nodes in service; kept like the nodes."""
         if not self._free:
             for node in self.nodes():
                 free = 0 if node.cordoned else len(node.free)
@@ -145,7 +145,7 @@ class Projection:
         return self._free.get(flavor, 0)
 
     def devices_moved(self) -> None:
-        """A device was leased or given back, or there are other nodes."""
+        """A device was leased or released, or a node changed."""
         self._nodes = None
         self._placements.clear()
         self._free.clear()
