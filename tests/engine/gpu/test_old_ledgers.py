@@ -1,7 +1,7 @@
 """Ledgers and checkpoints of earlier versions are still read.
 
-`golden/` holds a ledger that was written before entries were typed, with an open outcome, a run that
-is being shrunk and a request with a step to go; and the checkpoint that was kept with it.
+`golden/` holds a ledger that was written before entries were typed, with an open outcome, a run
+that is being shrunk and a request with a step to go; and the checkpoint that was kept with it.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_an_old_ledger_folds_to_its_old_checkpoint() -> None:
 
 
 def test_an_old_entry_is_written_as_it_was() -> None:
-    """Decoded and encoded again, every body has the same fields: exports and proofs depend on it."""
+    """Decoded and encoded again, every body has the same fields: exports depend on it."""
     seen = set()
     for line in LINES:
         entry = parse(line)

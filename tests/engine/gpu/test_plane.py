@@ -301,7 +301,7 @@ def test_elsewhere_is_placed_only_when_paid_elsewhere(world: World) -> None:
 
 
 def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
-    """Every gpu.fund, gpu.place and gpu.queue entry, funded and refused, with cousins and sponsors."""
+    """Every gpu.fund, gpu.place and gpu.queue, funded and refused, with cousins and sponsors."""
     lend = envelope(concurrency=4, lending={"allow": True, "to": ["*"], "maxConcurrency": 2})
     world.apply(
         budget("a", "a", envelope(concurrency=2, maxGPUHours=9.5), parents=["p"]),

@@ -54,18 +54,8 @@ def export(projection: Projection) -> bytes:
         seq=projection.seq,
         time_ms=projection.time_ms,
         objects=[
-            _Object(
-                each.kind,
-                each.name,
-                each.uid,
-                each.generation,
-                each.version,
-                each.created_ms,
-                each.labels,
-                each.document,
-                each.user,
-            )
-            for _, each in sorted(projection.objects.items())
+            msgspec.convert(stored, _Object, from_attributes=True)
+            for _, stored in sorted(projection.objects.items())
         ],
         runs=dict(sorted(projection.runs.items())),
         closed=list(projection.closed),
@@ -88,26 +78,13 @@ def restore(data: bytes) -> Projection:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
-    for each in state.objects:
-        spec = read_spec(each.kind, each.document)
-        projection.put(
-            Stored(
-                each.kind,
-                each.name,
-                each.uid,
-                each.generation,
-                each.version,
-                each.created_ms,
-                each.labels,
-                spec,
-                each.document,
-                each.user,
-            )
-        )
+    for kept in state.objects:
+        name, spec = kept.name, read_spec(kept.kind, kept.document)
+        projection.put(Stored(spec=spec, **msgspec.structs.asdict(kept)))
         if isinstance(spec, BudgetSpec):
-            projection.set_budget(each.name, to_budget(each.name, spec))
+            projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):
-            projection.reserved[spec.run] = each.name
+            projection.reserved[spec.run] = name
     projection.runs.update(state.runs)
     for name, run in state.runs.items():
         if not run.phase.ended:

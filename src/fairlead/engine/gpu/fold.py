@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
 from fairlead.core.invariant import require
@@ -163,22 +164,9 @@ def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
 
 
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
-    lease = LeaseFact(
-        body.lease,
-        body.run,
-        body.owner,
-        body.role,
-        body.group,
-        body.slots,
-        body.budget,
-        body.envelope,
-        body.borrowed,
-        body.start_ms,
-        body.expected_end_ms,
-        body.reason,
-        at.seq,
-        payer=known.budgets[body.budget].owner,
-    )
+    facts = msgspec.structs.asdict(body)
+    payer = known.budgets[body.budget].owner
+    lease = LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
     state = known.runs[lease.run]
     state.leases[lease.id] = lease
     if lease.reason == "Grow":
