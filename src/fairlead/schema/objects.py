@@ -230,5 +230,5 @@ def to_gang(spec: RunSpec, gpus: int, *, elsewhere: bool) -> Gang:
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:
-    """Core's node with the ordinals that nobody leases."""
+    """Core's node with the ordinals that no lease holds."""
     return Node(name, spec.flavor, spec.location, free, spec.cordoned)

@@ -114,7 +114,7 @@ class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """A run that is to start at its time, if need be by others giving way."""
+    """A run that is to start at its time, if need be by preemption."""
 
     run: Name
     earliest_start: Time

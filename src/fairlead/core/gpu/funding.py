@@ -72,7 +72,7 @@ def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]
     found: dict[str, Demotion] = {}
     for cap in _caps_at(budget, accounts, now_ms):
         if not _reached(cap, now_ms):
-            continue  # the sums say that nothing is over: nobody is looked at
+            continue  # the sums say that nothing is over: no lease is looked at
         for lease, at_ms in _over(cap, now_ms, found):
             found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
     return list(found.values())

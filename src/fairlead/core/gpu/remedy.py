@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.core.gpu.cover import Plan, plan_on
+from fairlead.core.gpu.cover import Binding, Book, Plan, Route, Walk, find_route, plan_on, take
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.route import Book, find_route
-from fairlead.core.gpu.walk import Binding, Route, Walk, take
 from fairlead.core.invariant import require
 
 
@@ -178,7 +176,7 @@ def _least_room(route: Route, index: int, request: Request) -> int | None:
     room = route.gates[index].gpus + 1
     if _is_switch(cap) or (cap.hours and not request.duration_ms):
         room = max(room, enough)  # these let everything through or nothing
-    while room <= enough:  # a gate that lets all of it through is in nobody's way
+    while room <= enough:  # a gate that lets all of it through binds nothing
         gpus, slope, reach = _glide(route, index, room, enough)
         if gpus >= enough:
             return room
