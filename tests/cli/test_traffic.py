@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.cli.traffic.status import ADMISSION, CAUSES, SENTENCES, explain_backend, explain_group
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Cause, Mode
+from fairlead.core.traffic import AdmissionMode, Cause
 
 CONFIG: dict[str, Any] = {
     "plane": "memory",
@@ -231,7 +231,7 @@ def test_the_harness_plays_and_judges(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(json.dumps(hopeless))
     done = traffic("harness", "s.yaml", "--no-plots", cwd=tmp_path)
     assert done.returncode == 1
-    assert "BROKEN  the door is hard at some time" in done.stdout
+    assert "BROKEN  admission is hard at some time" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_the_harness_lists_its_scenarios(tmp_path: Path) -> None:
 def test_every_reason_mode_and_cause_has_its_words() -> None:
     """Nobody is shown a code without a sentence."""
     assert set(SENTENCES) == set(TrafficReason)
-    assert set(ADMISSION) == {mode.value for mode in Mode}
+    assert set(ADMISSION) == {mode.value for mode in AdmissionMode}
     assert set(CAUSES) == {cause.value for cause in Cause}
-    for mode in Mode:
+    for mode in AdmissionMode:
         for reason in TrafficReason:
             group = {
                 "group": "web",

@@ -71,7 +71,7 @@ def lab() -> Iterator[Lab]:
             yield found
         finally:
             for each in found.plane.objects.list("Run"):
-                found.executor.stop(each["metadata"]["name"], 0)
+                found.executor.stop(each["metadata"]["name"], 0, decision="p9")
             found.until(lambda: not found.executor.running(), "all processes are gone")
             found.ledger.close()
 

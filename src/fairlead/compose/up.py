@@ -16,7 +16,7 @@ from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.executor import LocalExecutor, discover
-from fairlead.executor.machine import MachineNode, host_name, machine_nodes, visible
+from fairlead.executor.devices import MachineNode, host_name, machine_nodes, visible
 from fairlead.ledger.master import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret

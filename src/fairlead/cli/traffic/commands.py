@@ -12,7 +12,7 @@ from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
-    from fairlead.node.traffic.orders import Order
+    from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
 
 STALE_MS = 3_000  # the status is written every second
@@ -131,7 +131,7 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     try:
         port = None
         if document.metrics_port is not None:
-            from fairlead.node.traffic.metrics import serve_metrics
+            from fairlead.node.traffic.reports import serve_metrics
 
             # Before the dataplane starts: an agent that fails here repeatedly must not look alive.
             port = serve_metrics(agent, document.metrics_address, document.metrics_port)
@@ -269,7 +269,7 @@ def explain(*, group: str, backend: str | None, state_dir: Path | None, output: 
 # --- operator orders
 
 
-def _order(order: "Order | None", name: str, text: str) -> None:
+def _order(order: "BackendCommand | None", name: str, text: str) -> None:
     """A command that gives an order for one backend, and waits until the agent follows it."""
 
     @command.command(name, help=text)
@@ -318,14 +318,18 @@ _order(
 
 
 def _give_order(
-    directory: "StateDirectory", group: str, backend: str, order: "Order | None", wait_s: float
+    directory: "StateDirectory",
+    group: str,
+    backend: str,
+    order: "BackendCommand | None",
+    wait_s: float,
 ) -> None:
     from fairlead.node.state import STATUS
-    from fairlead.node.traffic.orders import change_order
+    from fairlead.node.traffic.commands import change_command
 
     if directory.read(STATUS) is not None:  # only an agent that ran knows the names
         _backend(_group(_status(directory), group), backend)
-    changed = change_order(directory, group, backend, order)
+    changed = change_command(directory, group, backend, order)
     word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
     if not changed:
         click.echo(f"{group}/{backend} is {word} already")
@@ -338,7 +342,11 @@ def _give_order(
 
 
 def _followed(
-    directory: "StateDirectory", group: str, backend: str, order: "Order | None", wait_s: float
+    directory: "StateDirectory",
+    group: str,
+    backend: str,
+    order: "BackendCommand | None",
+    wait_s: float,
 ) -> bool:
     deadline = time.monotonic() + wait_s
     while True:
@@ -392,7 +400,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     directory.create()
     directory.lock()
     try:
-        composed.remove_plane(document.plane, directory.path)
+        composed.remove_dataplane(document.plane, directory.path)
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} dataplane is removed")

@@ -19,8 +19,7 @@ from fairlead.engine.gpu.entries import Document, Funding, NewEntry, Refusal
 from fairlead.engine.gpu.leases import open_lease
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
-from fairlead.schema.fund import fund_document
-from fairlead.schema.gpu import from_plan
+from fairlead.schema.gpu import from_plan, fund_document
 from fairlead.schema.objects import (
     budget_document,
     to_gang,
@@ -28,7 +27,8 @@ from fairlead.schema.objects import (
     with_spares,
     without_spares,
 )
-from fairlead.schema.place import from_placement, no_room, slot_text
+from fairlead.schema.place import STYLE as PLACE_STYLE
+from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
 from fairlead.schema.specs import BudgetSpec, RunSpec
 
 
@@ -299,30 +299,15 @@ def place_input(nodes: list[Node], gang: Gang) -> Document:
 
     Nodes that are full, cordoned or out of reach change nothing, and on a busy fleet they are most.
     """
-    return {
-        "nodes": [
-            {
-                "name": node.name,
-                "flavor": node.flavor,
-                "location": dict(node.location),
-                "free": list(node.free),
-                "cordoned": node.cordoned,
-            }
-            for node in nodes
-            if node.flavor == gang.flavor
-            and node.free
-            and not node.cordoned
-            and (gang.elsewhere or node.is_in(gang.location))
-        ],
-        "gang": {
-            "flavor": gang.flavor,
-            "gpus": gang.gpus,
-            "group_gpus": gang.group_gpus,
-            "spares_per_group": gang.spares_per_group,
-            "location": dict(gang.location),
-            "elsewhere": gang.elsewhere,
-        },
-    }
+    usable = [
+        node
+        for node in nodes
+        if node.flavor == gang.flavor
+        and node.free
+        and not node.cordoned
+        and (gang.elsewhere or node.is_in(gang.location))
+    ]
+    return PLACE_STYLE.from_core(PlaceInput(tuple(usable), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Effects:
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
-            self._try(run, partial(executor.stop, run, 0))
+            self._try(run, partial(executor.stop, run, 0, decision=job))
         for name, state in sorted(self._projection.live.items()):
             if state.job is not None and self.has_process(name):
                 self._drive(executor, name, state, running, running - wanted)
@@ -84,7 +84,8 @@ class Effects:
         job, reclaim = state.job or "", state.reclaim
         if state.is_ending:
             grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
-            self._try(name, lambda: executor.stop(name, grace_ms))
+            decision = _decision(state)
+            self._try(name, lambda: executor.stop(name, grace_ms, decision=decision))
             if job not in running:
                 self.missing.add(name)  # ended already, or never started: no exit will come
             return
@@ -97,12 +98,16 @@ class Effects:
             self._started.add(job)
         self._resize(executor, name, state)
         if state.paused and job not in self._paused:
-            if self._try(name, lambda: executor.pause(name)):
+            if self._try(name, lambda: executor.pause(name, decision=job)):
                 self._paused.add(job)
             return
         # A crash may have come between recording that it goes on and letting it.
         halted = job in self._paused or (fresh and state.reason == "Resumed")
-        if halted and not state.paused and self._try(name, lambda: executor.resume(name)):
+        if (
+            halted
+            and not state.paused
+            and self._try(name, lambda: executor.resume(name, decision=job))
+        ):
             self._paused.discard(job)
 
     def _resize(self, executor: Executor, name: str, state: RunState) -> None:
@@ -114,7 +119,8 @@ class Effects:
         devices = _kept_devices(state)
         if reclaim is None and self._devices.get(job) == devices:
             return
-        if self._try(name, lambda: executor.resize(name, devices)):
+        decision = _decision(state)
+        if self._try(name, lambda: executor.resize(name, devices, decision=decision)):
             self._devices[job] = devices
             if reclaim is not None:
                 self._notified[name] = reclaim.since_ms
@@ -158,6 +164,13 @@ class Effects:
             user=stored.user,
             working_directory=spec.working_directory,
         )
+
+
+def _decision(state: RunState) -> str:
+    """The id of the recorded decision behind an act: the outcome that preempts or shrinks a run,
+    else the plan that started its job."""
+    outcome = None if state.reclaim is None else state.reclaim.outcome
+    return state.job or "" if outcome is None else str(outcome)
 
 
 def _kept_devices(state: RunState) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class Resolver:
         scope = Scope(flavor, dict(location or {}))
         with self._committer.current() as projection:
             _refuse_unknown(projection, scope)
-            case = Case("scope", PlaceDemand(scope, gpus), author.user)
+            case = Case("scope", PlaceDemand(flavor, scope.location, gpus), author.user)
             return self._by_hand(case, dry_run=dry_run)
 
     def resolve_cap(
@@ -123,7 +123,9 @@ class Resolver:
                 if shortage_of(projection, cap).deficit.gpus
             }
             if place is not None:
-                cases[PLACE] = Case("scope", PlaceDemand(*place), author.user)
+                scope, gpus = place
+                demand = PlaceDemand(scope.flavor, scope.location, gpus)
+                cases[PLACE] = Case("scope", demand, author.user)
             shown = {step: self._previews.of_case(case) for step, case in cases.items()}
             state: dict[Step, tuple[str, int | None]] = dict.fromkeys(cases, ("forecast", None))
             if acts and cases:
@@ -214,7 +216,7 @@ class Resolver:
         step, place = request.steps[0], request.place
         case: Case
         if step == PLACE and place is not None:
-            demand = PlaceDemand(Scope(place.flavor, place.location), place.gpus)
+            demand = PlaceDemand(place.flavor, place.location, place.gpus)
             case = Case("scope", demand, request.author, request=request.seq, step=step)
         else:
             budget = self._projection.budgets.get(request.budget)

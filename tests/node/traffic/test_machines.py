@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fairlead.engine.traffic_nodes import NodeWatch
-from fairlead.node.traffic.vitals import Vitals
+from fairlead.node.traffic.sensors import LocalMachine
 from fairlead.ports.traffic import CpuTimes, NodeReading
 
 PSI = "{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
@@ -33,7 +33,7 @@ def proc(folder: Path, **changes: str | None) -> Path:
 
 def test_everything_is_read(tmp_path: Path) -> None:
     """`cpu full` is left out: for a whole machine the kernel says 0."""
-    (node,) = Vitals("n1", disks=[tmp_path], proc=proc(tmp_path)).read(7)
+    (node,) = LocalMachine("n1", disks=[tmp_path], proc=proc(tmp_path)).read(7)
     assert node.totals is not None
     assert node.totals.time_us == 7_000
     assert node.totals.stalled_us == {
@@ -62,12 +62,12 @@ def test_what_cannot_be_read_or_understood_is_missing(tmp_path: Path) -> None:
     folder = proc(tmp_path)
     for name in FILES:
         (folder / name).write_text("?\n")
-    (node,) = Vitals("n1", disks=[tmp_path / "nowhere"], proc=folder).read(7)
+    (node,) = LocalMachine("n1", disks=[tmp_path / "nowhere"], proc=folder).read(7)
     assert (node.totals, node.resources, node.cpu) == (None, (), None)
-    (node,) = Vitals("n1", proc=tmp_path / "nowhere").read(7)
+    (node,) = LocalMachine("n1", proc=tmp_path / "nowhere").read(7)
     assert (node.totals, node.resources, node.cpu) == (None, (), None)
     for text in ("", "\n", "cpu 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n", "cpu 1 2 3 4 -5 6 7 8\n"):
-        (node,) = Vitals("n1", proc=proc(tmp_path, stat=text)).read(7)
+        (node,) = LocalMachine("n1", proc=proc(tmp_path, stat=text)).read(7)
         assert node.cpu is None
 
 
@@ -78,12 +78,12 @@ def test_stalls_are_shares_of_the_last_ten_seconds(tmp_path: Path) -> None:
     for tick in range(60):
         total += 50_000  # a quarter of every 200 ms
         text = PSI.format(kind="some", total=total)
-        vitals = Vitals("n1", proc=proc(tmp_path, pressure__cpu=text))
+        vitals = LocalMachine("n1", proc=proc(tmp_path, pressure__cpu=text))
         (node,) = watch.observe(vitals.read(tick * 200))
         shares.append(None if node.psi is None else node.psi.cpu_some)
     assert shares[0] is None
     assert all(abs((share or 0) - 0.25) < 1e-9 for share in shares[1:])
-    vitals = Vitals("n1", proc=proc(tmp_path, pressure__cpu=PSI.format(kind="some", total=1)))
+    vitals = LocalMachine("n1", proc=proc(tmp_path, pressure__cpu=PSI.format(kind="some", total=1)))
     (node,) = watch.observe(vitals.read(60 * 200))
     assert node.psi is None
 
@@ -111,7 +111,7 @@ def test_waiting_for_disks_is_a_share_of_the_last_ten_seconds() -> None:
 
 def test_the_machine_we_are_on() -> None:
     """Whatever this kernel keeps, it is read without a fault."""
-    (node,) = Vitals("here", disks=[Path("/")]).read(1)
+    (node,) = LocalMachine("here", disks=[Path("/")]).read(1)
     assert any(each.name == "memory" for each in node.resources)
     assert node.cpu is not None
     assert 0 <= node.cpu.iowait < node.cpu.total

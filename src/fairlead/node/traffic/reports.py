@@ -1,29 +1,116 @@
-"""Prometheus metrics of the traffic agent, computed when they are scraped.
+"""What the traffic agent reports: a status document, and Prometheus metrics.
 
-Labels are `group` and `backend` and nothing else that grows: no flows, no addresses, no reasons but
-the closed list. What every one means is in `docs/operate/traffic.md`.
+Metrics are computed when they are scraped. Labels are `group` and `backend` and nothing else that
+grows: no flows, no addresses, no reasons but the closed list. What each means is in
+`docs/operate/traffic.md`.
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Mode
+from fairlead.core.traffic import AdmissionMode
 from fairlead.engine.traffic_loop import GroupRound, Round
-from fairlead.node.traffic.agent import TrafficAgent
 from fairlead.ports.dataplane import Liveness
 from fairlead.ports.faults import PermanentFault
+
+if TYPE_CHECKING:
+    from fairlead.node.traffic.agent import TrafficAgent
 
 _GROUP, _BACKEND = ["group"], ["group", "backend"]
 _PREFIX = "fairlead_traffic_"
 
 
+def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
+    """The last tick with what is known of every group and backend, for `traffic status`."""
+    dataplane = agent.loop.plane
+    return {
+        "version": 1,
+        "time_ms": round.time_ms,
+        "agent": agent.config.name,
+        "plane": dataplane.name,
+        "sources": dict(dataplane.sources),
+        "tick_ms": agent.config.tick_ms,
+        "ticks": agent.ticks,
+        "early_ticks": agent.early_ticks,
+        "missed_ticks": agent.missed_ticks,
+        "flips": agent.flips,
+        "faults": agent.faults,
+        "problems": list(round.faults),
+        "groups": [group_document(round.groups[name], agent) for name in sorted(round.groups)],
+    }
+
+
+def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:
+    """One group."""
+    plan, snapshot, seen = made.plan, made.snapshot, made.seen
+    group = agent.loop.groups[snapshot.group]
+    admission = plan.admission
+    return {
+        "group": snapshot.group,
+        "vip": group.route.vip,
+        "port": group.route.port,
+        "proto": group.route.proto.value,
+        "mode": admission.mode.value,
+        "rate_per_s": admission.rate_per_s,
+        "burst": admission.burst,
+        "inside_max": snapshot.config.inside_max,
+        "regime": plan.regime.value,
+        "reasons": list(made.reasons),
+        "liveness": None if seen is None else seen.liveness.value,
+        "epoch": None if seen is None else seen.epoch,
+        "admitted": None if seen is None else seen.admitted,
+        "refused_soft": None if seen is None else seen.refused_soft,
+        "refused_hard": None if seen is None else seen.refused_hard,
+        "stall": plan.stall,
+        "ttf_s": plan.ttf_s,
+        "skew": plan.skew,
+        "conductance": plan.conductance,
+        "retry_index": snapshot.retry_index,
+        "scale_hint": plan.scale_hint,
+        "sequence": made.sequence,
+        "fault": made.fault,
+        "backends": [_backend(made, agent, backend.id) for backend in snapshot.backends],
+    }
+
+
+def _backend(made: GroupRound, agent: "TrafficAgent", name: str) -> dict[str, Any]:
+    plan, governor = made.plan, agent.loop.groups[made.snapshot.group].governor
+    seen = next(backend for backend in made.snapshot.backends if backend.id == name)
+    cause, pressure = governor.isolated.get(name), plan.pressure[name]
+    counted = None if made.seen is None else made.seen.backends.get(name)
+    command = agent.commands.get(made.snapshot.group, {}).get(name)
+    return {
+        "backend": name,
+        "slots": plan.slots[name],
+        "target": plan.target[name],
+        "weight": plan.weights[name],
+        "pressure": {
+            "total": pressure.total,
+            "queue": pressure.queue,
+            "latency": pressure.latency,
+            "error": pressure.error,
+            "penalty": pressure.penalty,
+            **dict(pressure.layers),
+        },
+        "queue": seen.queue,
+        "p95_ms": seen.p95_ms,
+        "error_rate": seen.error_rate,
+        "requests": seen.requests,
+        "age_ms": seen.age_ms,
+        "open": None if counted is None else counted.open,
+        "isolated": None if cause is None else cause.value,
+        "order": command,
+    }
+
+
 class TrafficCollector:
     """Turns the agent's last round into metric families."""
 
-    def __init__(self, agent: TrafficAgent) -> None:
+    def __init__(self, agent: "TrafficAgent") -> None:
         self._agent = agent
 
     def collect(self) -> Iterator[Metric]:
@@ -31,7 +118,7 @@ class TrafficCollector:
         yield from self._agent_metrics()
         round = self._agent.last_round
         if round is not None:
-            yield from self._doors(round)
+            yield from self._admissions(round)
             yield from self._groups(round)
             yield from self._backends(round)
 
@@ -39,16 +126,16 @@ class TrafficCollector:
         agent = self._agent
         for name, text, value in (
             ("ticks", "ticks decided", agent.ticks),
-            ("ticks_early", "ticks between two, for what could not wait", agent.early_ticks),
-            ("ticks_missed", "ticks that came too late to be made", agent.missed_ticks),
+            ("ticks_early", "ticks ahead of time, for urgent signals", agent.early_ticks),
+            ("ticks_missed", "ticks skipped because the agent was late", agent.missed_ticks),
             ("tick_seconds", "time spent in ticks", agent.tick_seconds),
-            ("flips", "tables put in force", agent.flips),
-            ("faults", "things outside that failed and were survived", agent.faults),
+            ("flips", "tables applied", agent.flips),
+            ("faults", "environment errors that the agent survived", agent.faults),
         ):
             yield CounterMetricFamily(_PREFIX + name, text, value=value)
         changes = CounterMetricFamily(
             _PREFIX + "transitions",
-            "changes of a door, an isolation or the plane's trust",
+            "changes of admission, isolation or liveness",
             labels=["group", "what"],
         )
         # A copy: the agent goes on counting in its own thread.
@@ -56,15 +143,17 @@ class TrafficCollector:
             changes.add_metric([group, what], count)
         yield changes
 
-    def _doors(self, round: Round) -> Iterator[Metric]:
-        mode = _gauge("mode", "1 for the mode that the door is in", ["group", "mode"])
+    def _admissions(self, round: Round) -> Iterator[Metric]:
+        mode = _gauge("mode", "1 for the admission mode", ["group", "mode"])
         alive = _gauge(
-            "plane_liveness", "1 for what the plane thinks of the agent", ["group", "liveness"]
+            "plane_liveness",
+            "1 for the agent's liveness as the dataplane judges it",
+            ["group", "liveness"],
         )
         reason = _gauge("reason", "1 for the reasons of the last tick", ["group", "reason"])
         for name, made in round.groups.items():
-            for each in Mode:
-                mode.add_metric([name, each.value], float(each is made.plan.admission.mode))
+            for kind in AdmissionMode:
+                mode.add_metric([name, kind.value], float(kind is made.plan.admission.mode))
             for liveness in Liveness:
                 known = made.seen is not None and made.seen.liveness is liveness
                 alive.add_metric([name, liveness.value], float(known))
@@ -75,7 +164,7 @@ class TrafficCollector:
     def _groups(self, round: Round) -> Iterator[Metric]:
         for family, value in (
             (
-                _gauge("admission_rate_per_second", "what the door lets in, while not normal"),
+                _gauge("admission_rate_per_second", "admitted per second, while not normal"),
                 lambda made: made.plan.admission.rate_per_s,
             ),
             (
@@ -153,7 +242,7 @@ def _seen(field: str) -> Callable[[GroupRound], int | None]:
     return value
 
 
-def serve_metrics(agent: TrafficAgent, address: str, port: int) -> int:
+def serve_metrics(agent: "TrafficAgent", address: str, port: int) -> int:
     """Serve /metrics in a background thread; returns the port (0 asks for any free one)."""
     registry = CollectorRegistry()
     registry.register(TrafficCollector(agent))

@@ -15,25 +15,25 @@ from fairlead.ports.traffic import Transition
 
 AUTHOR = "traffic-agent"
 WAITING_MAX = 10_000
-_PATIENCE_S, _LOOK_S = 5.0, 0.2
+_RETRY_S_MAX, _POLL_S = 5.0, 0.2
 
 
-class LedgerChronicle:
+class LedgerEventLog:
     """The `Chronicle` port on a ledger."""
 
     def __init__(
         self, ledger: Ledger, *, agent: str, fault: Callable[[str], None] = lambda _: None
     ) -> None:
         self.dropped = 0
-        """What could not be kept, because the ledger was away for too long."""
+        """Entries lost, because the ledger was unavailable for too long."""
         self._ledger, self._agent, self._fault = ledger, agent, fault
         self._waiting: queue.Queue[Draft] = queue.Queue(WAITING_MAX)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chronicle", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="event log", daemon=True)
         self._thread.start()
 
     def transition(self, transition: Transition) -> None:
-        """Keep this change."""
+        """Record this change."""
         record, backend = transition.record, transition.backend
         effect = transition.what if backend is None else f"{transition.what} {backend}"
         self._put(
@@ -57,7 +57,7 @@ class LedgerChronicle:
         )
 
     def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
-        """Keep the ends of the records."""
+        """Record the ends of the groups' records."""
         ends = {name: _head(head) for name, head in sorted(heads.items())}
         self._put(
             Draft(
@@ -71,7 +71,7 @@ class LedgerChronicle:
     def close(self) -> None:
         """Write what is waiting, if the ledger takes it, and let go of the ledger."""
         self._closing.set()
-        self._thread.join(timeout=2 * _PATIENCE_S)
+        self._thread.join(timeout=2 * _RETRY_S_MAX)
         self._ledger.close()
 
     def _put(self, draft: Draft) -> None:
@@ -79,25 +79,25 @@ class LedgerChronicle:
             self._waiting.put_nowait(draft)
         except queue.Full:
             self.dropped += 1
-            self._fault(f"the ledger has been away for too long; dropped {draft.kind}")
+            self._fault(f"the ledger has been unavailable for too long; dropped {draft.kind}")
 
     def _run(self) -> None:
         while True:
             try:
-                self._append(self._waiting.get(timeout=_LOOK_S))
+                self._append(self._waiting.get(timeout=_POLL_S))
             except queue.Empty:
                 if self._closing.is_set():
                     return
 
     def _append(self, draft: Draft) -> None:
-        """Again and again while it may help. What can never be written is said, not forgotten."""
+        """Retry while it may help. What can never be written is reported."""
         while True:
             try:
                 self._ledger.append([draft])
                 return
             except TemporaryFault as fault:
                 self._fault(f"{draft.kind} waits: {fault}")
-                if self._closing.wait(min(_PATIENCE_S, max(0.1, fault.retry_after_ms / 1000))):
+                if self._closing.wait(min(_RETRY_S_MAX, max(0.1, fault.retry_after_ms / 1000))):
                     self.dropped += 1
                     return
             except Fault as fault:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.ledger.place import open_file
-from fairlead.node.traffic.chronicle import LedgerChronicle
+from fairlead.node.traffic.event_log import LedgerEventLog
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Draft
 from fairlead.ports.recorder import Head
@@ -29,7 +29,7 @@ def change(number: int, record: Head | None = None) -> Transition:
 def test_transitions_and_anchors_are_entries(tmp_path: Path) -> None:
     """With the tick that led to them; the same one twice is one entry."""
     path = tmp_path / "ledger.db"
-    chronicle = LedgerChronicle(open_file(path), agent="n1")
+    chronicle = LedgerEventLog(open_file(path), agent="n1")
     chronicle.transition(change(1))
     chronicle.transition(change(1))
     chronicle.transition(change(2))
@@ -69,7 +69,7 @@ def test_a_ledger_that_is_away_is_waited_for() -> None:
     """And nothing is lost meanwhile."""
     said: list[str] = []
     ledger = Reluctant(TemporaryFault("away", retry_after_ms=1))
-    chronicle = LedgerChronicle(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
+    chronicle = LedgerEventLog(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
     chronicle.transition(change(1))
     until(lambda: ledger.kept, "kept")
     assert said == ["traffic.transition waits: away"]
@@ -80,7 +80,7 @@ def test_what_can_never_be_written_is_said_and_counted() -> None:
     """The next one still goes in."""
     said: list[str] = []
     ledger = Reluctant(PermanentFault("no room"))
-    chronicle = LedgerChronicle(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
+    chronicle = LedgerEventLog(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
     chronicle.transition(change(1))
     chronicle.anchor(2, {})
     until(lambda: ledger.kept, "kept")
@@ -95,10 +95,10 @@ def test_a_tick_never_waits_for_the_ledger() -> None:
     said: list[str] = []
     ledger = Reluctant()
     ledger.gate.clear()
-    chronicle = LedgerChronicle(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
+    chronicle = LedgerEventLog(ledger, agent="n1", fault=said.append)  # type: ignore[arg-type]
     for number in range(10_002):
         chronicle.anchor(number, {})
     assert chronicle.dropped >= 1
-    assert "away for too long" in said[0]
+    assert "unavailable for too long" in said[0]
     ledger.gate.set()
     chronicle.close()

@@ -2,8 +2,8 @@
 
 import threading
 
-from fairlead.node.traffic.outreach import Outreach
-from fairlead.node.traffic.services import Service, Services
+from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.probes import Service, Services
 
 
 def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
@@ -17,16 +17,16 @@ def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
             often.set()
         raise OverflowError("too large")
 
-    outreach = Outreach()
-    outreach.repeat(10, ask, phase="odd")
+    poller = Poller()
+    poller.repeat(10, ask, phase="odd")
     assert often.wait(30)
-    outreach.close()
+    poller.close()
 
 
 def test_names_that_cannot_be_used_are_put_back() -> None:
     """With the addresses that were known, without asking again."""
-    outreach = Outreach()
-    services = Services(outreach, every_ms=3_600_000)
+    poller = Poller()
+    services = Services(poller, every_ms=3_600_000)
     services.follow({"web": Service("127.0.0.1", 80), "api": Service("127.0.0.2", 81)})
     before = services.members("web"), services.members("api")
     undo = services.follow({"web": Service("127.0.0.3", 80)})
@@ -34,4 +34,4 @@ def test_names_that_cannot_be_used_are_put_back() -> None:
     undo()
     assert (services.members("web"), services.members("api")) == before
     assert before[0] is not None
-    outreach.close()
+    poller.close()

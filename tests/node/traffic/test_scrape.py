@@ -4,14 +4,7 @@ from math import inf
 
 import pytest
 
-from fairlead.node.traffic.exposition import (
-    BadExposition,
-    Quantile,
-    counter,
-    gauge,
-    quantile,
-    samples,
-)
+from fairlead.node.traffic.scrape import BadExposition, Quantile, counter, gauge, quantile, samples
 from fairlead.schema.border import BadInput
 from fairlead.schema.selector import Selector
 
