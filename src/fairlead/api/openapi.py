@@ -68,6 +68,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(
     endpoint: Endpoint, schemas: dict[str, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
+    names = _PARAMETER.findall(endpoint.path)
     parameters = [_path_parameter(name, endpoint, schemas) for name in names]
     if endpoint.query is not None:
         shape = components[endpoint.query.__name__]
