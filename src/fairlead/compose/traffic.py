@@ -13,6 +13,7 @@ from fairlead.core.invariant import known
 from fairlead.engine.traffic import GroupRules
 from fairlead.engine.traffic_loop import Round
 from fairlead.host.clock import monotonic_ms
+from fairlead.host.paths import state_directory
 from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.probes import CheckRules, ProbeRules, Service
@@ -83,8 +84,6 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 def default_directory() -> Path:
     """Beside the ledger of this machine."""
-    from fairlead.ledger.place import state_directory  # noqa: PLC0415 - rarely asked
-
     return state_directory() / "traffic"
 
 
