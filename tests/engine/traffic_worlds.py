@@ -6,8 +6,7 @@ from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.dataplane.memory import MemoryPlane
-from fairlead.engine.traffic import GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import Group, Ports, Round, TrafficLoop
+from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import Head
 from fairlead.ports.traffic import NodeReading, Probed, Reading, Transition

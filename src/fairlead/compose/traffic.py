@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.engine.traffic import GroupRules
-from fairlead.engine.traffic_loop import Round
+from fairlead.engine.traffic import GroupRules, Round
 from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.exporters import RemoteNode

@@ -18,6 +18,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
+from fairlead.core.traffic.state import AdmissionMode as Mode
+
+__all__ = [
+    "FALLBACK_AFTER_MS",
+    "HOLD_AFTER_MS",
+    "SCHEMA_VERSION",
+    "Admission",
+    "Backend",
+    "BackendSeen",
+    "Dataplane",
+    "GroupSeen",
+    "Liveness",
+    "Mode",
+    "Proto",
+    "RouteGroup",
+    "Stale",
+    "Table",
+]
+
 SCHEMA_VERSION = 3
 """Of the tables and maps that an agent and a plane share; they must agree before the first flip."""
 
@@ -29,22 +49,6 @@ class Proto(StrEnum):
 
     TCP = "tcp"
     UDP = "udp"
-
-
-class Mode(StrEnum):
-    """Who is let in: everybody, as many as the bucket lets, or a drip."""
-
-    NORMAL = "normal"
-    SOFT = "soft"
-    HARD = "hard"
-
-
-class Liveness(StrEnum):
-    """What the plane thinks of its agent."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    FALLBACK = "fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +102,8 @@ class Table:
     that stalls fills up long before any signal says so. None: no bound, nobody is passed over.
     In fallback nothing is bounded: what was learnt may be long out of date.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSeen:
-    """What a plane has counted for one backend since it began; None where it cannot see it."""
-
-    admitted: int = 0
-    """Connections (or requests, on a proxy) that were sent to it."""
-    connect_failures: int | None = None
-    consecutive_failures: int | None = None
-    successes: int | None = None
-    errors: int | None = None
-    open: int | None = None
-    """Connections or requests in it now."""
-    queue: int | None = None
-    p95_ms: float | None = None
-    """Of successes, over the plane's own window (about 5 s)."""
-    rtt_ms: float | None = None
-    retransmits: int | None = None
-    jitter_ms: float | None = None
-    """How far round-trip times are from their average, on average."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """What a plane has counted for one group. admitted = delivered, the rest said no aloud."""
-
-    epoch: int
-    liveness: Liveness
-    mode: Mode
-    admitted: int
-    refused_soft: int
-    """Told to try again (EAGAIN, 429)."""
-    refused_hard: int
-    """Refused (ECONNREFUSED, 503)."""
-    backends: Mapping[str, BackendSeen] = field(default_factory=dict)
+    decision: int | None = field(default=None, compare=False)
+    """The recorded decision that this table comes from, by its sequence number."""
 
 
 class Stale(Exception):

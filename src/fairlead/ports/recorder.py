@@ -8,7 +8,7 @@ A start heals first: each of `unapplied()` is re-checked against fresh state, th
 voided, never decided anew. `head()` is what a ledger anchors. One thread at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -86,6 +86,19 @@ class FlightRecorder(Recorder, Protocol):
     What was recorded outlives the process at once, the machine only from the next `sync` on; a head
     is synced before it is anchored.
     """
+
+    def append(
+        self,
+        kind: str,
+        *,
+        version: int,
+        time_ms: int,
+        input: dict[str, Any],
+        output: dict[str, Any],
+        opening: Callable[[], dict[str, Any]] | None = None,
+    ) -> int:
+        """As of any recorder. `opening` is asked for the input where the entry is the first of its
+        kind in a segment: it then has to be understood without those before it."""
 
     def sync(self) -> None:
         """Have the disk take everything."""

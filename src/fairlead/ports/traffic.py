@@ -7,35 +7,23 @@ None is never zero.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from fairlead.core.traffic import Resource, StallTotals
+from fairlead.core.traffic.sighting import CpuTimes, Look, NodeReading, Probed, Reading
 from fairlead.ports.recorder import Head
 
-
-class Look(NamedTuple):
-    """What a backend had counted when somebody looked, and how much was in it then."""
-
-    at_ms: int
-    successes: int
-    errors: int
-    inside: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What an application says of itself, at its last word. Counters since it began."""
-
-    requests: int | None = None
-    errors: int | None = None
-    retries: int | None = None
-    """How many of its requests were repetitions of an earlier one."""
-    queue: float | None = None
-    p95_ms: float | None = None
-    """Of successes, over about the last 5 s."""
-    looks: tuple[Look, ...] = ()
-    """Its last words of the last moments, this one included, where it counts requests and errors:
-    it is asked more often than there are ticks."""
+__all__ = [
+    "Chronicle",
+    "CpuTimes",
+    "Look",
+    "NodeReading",
+    "NodeSensor",
+    "Probed",
+    "Prober",
+    "Reading",
+    "Signals",
+    "Transition",
+]
 
 
 class Signals(Protocol):
@@ -51,43 +39,12 @@ class Signals(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """Counters of a machine's CPUs together, in any unit of time: all of it, and idle for want of a
-    disk."""
-
-    at_ms: int
-    total: float
-    iowait: float
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReading:
-    """One machine: counters of stalled time, and what can run out."""
-
-    id: str
-    totals: StallTotals | None = None
-    resources: tuple[Resource, ...] = ()
-    cpu: CpuTimes | None = None
-
-
 class NodeSensor(Protocol):
     """Sees the machines under the backends."""
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         """Every machine that can be seen now."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """How a backend answered a knock."""
-
-    group: str
-    backend: str
-    ok: bool
-    latency_ms: float | None = None
-    """None when it did not answer at all, well or badly."""
 
 
 class Prober(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.ports.recorder import Entry
-from fairlead.schema.replay import SHIPPED, Shipped, Verdict, decide_again
+from fairlead.schema.replay import SHIPPED, Lives, Shipped, Verdict, decide_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class Replayed:
 
 def replay(entries: Iterable[Entry], kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
     """Decide each entry's recorded input again, as this release decides."""
+    lives: Lives = {}
     for entry in entries:
-        answer = decide_again(entry.kind, entry.version, entry.input, entry.output, kinds)
+        answer = decide_again(
+            entry.kind, entry.version, entry.input, entry.output, kinds, lives=lives
+        )
         yield Replayed(entry, answer.verdict, answer.result, answer.detail)

@@ -7,7 +7,7 @@ Opening verifies the newest segment, which it goes on writing; `verify` follows 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -113,13 +113,18 @@ class FileRecorder:
         time_ms: int,
         input: dict[str, Any],
         output: dict[str, Any],
+        opening: Callable[[], dict[str, Any]] | None = None,
     ) -> int:
         """Record a decision; raises `NotCanonical` for documents that JSON cannot carry."""
         documents = {"input": input, "output": output}
+        if opening is not None and kind not in self._bases:
+            documents["input"] = opening()
         given = {"kind": kind, "version": version, "time_ms": time_ms}
         line = self._entry(given, documents)
         if not self._fits(line):
             self._begin_segment()
+            if opening is not None:
+                documents["input"] = opening()
             line = self._entry(given, documents)
         # Out while the disk works: if we are interrupted there, the next entry is a full one
         # rather than a patch of something that may not be in the file.

@@ -3,19 +3,22 @@
 The recorder and the ledger both stand on this; they may not stand on each other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from fairlead.core.canonical import canonical
 from fairlead.core.lottery import OwnerWeighting
-from fairlead.schema.border import BadInput
+from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.kinds import KINDS, Kind, Outcome
 from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
+from fairlead.schema.traffic_govern import KIND, VERSION, Life, NotContinued
 
 Shipped = Mapping[tuple[str, int], Kind]
+Lives = MutableMapping[str, Life]
+"""By group: what the entries so far lead to, for decisions that follow from one another."""
 
 
 def _resolve_by_tokens(document: ResolveDocument) -> Outcome:
@@ -64,8 +67,15 @@ def decide_again(
     input: Mapping[str, Any],
     output: Mapping[str, Any],
     kinds: Shipped = SHIPPED,
+    *,
+    lives: Lives | None = None,
 ) -> Answer:
-    """Decide as this release decides, and compare with what was decided then."""
+    """Decide as this release decides, and compare with what was decided then.
+
+    `lives` is given from entry to entry of a record, in their order.
+    """
+    if (kind, version) == (KIND, VERSION):
+        return _follow(input, output, {} if lives is None else lives)
     shipped = kinds.get((kind, version))
     if shipped is None:
         known = any(name == kind for name, _ in kinds)
@@ -76,5 +86,20 @@ def decide_again(
         result = shipped.run(canonical(input)).result
     except BadInput as error:
         return Answer(Verdict.DIFFERENT, detail=f"is refused now: {error}")
+    return _compared(result, output)
+
+
+def _compared(result: dict[str, Any], output: Mapping[str, Any]) -> Answer:
     same = canonical(result) == canonical(output)
     return Answer(Verdict.SAME if same else Verdict.DIFFERENT, result)
+
+
+def _follow(input: Mapping[str, Any], output: Mapping[str, Any], lives: Lives) -> Answer:
+    try:
+        document = parse_json(canonical(input))
+        life = lives.setdefault(str(input.get("group")), Life())
+        return _compared(life.follow(document).output, output)
+    except NotContinued as error:
+        return Answer(Verdict.UNKNOWN, detail=str(error))
+    except BadInput as error:
+        return Answer(Verdict.DIFFERENT, detail=f"is refused now: {error}")

@@ -6,7 +6,7 @@ from fairlead.core.traffic import (
     AdmissionMode,
     Bucket,
     Config,
-    Standing,
+    Liveness,
     admit,
     judge,
     mode_without_agent,
@@ -203,19 +203,19 @@ def test_the_bucket_refills_caps_tests_and_subtracts() -> None:
 def test_the_heartbeats_age_is_judged() -> None:
     """11: normal < 3 s <= hold < 15 s <= fallback."""
     assert [judge(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
-        Standing.NORMAL,
-        Standing.NORMAL,
-        Standing.HOLD,
-        Standing.HOLD,
-        Standing.FALLBACK,
+        Liveness.NORMAL,
+        Liveness.NORMAL,
+        Liveness.HOLD,
+        Liveness.HOLD,
+        Liveness.FALLBACK,
     ]
 
 
 def test_a_dead_agent_never_leaves_a_closed_door() -> None:
     """Hard decays to soft in fallback, and only there."""
-    assert mode_without_agent(HARD, Standing.FALLBACK) is SOFT
-    assert mode_without_agent(HARD, Standing.HOLD) is HARD
-    assert mode_without_agent(NORMAL, Standing.FALLBACK) is NORMAL
+    assert mode_without_agent(HARD, Liveness.FALLBACK) is SOFT
+    assert mode_without_agent(HARD, Liveness.HOLD) is HARD
+    assert mode_without_agent(NORMAL, Liveness.FALLBACK) is NORMAL
 
 
 def test_rendezvous_moves_only_the_flows_of_who_left() -> None:

@@ -199,7 +199,10 @@ TRAIL = GOOD.nodes[0].trails[0]
             {"admission": AdmissionState(AdmissionMode.SOFT, Regime.TRANSITION, 1_001)},
             "admission.calm_since_ms",
         ),
-        ({"admission": AdmissionState(AdmissionMode.NORMAL, Regime.LAMINAR, 5)}, "admission.calm_since_ms"),
+        (
+            {"admission": AdmissionState(AdmissionMode.NORMAL, Regime.LAMINAR, 5)},
+            "admission.calm_since_ms",
+        ),
         ({"admission": AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY)}, "admission.rate_base"),
         (
             {"admission": AdmissionState(AdmissionMode.SOFT, Regime.TRANSITION, None, 1.0)},

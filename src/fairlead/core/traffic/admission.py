@@ -10,11 +10,11 @@ each new trigger, so that clients that were refused do not all come back at once
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode, AdmissionState, Regime
 
 # One at a time: a drip, not a gush.
@@ -148,29 +148,19 @@ HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
 _MASK = 2**64 - 1
 
 
-class Standing(StrEnum):
-    """What the age of the heartbeat means."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    """Keep the active table, refuse flips."""
-    FALLBACK = "fallback"
-    """Choose by rendezvous; hard decays to soft."""
-
-
 def judge(
     age_ms: int, *, hold_after_ms: int = HOLD_AFTER_MS, fallback_after_ms: int = FALLBACK_AFTER_MS
-) -> Standing:
+) -> Liveness:
     """normal < tau1 <= hold < tau2 <= fallback."""
     if age_ms >= fallback_after_ms:
-        return Standing.FALLBACK
-    return Standing.HOLD if age_ms >= hold_after_ms else Standing.NORMAL
+        return Liveness.FALLBACK
+    return Liveness.HOLD if age_ms >= hold_after_ms else Liveness.NORMAL
 
 
-def mode_without_agent(mode: AdmissionMode, standing: Standing) -> AdmissionMode:
+def mode_without_agent(mode: AdmissionMode, liveness: Liveness) -> AdmissionMode:
     """In fallback hard becomes soft: a dead agent never leaves admission closed."""
     return (
-        AdmissionMode.SOFT if standing is Standing.FALLBACK and mode is AdmissionMode.HARD else mode
+        AdmissionMode.SOFT if liveness is Liveness.FALLBACK and mode is AdmissionMode.HARD else mode
     )
 
 

@@ -15,8 +15,16 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.traffic.admission import fnv1a, judge, scramble
-from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import KIND, Group, Ports, Round, TrafficLoop
+from fairlead.engine.traffic import (
+    KIND,
+    BadTrafficState,
+    Group,
+    GroupGovernor,
+    GroupRules,
+    Ports,
+    Round,
+    TrafficLoop,
+)
 from fairlead.node.agent import now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.orders import OrderBook
@@ -263,12 +271,12 @@ class TrafficAgent:
         governor = GroupGovernor(name, spec.rules)
         recorder = self._recorder(name)
         last = recorder.last(KIND)
+        fresh = last is not None and _fresh(last)
         try:
             if name in stored.get("groups", {}):
-                governor.restore(stored["groups"][name])
-            if last is not None and _fresh(last):
-                part = "input" if recorder.unapplied() else "output"
-                governor.resume(last[part]["state"], last["input"]["config"])
+                governor.restore(stored["groups"][name], stale=not fresh)
+            if last is not None and fresh and not recorder.unapplied():
+                governor.resume(last["output"]["state"])
         except (BadTrafficState, TypeError) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
@@ -361,5 +369,5 @@ class TrafficAgent:
 
 def _fresh(last: Mapping[str, Any]) -> bool:
     """Has the plane still gone by this tick's table, or fallen back meanwhile?"""
-    at_ms = last["input"]["now_ms"]
+    at_ms = last["input"]["sighting"]["now_ms"]
     return bool(0 <= now_ms() - at_ms < FALLBACK_AFTER_MS)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
-from fairlead.engine.traffic_values import outcomes
+from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
 from fairlead.node.traffic.exposition import (
     COUNT_MAX,
     BadExposition,
@@ -63,7 +62,8 @@ class _Target:
         self._names = {selector.name for selector in rules.selectors.values()}
         if self._latency is not None:
             self._names.add(self._latency.name)
-        self._streak, self._failed = Streak(rules.every_ms), False
+        span_ms = max(SPAN_MS, LOOKS * rules.every_ms)
+        self._streak, self._failed = Streak(span_ms=span_ms), False
 
     async def ask(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
         """What it says, and whether that is the first to show hardly anything but errors."""
@@ -89,7 +89,8 @@ class _Target:
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )
         inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
-        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers), inside)
+        counts = outcomes(None, reading, rules.covers)
+        self._streak = self._streak.advance(clock_ms(), *counts, inside)
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
         return replace(reading, looks=self._streak.looks), self._failed and not before
 

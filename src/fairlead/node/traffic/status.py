@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fairlead.engine.traffic_loop import GroupRound, Round
+from fairlead.engine.traffic import GroupRound, Round
 
 if TYPE_CHECKING:
     from fairlead.node.traffic.agent import TrafficAgent

@@ -10,6 +10,8 @@ from typing import Any
 from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder.chain import Chain
 from fairlead.recorder.reader import links, segments
+from fairlead.schema.traffic import from_snapshot
+from fairlead.schema.traffic_govern import Governed, Life
 from fairlead.sim.traffic.story import Tick
 
 
@@ -57,21 +59,22 @@ def read_ticks(
 ) -> list[Tick]:
     """The ticks of the play, with the reasons that the agent gave beyond the decision's own."""
     said = {event.sequence: event.reasons for event in events if event.sequence is not None}
-    entries: list[Entry] = []
+    entries: list[tuple[Entry, Governed]] = []
     voided: set[int] = set()
+    life = Life()
     for link in links(segments(record), Chain()):
         if isinstance(link, Entry):
-            entries.append(link)
+            entries.append((link, life.follow(link.input)))
         elif isinstance(link, Mark) and link.status == "voided":
             voided.add(link.entry_seq)
     return [
         Tick(
             entry.time_ms - began_ms,
-            entry.input,
+            from_snapshot(made.snapshot),
             entry.output,
             said.get(entry.seq) or tuple(entry.output["reasons"]),
             applied=entry.seq not in voided,
         )
-        for entry in entries
+        for entry, made in entries
         if 0 <= entry.time_ms - began_ms < duration_ms
     ]

@@ -14,12 +14,11 @@ from typing import Any
 
 from fairlead.core.traffic import HealthRules
 from fairlead.core.traffic.admission import fnv1a, judge, scramble
-from fairlead.engine.traffic import GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
+from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, TrafficLoop
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Backend, Liveness, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
+from fairlead.schema.traffic import from_plan, from_snapshot
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
-from fairlead.schema.traffic_state import from_state
 from fairlead.sim.clock import Turn, VirtualClock
 from fairlead.sim.entropy import Entropy
 from fairlead.sim.traffic.clients import Clients
@@ -105,13 +104,11 @@ class VirtualPlay:
         if self._alive:
             round = self._loop.tick(self.clock.now_ms)
             made = round.groups[GROUP]
-            entry = self._recorder.last(KIND)
-            assert entry is not None
             self.ticks.append(
                 Tick(
                     self.clock.now_ms,
-                    entry["input"],
-                    entry["output"],
+                    from_snapshot(made.snapshot),
+                    from_plan(made.plan),
                     made.reasons,
                     applied=not made.fault,
                 )
@@ -140,16 +137,13 @@ class VirtualPlay:
         """The agent is gone; what it kept is what the next one starts from."""
         governor, died_ms = self._loop.groups[GROUP].governor, self.clock.now_ms
         stored: dict[str, Any] = json.loads(json.dumps(governor.export()))
-        state = governor.state
         self._alive = False
         self.deaths.append((died_ms, died_ms + dead_ms))
         self._tell("the agent is killed")
 
         def rise() -> None:
             fresh = GroupGovernor(GROUP, self._rules)
-            fresh.restore(stored)
-            if state is not None and dead_ms < FALLBACK_AFTER_MS:
-                fresh.resume(from_state(state), self.ticks[-1].input["config"])
+            fresh.restore(stored, stale=dead_ms >= FALLBACK_AFTER_MS)
             self._loop = self._new_loop(fresh)
             self._loop.found_stale(Liveness(judge(dead_ms).value))
             self._alive = True

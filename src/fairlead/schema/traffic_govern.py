@@ -1,0 +1,142 @@
+"""The agent's recorded decision, `traffic.govern`: what was seen of a group, and the plan for it.
+
+A life replays from its record alone. The first entry, and the first of each segment, holds the
+memory and the rules; the others hold the sighting and whether the plan before it was applied, and
+follow from the entry before them. The output is that of `traffic.tick` with a digest of the memory
+and of the snapshot that the plan was made from.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlead.core.traffic import (
+    GroupMemory,
+    GroupRules,
+    Sighting,
+    Snapshot,
+    TickPlan,
+    observe,
+    settle,
+    tick,
+)
+from fairlead.core.units import OutOfRange
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.traffic import from_plan
+
+KIND, VERSION = "traffic.govern", 1
+_DIGEST_BYTES = 16
+_encoder = msgspec.json.Encoder()
+
+
+class GovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `traffic.govern`."""
+
+    group: str
+    applied: bool | None
+    """Was the plan before this one applied? None: the life begins here, or goes on after a gap."""
+    memory: GroupMemory | None
+    """None, as `rules`: as the entry before this one left it."""
+    rules: GroupRules | None
+    sighting: Sighting
+
+
+def from_memory(memory: GroupMemory) -> dict[str, Any]:
+    """The document of a memory: what an agent keeps, and where a record begins."""
+    document: dict[str, Any] = msgspec.to_builtins(memory)
+    return document
+
+
+def to_memory(document: Mapping[str, Any]) -> GroupMemory:
+    """A kept memory; `BadInput` for what is none."""
+    try:
+        memory = check_shape(dict(document), GroupMemory)
+    except OutOfRange as error:
+        raise BadInput(error.field, error.message) from error
+    for name in ("now_ms", "healths"):
+        if getattr(memory, name) is None:
+            raise BadInput(name, "is required")
+    return memory
+
+
+def input_of(
+    group: str,
+    sighting: Sighting,
+    *,
+    applied: bool | None,
+    memory: GroupMemory | None = None,
+    rules: GroupRules | None = None,
+) -> dict[str, Any]:
+    """The input document of a decision."""
+    return {
+        "group": group,
+        "applied": applied,
+        "memory": None if memory is None else from_memory(memory),
+        "rules": None if rules is None else msgspec.to_builtins(rules),
+        "sighting": msgspec.to_builtins(sighting),
+    }
+
+
+def output_of(memory: GroupMemory, snapshot: Snapshot, plan: TickPlan) -> dict[str, Any]:
+    """The output document of a decision."""
+    return {**from_plan(plan), "digest": _digest(memory, snapshot)}
+
+
+def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
+    """Of all that the plan was made from: the snapshot's state is in the memory, its nodes are the
+    sighting's."""
+    text = _encoder.encode((memory, snapshot.backends, snapshot.retry_index, snapshot.config))
+    return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class Governed(NamedTuple):
+    """One decision of a life, made again."""
+
+    snapshot: Snapshot
+    plan: TickPlan
+    output: dict[str, Any]
+
+
+class _Last(NamedTuple):
+    memory: GroupMemory
+    rules: GroupRules
+    plan: TickPlan
+
+
+class NotContinued(Exception):
+    """An entry that follows from another one, which is not there."""
+
+
+class Life:
+    """Follows the record of one group from entry to entry."""
+
+    def __init__(self) -> None:
+        self._last: _Last | None = None
+
+    def follow(self, input: Mapping[str, Any]) -> Governed:
+        """Decide the next entry again. `BadInput` where the memory that it holds is not what the
+        entries before it lead to.
+        """
+        document = check_shape(dict(input), GovernDocument)
+        memory, rules = self._begin(document)
+        memory, observed = observe(memory, document.sighting, rules, group=document.group)
+        plan = tick(observed.snapshot)
+        self._last = _Last(memory, rules, plan)
+        return Governed(observed.snapshot, plan, output_of(memory, observed.snapshot, plan))
+
+    def _begin(self, document: GovernDocument) -> tuple[GroupMemory, GroupRules]:
+        """The memory and the rules that this entry goes on from."""
+        last, applied = self._last, document.applied
+        led = None
+        if last is not None and applied is not None:
+            led = settle(last.memory, last.plan, applied=applied)
+        if document.memory is not None and document.rules is not None:
+            if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
+                raise BadInput("memory", "is not what the entries before it lead to")
+            return document.memory, document.rules
+        if last is None or led is None:
+            self._last = None
+            raise NotContinued("the entry before it is missing")
+        return led, last.rules
