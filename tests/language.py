@@ -21,7 +21,7 @@ PAGES = ("README.md", "CONTRIBUTING.md")
 DIALECT: dict[str, str] = {
     r"(?:\b|_)g(?:iv(?:e|es|en|ing)|ave)[ _-]?way": "preempt, shrink, drop spares",
     r"\bmade to go\b": "preempted",
-    r"denominat": "withdraw (a nomination)",
+    r"denominat(?!or)": "withdraw (a nomination)",
     r"\bdoors?\b": "admission",
     r"\bwhoever\b": "name the actor",
     r"\b(?:somebody|someone|nobody|no one|everybody)\b": "name the actor",

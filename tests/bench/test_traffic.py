@@ -34,7 +34,7 @@ from bench.traffic.report import markdown
 from bench.traffic.runner import Row, Run, Tick
 from bench.traffic.scenarios import NAMES, SICK, scenarios
 
-from fairlead.node.traffic.exposition import samples
+from fairlead.node.traffic.scrape import samples
 from fairlead.schema.traffic_agent import read_traffic_document
 
 ROOT = Path(__file__).resolve().parents[2]

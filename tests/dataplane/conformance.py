@@ -16,7 +16,7 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import Admission, Liveness, Mode, RouteGroup, Stale
+from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness, RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.bounds import Bounds
 from tests.dataplane.clients import FAILED, HARD, SOFT
@@ -29,9 +29,9 @@ from tests.dataplane.worlds import World
 class Conformance(Flips, Bounds, Failsafe):
     """For every plane."""
 
-    @pytest.mark.parametrize("mode", [Mode.SOFT, Mode.HARD])
+    @pytest.mark.parametrize("mode", [AdmissionMode.SOFT, AdmissionMode.HARD])
     def test_what_is_admitted_is_delivered_and_the_rest_is_told(
-        self, world: World, mode: Mode
+        self, world: World, mode: AdmissionMode
     ) -> None:
         """A full bucket of 5 that never refills lets 5 in; everybody else hears the right no."""
         group = opened(world)
@@ -46,7 +46,7 @@ class Conformance(Flips, Bounds, Failsafe):
     def test_the_bucket_refills_at_its_rate(self, world: World) -> None:
         """Never more than burst + rate × time, and again something after a while."""
         group = opened(world)
-        admission = Admission(Mode.SOFT, 20.0, 2.0)
+        admission = Admission(AdmissionMode.SOFT, 20.0, 2.0)
         began = time.monotonic()
         world.apply("web", only("b1"), admission, epoch=1)
         words = Counter(world.send(group, 60))
@@ -90,7 +90,7 @@ class Conformance(Flips, Bounds, Failsafe):
         world.reopen()
         world.plane.configure([web, more])
         seen = world.plane.read()
-        assert (seen["web"].epoch, seen["web"].admitted) == (3, 30)
+        assert (seen["web"].epoch, seen["web"].decision, seen["web"].admitted) == (3, 3, 30)
         assert seen["web"].backends["b2"].admitted == 30
         fewer = RouteGroup("web", web.vip, web.port, web.proto, web.backends[1:])
         world.plane.configure([fewer])
@@ -118,7 +118,7 @@ class Conformance(Flips, Bounds, Failsafe):
         with world.load(group, clients=2) as load:
             load.wait(10)
             world.apply("web", only("b1"), epoch=2)
-            world.plane.drain("web", "b2")
+            world.plane.drain("web", "b2", decision=2)
             load.wait(10)
             assert set(world.send(group, 20)) == {"b1"}
             world.until(lambda: not world.plane.read()["web"].backends["b2"].open, "b2 is empty")
@@ -127,7 +127,7 @@ class Conformance(Flips, Bounds, Failsafe):
             assert {each.word for each in load.sent} == {"b1", "b2"}
         for name, backend in (("web", "b9"), ("elsewhere", "b1")):
             with pytest.raises(PermanentFault):
-                world.plane.drain(name, backend)
+                world.plane.drain(name, backend, decision=3)
 
     def test_remove_leaves_nothing(self, world: World) -> None:
         """No process, no file, nobody who listens; done twice it is still done."""

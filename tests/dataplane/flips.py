@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, Liveness, Mode, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, AdmissionMode, Liveness, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import HARD, Sent
-from tests.dataplane.tables import CLOSED, IDS, only, opened
+from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import World
 
 
@@ -21,7 +21,7 @@ class Flips:
         group = opened(world)
         assert set(world.send(group, 40)) <= set(IDS)
         seen = world.plane.read()["web"]
-        assert (seen.epoch, seen.mode, seen.liveness) == (0, Mode.NORMAL, Liveness.NORMAL)
+        assert (seen.epoch, seen.mode, seen.liveness) == (0, AdmissionMode.NORMAL, Liveness.NORMAL)
         assert world.plane.schema_version() == SCHEMA_VERSION
 
     def test_the_split_is_that_of_the_slots(self, world: World) -> None:
@@ -54,11 +54,11 @@ class Flips:
         latest = -1
         ended = sorted(met, key=lambda pair: pair[0].ended)
         position = 0
-        for each, table in met:
+        for each, number in met:
             while position < len(ended) and ended[position][0].ended < each.began:
                 latest = max(latest, ended[position][1])
                 position += 1
-            assert table >= latest, f"{each} met table {table} after table {latest} was seen"
+            assert number >= latest, f"{each} met table {number} after table {latest} was seen"
 
     def test_slots_and_door_flip_together(self, world: World) -> None:
         """A table that is open for b1 and one that is closed with b2: b2 is never met."""
@@ -85,7 +85,8 @@ class Flips:
             with pytest.raises(Stale):
                 world.apply("web", only("b2"), epoch=epoch)
         assert set(world.send(group, 8)) == {"b1"}
-        assert world.plane.read()["web"].epoch == 5
+        seen = world.plane.read()["web"]
+        assert (seen.epoch, seen.decision) == (5, 5)
 
     def test_a_bad_table_is_refused_whole(self, world: World) -> None:
         """Backends missing, unknown, negative; doors without numbers; groups that are not there."""
@@ -96,13 +97,13 @@ class Flips:
             ({"b2": 256}, Admission(), "web"),
             ({**good, "b9": 0}, Admission(), "web"),
             ({**good, "b2": -1}, Admission(), "web"),
-            (good, Admission(Mode.SOFT), "web"),
-            (good, Admission(Mode.HARD, 1.0, float("nan")), "web"),
+            (good, Admission(AdmissionMode.SOFT), "web"),
+            (good, Admission(AdmissionMode.HARD, 1.0, float("nan")), "web"),
             (good, Admission(), "elsewhere"),
         ):
             world.plane.heartbeat()
             with pytest.raises(PermanentFault):
-                world.plane.apply(Table(name, 2, slots, admission))
+                world.plane.apply(table(name, 2, slots, admission), decision=2)
         assert set(world.send(group, 8)) == {"b1"}
         assert world.plane.read()["web"].epoch == 1
 

@@ -63,14 +63,14 @@ def test_a_flipped_bit_in_one_sighting_is_found(record: Path, field: str) -> Non
     assert found == entries[index].seq
 
 
-def test_an_entry_whose_predecessor_is_missing_is_unknown(record: Path) -> None:
-    """Nothing can be said about it; from the next whole memory on the life is known again."""
+def test_an_entry_whose_predecessor_is_missing_is_refused(record: Path) -> None:
+    """From the next whole memory on the life is known again."""
     entries = list(read(record))
     first = next(i for i, entry in enumerate(entries) if i and entry.input["memory"] is None)
-    found = [each.verdict.value for each in replay(entries[first : first + 300])]
-    assert found[0] == "unknown"
-    assert found[-1] == "same"
-    assert set(found) == {"unknown", "same"}
+    found = list(replay(entries[first : first + 300]))
+    assert found[0].verdict == "different"
+    assert "the entry that it follows from" in found[0].detail
+    assert found[-1].verdict == "same"
 
 
 def test_a_memory_that_the_entries_do_not_lead_to_is_found(record: Path) -> None:

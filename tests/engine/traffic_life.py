@@ -98,7 +98,7 @@ class EventfulWorld(TrafficWorld):
 def live(folder: Path, ticks: int, *, seed: int = 1, segment_bytes: int = 2**18) -> None:
     """Record so many ticks of a life."""
     with FileRecorder(
-        folder, sync_each=False, segment_bytes=segment_bytes, segment_count=10**6
+        folder, sync_each=False, segment_bytes=segment_bytes, bytes_max=2**40
     ) as recorder:
         world = EventfulWorld(recorder, seed)
         for number in range(ticks):

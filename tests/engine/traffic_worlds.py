@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import Head
@@ -88,7 +88,7 @@ class TrafficWorld:
 
     def __post_init__(self) -> None:
         self.now_ms = 1_000_000_000
-        self.plane = MemoryPlane(lambda: self.now_ms)
+        self.plane = MemoryDataplane(lambda: self.now_ms)
         self.backends = {name: Behaviour() for name in self.names}
         self.eyes = Eyes()
         self.sent: dict[str, int] = dict.fromkeys(self.names, 0)
@@ -102,7 +102,7 @@ class TrafficWorld:
             signals=self.eyes,
             nodes=Machines(self.eyes),
             prober=self.eyes,
-            chronicle=self.eyes,
+            events=self.eyes,
             orders=lambda: self.orders,
         )
         loop = TrafficLoop(self.plane, [self.group(governor)], ports)

@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.core.cpu import Plan
 from fairlead.engine import Changes, CpuGovernor
-from fairlead.sim import Broken, World, play
+from fairlead.sim import Broken, Simulation, play
 from fairlead.sim.checkers import (
-    Standing,
+    NodeState,
     applied_as_decided,
     limits_bounded,
     limits_fit,
@@ -16,7 +16,7 @@ from fairlead.sim.checkers import (
     reasons_given,
     replays,
 )
-from tests.sim.worlds import BUSY, pod, scenario
+from tests.sim.scenarios import BUSY, pod, scenario
 
 GREEDY = (pod("a", {"kind": "constant", "millicores": 2000}), pod("b"))
 
@@ -37,7 +37,7 @@ def plan_of(capacity: int = 1000, **grants: int) -> Plan:
     )  # type: ignore[arg-type]
 
 
-SOUND = Standing(
+SOUND = NodeState(
     limits={"a": 400, "b": 600},
     bounds={"a": (100, 800), "b": (100, 800)},
     capacity_millicores=1000,
@@ -79,7 +79,7 @@ def test_what_is_not_promised_is_not_judged() -> None:
 
 def test_decision_checks_can_fail() -> None:
     """A decision without a reason, and one whose record was changed by a millicore."""
-    world = World(scenario(*GREEDY), seed=1, policy=None)
+    world = Simulation(scenario(*GREEDY), seed=1, policy=None)
     world.advance(5_000)
     made = world.record.decisions[0]
     assert reasons_given(made) is None
@@ -125,7 +125,7 @@ class Reckless(CpuGovernor):
 
 def test_increases_before_decreases_are_caught() -> None:
     """The limits are judged between two writes, not only after the last."""
-    world = World(scenario(*SEESAW), seed=5, policy=None)
+    world = Simulation(scenario(*SEESAW), seed=5, policy=None)
     assert world.agent.loop is not None
     world.agent.loop.governor = Reckless(world.agent.config)
     with pytest.raises(Broken, match=r"limits-fit: the limits add up to .* \(seed 5, at "):

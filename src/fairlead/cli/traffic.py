@@ -111,7 +111,7 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     try:
         port = None
         if document.metrics_port is not None:
-            from fairlead.node.traffic.metrics import serve_metrics
+            from fairlead.node.traffic.reports import serve_metrics
 
             # Before the plane hears of us: who fails at this again and again must not look alive.
             port = serve_metrics(agent, document.metrics_address, document.metrics_port)
@@ -315,7 +315,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     directory.create()
     directory.lock()
     try:
-        composed.remove_plane(document.plane, directory.path)
+        composed.remove_dataplane(document.plane, directory.path)
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} plane is removed")

@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
-    from fairlead.node.traffic.orders import Order
+    from fairlead.node.traffic.commands import BackendCommand
 
 STALE_MS = 3_000  # the status is written every second
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,14 +66,14 @@ def group_of(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def tell_order(
-    state_dir: Path | None, group: str, backend: str, order: "Order | None", wait_s: float
+    state_dir: Path | None, group: str, backend: str, order: "BackendCommand | None", wait_s: float
 ) -> None:
     """Write an order down, and wait until it is obeyed by whoever runs."""
-    from fairlead.node.traffic.orders import change_order
+    from fairlead.node.traffic.commands import change_command
 
     directory = state_directory(state_dir)
     _check_names(directory, group, backend)
-    changed = change_order(directory, group, backend, order)
+    changed = change_command(directory, group, backend, order)
     word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
     if not changed:
         click.echo(f"{group}/{backend} is {word} already")
@@ -101,7 +101,11 @@ def _check_names(directory: "StateDirectory", group: str, backend: str) -> None:
 
 
 def _obeyed(
-    directory: "StateDirectory", group: str, backend: str, order: "Order | None", wait_s: float
+    directory: "StateDirectory",
+    group: str,
+    backend: str,
+    order: "BackendCommand | None",
+    wait_s: float,
 ) -> bool:
     deadline = time.monotonic() + wait_s
     while True:

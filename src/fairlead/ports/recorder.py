@@ -8,7 +8,7 @@ A start heals first: each of `unapplied()` is re-checked against fresh state, th
 voided, never decided anew. `head()` is what a ledger anchors. One thread at a time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -81,28 +81,25 @@ class Recorder(Protocol):
 
 
 class FlightRecorder(Recorder, Protocol):
-    """For a governor of several ticks a second, to which a slow disk must not happen.
+    """For a governor of several ticks a second, which must not wait for a slow disk.
 
     What was recorded outlives the process at once, the machine only from the next `sync` on; a head
     is synced before it is anchored.
     """
 
-    def append(
-        self,
-        kind: str,
-        *,
-        version: int,
-        time_ms: int,
-        input: dict[str, Any],
-        output: dict[str, Any],
-        opening: Callable[[], dict[str, Any]] | None = None,
-    ) -> int:
-        """As of any recorder. `opening` is asked for the input where the entry is the first of its
-        kind in a segment: it then has to be understood without those before it."""
-
     def sync(self) -> None:
         """Have the disk take everything."""
 
+    def begins_segment(self, kind: str) -> bool:
+        """Whether the next entry of this kind is the first one of its segment.
+
+        Segments are dropped whole, and each replays alone: such an entry holds everything that the
+        later ones of its segment leave out.
+        """
+
+    def tail(self, kind: str) -> list[Entry]:
+        """All entries of a kind in the newest segment that has one: from the entry that holds
+        everything to the newest, so that a new process can go on from there."""
+
     def last(self, kind: str) -> Mapping[str, Any] | None:
-        """`input` and `output` of the newest entry of a kind, where it is at hand: what a new
-        process goes on from."""
+        """`input` and `output` of the newest entry of a kind; None where it is not at hand."""

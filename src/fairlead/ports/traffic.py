@@ -1,8 +1,8 @@
-"""What the traffic governor needs beside its dataplane: eyes, a knock at a door, and a chronicle.
+"""What the traffic governor needs beside its dataplane: sensors, probes and an event log.
 
-The loop in `engine.traffic_loop` asks these once per tick and never waits for them: whoever has to
-talk to a network does it elsewhere and answers with what it knows. What is unknown is None, and
-None is never zero.
+The loop in `engine.traffic` reads these once per tick and never waits for them: an adapter that
+talks to a network does so in its own thread and answers with what it knows. What is unknown is
+None, and None is never zero.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,8 +13,8 @@ from fairlead.core.traffic.sighting import CpuTimes, Look, NodeReading, Probed, 
 from fairlead.ports.recorder import Head
 
 __all__ = [
-    "Chronicle",
     "CpuTimes",
+    "EventLog",
     "Look",
     "NodeReading",
     "NodeSensor",
@@ -27,10 +27,10 @@ __all__ = [
 
 
 class Signals(Protocol):
-    """Applications that tell more than a plane can see."""
+    """Applications that report more than a dataplane can see."""
 
     def covers(self, group: str) -> Collection[str]:
-        """The fields of `Reading` that are asked for in this group; for these the plane's own
+        """The fields of `Reading` that are asked for in this group; for these the dataplane's own
         figures are not used, or a silent application would look like an idle one."""
         ...
 
@@ -48,10 +48,10 @@ class NodeSensor(Protocol):
 
 
 class Prober(Protocol):
-    """Knocks at backends that get no traffic, and at all of them where checks are configured."""
+    """Probes backends that get no traffic, and all of them where checks are configured."""
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
-        """Begin to knock once at each; the answer is among a later tick's `results`."""
+        """Begin one probe of each; the answer is among a later tick's `results`."""
         ...
 
     def results(self) -> Sequence[Probed]:
@@ -65,10 +65,10 @@ class Prober(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change that people ask about afterwards: of a door, of a backend's isolation, of the plane.
+    """A change that people ask about later: of admission, of a backend's isolation, of liveness.
 
     `what` is `mode`, `isolation` or `failsafe`; `before` and `after` are modes, causes of isolation
-    (None: in service) or what the plane thought of its agent.
+    (None: in service) or what the dataplane concluded about its agent.
     """
 
     time_ms: int
@@ -82,7 +82,7 @@ class Transition:
     """The tick that led to it, in the flight recorder."""
 
 
-class Chronicle(Protocol):
+class EventLog(Protocol):
     """Where transitions and the roots of the record are kept for good. Never waits for a disk."""
 
     def transition(self, transition: Transition) -> None:

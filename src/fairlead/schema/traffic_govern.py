@@ -2,8 +2,8 @@
 
 A life replays from its record alone. The first entry, and the first of each segment, holds the
 memory and the rules; the others hold the sighting and whether the plan before it was applied, and
-follow from the entry before them. The output is that of `traffic.tick` with a digest of the memory
-and of the snapshot that the plan was made from.
+follow from the entry before them. The output is that of `traffic.tick` with the limits for the
+dataplane and a digest of the memory and of the snapshot that the plan was made from.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlead.core.canonical import canonical
 from fairlead.core.traffic import (
+    Decision,
     GroupMemory,
     GroupRules,
     Sighting,
     Snapshot,
-    TickPlan,
-    observe,
+    govern,
     settle,
-    tick,
 )
 from fairlead.core.units import OutOfRange
-from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.traffic import from_plan
 
 KIND, VERSION = "traffic.govern", 1
@@ -79,9 +79,13 @@ def input_of(
     }
 
 
-def output_of(memory: GroupMemory, snapshot: Snapshot, plan: TickPlan) -> dict[str, Any]:
-    """The output document of a decision."""
-    return {**from_plan(plan), "digest": _digest(memory, snapshot)}
+def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
+    """The output document of a decision; `memory` is what it left behind."""
+    return {
+        **from_plan(decision.plan),
+        "digest": _digest(memory, decision.snapshot),
+        "limits": msgspec.to_builtins(decision.limits),
+    }
 
 
 def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
@@ -91,52 +95,39 @@ def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
     return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-class Governed(NamedTuple):
-    """One decision of a life, made again."""
+class Settled(NamedTuple):
+    """Where a life stands after an entry: what the next one goes on from."""
 
-    snapshot: Snapshot
-    plan: TickPlan
-    output: dict[str, Any]
-
-
-class _Last(NamedTuple):
     memory: GroupMemory
     rules: GroupRules
-    plan: TickPlan
+    decision: Decision
 
 
-class NotContinued(Exception):
-    """An entry that follows from another one, which is not there."""
+def follow(document: GovernDocument, before: Settled | None) -> Settled:
+    """Decide the next entry of a life again. `BadInput` where the memory that it holds is not what
+    the entries before it lead to, or where those are missing.
+    """
+    memory, rules = _begin(document, before)
+    memory, decision = govern(memory, document.sighting, rules, group=document.group)
+    return Settled(memory, rules, decision)
 
 
-class Life:
-    """Follows the record of one group from entry to entry."""
+def _begin(document: GovernDocument, before: Settled | None) -> tuple[GroupMemory, GroupRules]:
+    """The memory and the rules that this entry goes on from."""
+    led = None
+    if before is not None and document.applied is not None:
+        led = settle(before.memory, before.decision.plan, applied=document.applied)
+    if document.memory is not None and document.rules is not None:
+        if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
+            raise BadInput("memory", "is not what the entries before it lead to")
+        return document.memory, document.rules
+    if before is None or led is None:
+        raise BadInput("memory", "is left out, and so is the entry that it follows from")
+    return led, before.rules
 
-    def __init__(self) -> None:
-        self._last: _Last | None = None
 
-    def follow(self, input: Mapping[str, Any]) -> Governed:
-        """Decide the next entry again. `BadInput` where the memory that it holds is not what the
-        entries before it lead to.
-        """
-        document = check_shape(dict(input), GovernDocument)
-        memory, rules = self._begin(document)
-        memory, observed = observe(memory, document.sighting, rules, group=document.group)
-        plan = tick(observed.snapshot)
-        self._last = _Last(memory, rules, plan)
-        return Governed(observed.snapshot, plan, output_of(memory, observed.snapshot, plan))
-
-    def _begin(self, document: GovernDocument) -> tuple[GroupMemory, GroupRules]:
-        """The memory and the rules that this entry goes on from."""
-        last, applied = self._last, document.applied
-        led = None
-        if last is not None and applied is not None:
-            led = settle(last.memory, last.plan, applied=applied)
-        if document.memory is not None and document.rules is not None:
-            if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
-                raise BadInput("memory", "is not what the entries before it lead to")
-            return document.memory, document.rules
-        if last is None or led is None:
-            self._last = None
-            raise NotContinued("the entry before it is missing")
-        return led, last.rules
+def replay_govern(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], Settled]:
+    """An entry of `traffic.govern` decided again, given what the one before it led to."""
+    document = check_shape(parse_json(canonical(input)), GovernDocument)
+    now = follow(document, before)
+    return output_of(now.memory, now.decision), now

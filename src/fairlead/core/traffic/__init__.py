@@ -10,9 +10,11 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.traffic.admission import Bucket, admit, judge, mode_without_agent, rendezvous
+from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
+from fairlead.core.traffic.govern import Decision, govern
 from fairlead.core.traffic.health import Cause, Evidence, Health, HealthRules, Tracked, track
+from fairlead.core.traffic.limits import Limits, liveness
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
@@ -38,11 +40,13 @@ __all__ = [
     "Bucket",
     "Cause",
     "Config",
+    "Decision",
     "Evidence",
     "GroupMemory",
     "GroupRules",
     "Health",
     "HealthRules",
+    "Limits",
     "Liveness",
     "Node",
     "Observed",
@@ -58,8 +62,8 @@ __all__ = [
     "TickPlan",
     "Tracked",
     "admit",
-    "judge",
-    "mode_without_agent",
+    "govern",
+    "liveness",
     "observe",
     "observe_nodes",
     "observe_totals",

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Admission
-from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode, AdmissionState, Regime
 
 # One at a time: a drip, not a gush.
@@ -146,22 +145,6 @@ def admit(
 
 HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
 _MASK = 2**64 - 1
-
-
-def judge(
-    age_ms: int, *, hold_after_ms: int = HOLD_AFTER_MS, fallback_after_ms: int = FALLBACK_AFTER_MS
-) -> Liveness:
-    """normal < tau1 <= hold < tau2 <= fallback."""
-    if age_ms >= fallback_after_ms:
-        return Liveness.FALLBACK
-    return Liveness.HOLD if age_ms >= hold_after_ms else Liveness.NORMAL
-
-
-def mode_without_agent(mode: AdmissionMode, liveness: Liveness) -> AdmissionMode:
-    """In fallback hard becomes soft: a dead agent never leaves admission closed."""
-    return (
-        AdmissionMode.SOFT if liveness is Liveness.FALLBACK and mode is AdmissionMode.HARD else mode
-    )
 
 
 def rendezvous(flow: bytes, backends: Iterable[str]) -> str | None:

@@ -150,9 +150,9 @@ class Pressure(NamedTuple):
 class Admission:
     """In normal there is no bucket, soft and hard have both numbers."""
 
-    mode: AdmissionMode
-    rate_per_s: float | None
-    burst: float | None
+    mode: AdmissionMode = AdmissionMode.NORMAL
+    rate_per_s: float | None = None
+    burst: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

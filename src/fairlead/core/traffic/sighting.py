@@ -83,6 +83,8 @@ class GroupSeen:
     refused_hard: int
     """Refused (ECONNREFUSED, 503)."""
     backends: Mapping[str, BackendSeen] = field(default_factory=dict)
+    decision: int | None = None
+    """The recorded decision that the active table carries out; None where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,8 @@ class Sighting:
     are not used, or an application that does not answer would look like an idle one."""
     nodes: tuple[Node, ...] = ()
     probed: tuple[Probed, ...] = ()
-    checks: Mapping[str, bool | None] = field(default_factory=dict)
-    """Health checks; None where a backend has none."""
+    checks: Mapping[str, bool] = field(default_factory=dict)
+    """Health checks of the backends that have one."""
     ordered: tuple[str, ...] = ()
     """Backends that the operator isolated or drains."""
 

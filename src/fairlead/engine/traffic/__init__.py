@@ -4,8 +4,8 @@
 exchange. What is decided, and from which memory, is in `fairlead.core.traffic`.
 """
 
-from fairlead.core.traffic import GroupRules
-from fairlead.engine.traffic.governor import BadTrafficState, Decision, GroupGovernor
+from fairlead.core.traffic import Decision, GroupRules
+from fairlead.engine.traffic.governor import BadTrafficState, GroupGovernor
 from fairlead.engine.traffic.loop import ANCHOR_EVERY_MS, TrafficLoop
 from fairlead.engine.traffic.values import Group, GroupRound, Orders, Ports, Round
 from fairlead.schema.traffic_govern import KIND

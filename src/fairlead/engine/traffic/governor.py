@@ -2,32 +2,29 @@
 
     governor = GroupGovernor("web", GroupRules())
     decision = governor.decide(sighting)              # each tick: what was seen of the group
-    sequence = governor.record(decision, recorder)    # then apply it
-    governor.settle(decision, applied=True)           # what became of it
+    sequence = governor.record(recorder)              # then apply it
+    governor.settle(applied=True)                     # what became of it
 
 The loop and the harness drive it; `export`, `restore` and `resume` carry it across a restart.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from fairlead.core.invariant import known
 from fairlead.core.traffic import (
     Cause,
+    Decision,
     GroupMemory,
     GroupRules,
-    Observed,
     Sighting,
-    Snapshot,
     State,
-    TickPlan,
-    observe,
+    govern,
     plausible,
     rested,
     settle,
-    tick,
 )
-from fairlead.ports.dataplane import Admission, Table
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_govern import (
@@ -45,20 +42,12 @@ class BadTrafficState(ValueError):
     """A stored state that is not one of ours: refused whole rather than half believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was seen, and what is to be done about it."""
+class _Made(NamedTuple):
+    """The decision that was made last, and the memory that it leaves behind."""
 
     sighting: Sighting
     memory: GroupMemory
-    """After the sighting was observed."""
-    observed: Observed
-    plan: TickPlan
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What the tick looked at."""
-        return self.observed.snapshot
+    decision: Decision
 
 
 class GroupGovernor:
@@ -67,6 +56,7 @@ class GroupGovernor:
     def __init__(self, name: str, rules: GroupRules) -> None:
         self.name, self.memory = name, GroupMemory()
         self._rules = rules
+        self._made: _Made | None = None
         self._applied: bool | None = None
         self._linked = False
         """The last decision is in the record, made by these rules: the next one follows from it."""
@@ -91,54 +81,38 @@ class GroupGovernor:
         return self.memory.isolated
 
     def decide(self, sighting: Sighting) -> Decision:
-        """Observe and tick. Nothing is remembered of it before `settle`."""
+        """Observe and tick. What is remembered of it waits for `settle`."""
         sighting = plausible(sighting)
-        memory, observed = observe(self.memory, sighting, self._rules, group=self.name)
-        return Decision(sighting, memory, observed, tick(observed.snapshot))
+        memory, decision = govern(self.memory, sighting, self._rules, group=self.name)
+        self._made = _Made(sighting, memory, decision)
+        return decision
 
-    def record(self, decision: Decision, recorder: FlightRecorder) -> int:
-        """Record a decision before it is applied; its sequence number."""
+    def record(self, recorder: FlightRecorder) -> int:
+        """Record the last decision before it is applied; its sequence number."""
+        sighting, memory, decision = known(self._made, "a decision was made")
         linked, self._linked = self._linked, False
-        applied = self._applied if linked else None
-
-        def opening() -> dict[str, Any]:
-            return input_of(
-                self.name, decision.sighting, applied=applied, memory=self.memory, rules=self._rules
-            )
-
+        whole = not linked or recorder.begins_segment(KIND)
         sequence = recorder.append(
             KIND,
             version=VERSION,
-            time_ms=decision.sighting.now_ms,
-            input=input_of(self.name, decision.sighting, applied=applied) if linked else opening(),
-            output=output_of(decision.memory, decision.snapshot, decision.plan),
-            opening=opening,
+            time_ms=sighting.now_ms,
+            input=input_of(
+                self.name,
+                sighting,
+                applied=self._applied if linked else None,
+                memory=self.memory if whole else None,
+                rules=self._rules if whole else None,
+            ),
+            output=output_of(memory, decision),
         )
         self._linked = True
         return sequence
 
-    def settle(self, decision: Decision, *, applied: bool) -> None:
-        """Go on from this decision. A plan that was not applied left the slots as they were."""
-        self.memory = settle(decision.memory, decision.plan, applied=applied)
+    def settle(self, *, applied: bool) -> None:
+        """Go on from the last decision. One that was not applied left the slots as they were."""
+        made, self._made = known(self._made, "a decision was made"), None
+        self.memory = settle(made.memory, made.decision.plan, applied=applied)
         self._applied = applied
-
-    def table(self, decision: Decision, epoch: int, sequence: int | None = None) -> Table:
-        """The plan as a dataplane takes it, with the budget that `hard` decays to without us."""
-        config, admission = decision.snapshot.config, decision.plan.admission
-        return Table(
-            self.name,
-            epoch,
-            dict(decision.plan.slots),
-            Admission(
-                mode=admission.mode,
-                rate_per_s=admission.rate_per_s,
-                burst=admission.burst,
-                stored_rate_per_s=config.bucket_rate,
-                stored_burst=config.bucket_burst,
-            ),
-            config.inside_max,
-            decision=sequence,
-        )
 
     # --- across a restart
 

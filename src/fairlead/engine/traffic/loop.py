@@ -13,8 +13,7 @@ on the decision of an agent that cannot act any more.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.core.invariant import known
-from fairlead.core.traffic import AdmissionMode, Node, Sighting, judge, observe_nodes
+from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.engine.traffic.values import (
@@ -128,7 +127,7 @@ class TrafficLoop:
             return stale
         for group in seen.values():
             return group.liveness
-        return Liveness.NORMAL if self.beat_ms is None else judge(now_ms - self.beat_ms)
+        return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
 
     def _sighting(self, group: Group, sights: Sights) -> Sighting:
         name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
@@ -143,7 +142,11 @@ class TrafficLoop:
             covered=() if signals is None else tuple(sorted(signals.covers(name))),
             nodes=sights.nodes,
             probed=tuple(probed for probed in sights.probed if probed.group == name),
-            checks={} if prober is None else {id: prober.check_ok(name, id) for id in members},
+            checks={
+                id: ok
+                for id in members
+                if prober is not None and (ok := prober.check_ok(name, id)) is not None
+            },
             ordered=tuple(sorted(sights.orders.get(name, {}))),
         )
 
@@ -151,17 +154,19 @@ class TrafficLoop:
 
     def _decide(self, group: Group, sights: Sights, liveness: Liveness) -> GroupRound:
         governor, recorder = group.governor, self.ports.record(group.route.name)
+        seen = sights.seen.get(group.route.name)
         decision = governor.decide(self._sighting(group, sights))
         sequence, problem = None, ""
         if recorder is not None:
             try:
-                sequence = governor.record(decision, recorder)
+                sequence = governor.record(recorder)
             except Fault as fault:
                 problem = f"not recorded: {fault}"
         reasons = agent_reasons(
             decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
         )
-        return GroupRound(decision, tuple(r.value for r in reasons), sequence, fault=problem)
+        said = tuple(reason.value for reason in reasons)
+        return GroupRound(decision, seen, said, sequence, fault=problem)
 
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
@@ -191,9 +196,9 @@ class TrafficLoop:
             record=recorder.head() if recorder and made.sequence is not None else None,
         )
         self._status[name] = now
-        if self.ports.chronicle is not None:
+        if self.ports.events is not None:
             for change in changes:
-                self.ports.chronicle.transition(change)
+                self.ports.events.transition(change)
         return changes
 
     # --- act
@@ -212,28 +217,32 @@ class TrafficLoop:
     def _apply(self, name: str, now_ms: int, made: GroupRound) -> GroupRound:
         governor = self.groups[name].governor
         if made.fault:
-            governor.settle(made.decision, applied=False)
+            governor.settle(applied=False)
             return made
         flipped, problem = False, ""
         if made.seen is None:
-            problem = "not applied: the plane cannot be read"
-        elif self._differs(name, made):
-            table = governor.table(made.decision, made.seen.epoch + 1, made.sequence)
+            problem = "not applied: the dataplane cannot be read"
+        else:
+            table = Table(name, made.seen.epoch, dict(made.plan.slots), made.decision.limits)
             try:
-                self.plane.apply(table)
-                self._tables[name], flipped = table, True
+                flipped = self._enforce(table, decision=made.sequence)
             except (Fault, Stale) as fault:
                 problem = f"not applied: {fault}"
-        governor.settle(made.decision, applied=not problem)
+        governor.settle(applied=not problem)
         problem = self._mark(name, made.sequence, now_ms, problem) or problem
         return replace(made, flipped=flipped, fault=problem)
 
-    def _differs(self, name: str, made: GroupRound) -> bool:
-        """Is there anything to flip? Also when the dataplane's table is not our last one."""
-        last = self._tables.get(name)
-        if last is None or last.epoch != known(made.seen, "the dataplane was read").epoch:
+    def _enforce(self, table: Table, *, decision: int | None) -> bool:
+        """Flip to a table that differs from the active one, which may be another than our last;
+        else renew what backends may hold."""
+        if table != self._tables.get(table.group):
+            table = replace(table, epoch=table.epoch + 1)
+            self.plane.apply(table, decision=decision)
+            self._tables[table.group] = table
             return True
-        return self.groups[name].governor.table(made.decision, last.epoch) != last
+        if table.limits.concurrency is not None:
+            self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
+        return False
 
     def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
         recorder = self.ports.record(name)
@@ -255,7 +264,7 @@ class TrafficLoop:
             if (name, id) in self._drained or made.fault or table is None or table.slots.get(id, 1):
                 continue
             try:
-                self.plane.drain(name, id)
+                self.plane.drain(name, id, decision=made.sequence)
                 self._drained.add((name, id))
             except Fault as fault:
                 faults.append(f"drain {name}/{id}: {fault}")
@@ -270,11 +279,11 @@ class TrafficLoop:
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
         """The ends of the records into the event log, in time for one every 10 s."""
-        chronicle = self.ports.chronicle
+        events = self.ports.events
         due = self._anchored_ms is None or (
             now_ms - self._anchored_ms >= ANCHOR_EVERY_MS - _ANCHOR_AHEAD_MS
         )
-        if chronicle is None or not due:
+        if events is None or not due:
             return
         heads: dict[str, Head] = {}
         for name in self.groups:
@@ -285,5 +294,5 @@ class TrafficLoop:
                     heads[name] = recorder.head()
                 except Fault as fault:
                     faults.append(f"anchor {name}: {fault}")
-        chronicle.anchor(now_ms, heads)
+        events.anchor(now_ms, heads)
         self._anchored_ms = now_ms

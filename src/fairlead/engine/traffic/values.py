@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairlead.core.traffic import AdmissionMode, Cause, Node, Snapshot, TickPlan
-from fairlead.engine.traffic.governor import Decision, GroupGovernor
+from fairlead.core.traffic import AdmissionMode, Cause, Decision, Node, Snapshot, TickPlan
+from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import GroupSeen, Liveness, RouteGroup
 from fairlead.ports.recorder import FlightRecorder, Head
 from fairlead.ports.traffic import (
-    Chronicle,
+    EventLog,
     NodeSensor,
     Probed,
     Prober,
@@ -42,7 +42,7 @@ class Ports:
     signals: Signals | None = None
     nodes: NodeSensor | None = None
     prober: Prober | None = None
-    chronicle: Chronicle | None = None
+    events: EventLog | None = None
     orders: Callable[[], Orders] = dict
 
 
@@ -51,6 +51,8 @@ class GroupRound:
     """What one tick decided for one group, and what became of it."""
 
     decision: Decision
+    seen: GroupSeen | None
+    """What the dataplane had counted."""
     reasons: tuple[str, ...]
     """The plan's, after what the agent alone knows: `failsafe` where the heartbeat was found stale,
     `full` where open admission rejected requests."""
@@ -69,11 +71,6 @@ class GroupRound:
     def plan(self) -> TickPlan:
         """What the tick decided."""
         return self.decision.plan
-
-    @property
-    def seen(self) -> GroupSeen | None:
-        """What the dataplane had counted."""
-        return self.decision.sighting.seen
 
 
 @dataclass(frozen=True, slots=True)
