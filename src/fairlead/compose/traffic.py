@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.core.invariant import known
-from fairlead.engine.traffic import GroupRules
-from fairlead.engine.traffic_loop import Round
+from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.paths import state_directory
 from fairlead.node.agent import now_ms
@@ -23,7 +22,7 @@ from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
-from fairlead.ports.traffic import Chronicle
+from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
     GroupDocument,
     PlaneDocument,
@@ -228,7 +227,7 @@ def _open_recorder(path: Path, warn: Callable[[str], None]) -> FlightRecorder:
 
 def _open_event_log(
     document: TrafficDocument, name: str, warn: Callable[[str], None]
-) -> Chronicle | None:
+) -> EventLog | None:
     if document.ledger is None:
         return None
     from fairlead.node.traffic.event_log import LedgerEventLog  # noqa: PLC0415 - if configured

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Backend
-from fairlead.engine.traffic_loop import GroupRound, Round
+from fairlead.engine.traffic import GroupRound, Round
 from fairlead.ports.dataplane import Liveness
 from fairlead.ports.faults import PermanentFault
 
