@@ -6,39 +6,33 @@
 
 The loop owns the order and nothing else: the agent on a machine and the harness in virtual time run
 this same code. The heartbeat comes after the record and before the flip, so that an agent that can
-no longer record stops beating: then the plane holds, falls back, and no door stays closed on the
-word of somebody who cannot act any more.
+no longer record stops beating: then the dataplane holds, falls back, and no admission stays closed
+on the decision of an agent that cannot act any more.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import AdmissionMode, Node, Snapshot, TickPlan
-from fairlead.engine.traffic import Sighted
-from fairlead.engine.traffic_nodes import NodeWatch
-from fairlead.engine.traffic_round import Group, GroupRound, Orders, Ports, Round, Sights
-from fairlead.engine.traffic_story import Standing, transitions
-from fairlead.ports.dataplane import (
-    HOLD_AFTER_MS,
-    SCHEMA_VERSION,
-    Dataplane,
-    GroupSeen,
-    Liveness,
-    Stale,
-    Table,
+from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
+from fairlead.core.traffic.explain import agent_reasons
+from fairlead.core.traffic.nodes import NodeWindows
+from fairlead.engine.traffic.values import (
+    Group,
+    GroupRound,
+    GroupStatus,
+    Orders,
+    Ports,
+    Round,
+    Sights,
+    transitions,
 )
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import Head, Status
 from fairlead.ports.traffic import Transition
-from fairlead.schema.traffic import from_plan, from_snapshot, version_of
 
-__all__ = ["Group", "GroupRound", "Orders", "Ports", "Round", "TrafficLoop"]
-
-KIND = "traffic.tick"
 ANCHOR_EVERY_MS = 10_000
 _ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s
-_TOP = 2
 
 
 class TrafficLoop:
@@ -48,171 +42,152 @@ class TrafficLoop:
         self.plane, self.ports = plane, ports
         self.groups = {group.route.name: group for group in groups}
         self.beat_ms: int | None = None
-        """When the plane last heard of us."""
+        """When the dataplane last heard of us."""
         self._stale = Liveness.NORMAL
-        self._watch = NodeWatch()
+        self._nodes: Mapping[str, NodeWindows] = {}
         self._tables: dict[str, Table] = {}
-        self._standing: dict[str, Standing] = {}
+        self._status: dict[str, GroupStatus] = {}
         self._drained: set[tuple[str, str]] = set()
-        self._refused: dict[str, int | None] = {}
         self._anchored_ms: int | None = None
 
     def start(self, now_ms: int) -> int:
-        """Agree on versions, take the plane over, void what was recorded and never applied."""
-        found = self.plane.schema_version()
-        if found != SCHEMA_VERSION:
+        """Agree on versions, take the dataplane over, void what was recorded and never applied."""
+        version = self.plane.schema_version()
+        if version != SCHEMA_VERSION:
             raise PermanentFault(
-                f"the {self.plane.name} plane is of schema version {found}, this agent of "
+                f"the {self.plane.name} plane is of schema version {version}, this agent of "
                 f"{SCHEMA_VERSION}: remove the plane and start again"
             )
         self.plane.configure([group.route for group in self.groups.values()])
-        # What a predecessor left standing is not news.
+        # What a predecessor left in force is not news.
         for name, group in self.groups.items():
             state = group.governor.state
             mode = AdmissionMode.NORMAL if state is None else state.admission.mode
-            self._standing[name] = Standing(mode, Liveness.NORMAL, dict(group.governor.isolated))
+            self._status[name] = GroupStatus(mode, isolated=group.governor.isolated)
         return sum(self._heal(name, now_ms) for name in self.groups)
 
     def found_stale(self, liveness: Liveness) -> None:
-        """What the plane thought of our predecessor before we came: the next tick says it."""
+        """What the dataplane thought of our predecessor; the next tick reports it."""
         self._stale = liveness
 
     def reconfigure(self, groups: Sequence[Group]) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
         self.plane.configure([group.route for group in groups])
         self.groups = {group.route.name: group for group in groups}
-        for known in (self._tables, self._standing, self._refused):
-            for name in known.keys() - self.groups.keys():
-                del known[name]
+        for kept in (self._tables, self._status):
+            for name in kept.keys() - self.groups.keys():
+                del kept[name]
 
     def tick(self, now_ms: int) -> Round:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
         faults: list[str] = []
-        seen = self._read(faults)
-        alive = self._liveness(seen, now_ms)
-        sighted = self._look(now_ms, seen, faults)
-        orders = self.ports.orders()
+        sights = self._look(now_ms, faults)
+        liveness = self._liveness(sights.seen, now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
         for name in sorted(self.groups):
-            group = self.groups[name]
-            snapshot = group.governor.observe(self._sighting(group, sighted, orders))
-            plan = group.governor.decide(snapshot)
-            made[name] = self._recorded(snapshot, plan, alive, (seen or {}).get(name))
-            changed += self._tell(name, now_ms, made[name], alive)
+            made[name] = self._decide(self.groups[name], sights, liveness)
+            changed += self._changes(name, now_ms, made[name], liveness)
         self._beat(now_ms, made, faults)
         done = {name: self._apply(name, now_ms, each) for name, each in made.items()}
         for name, each in done.items():
-            self._drain(name, each, orders, faults)
-        self._probe()
+            self._drain(name, each, sights.orders, faults)
+        self._probe(done)
         self._anchor(now_ms, faults)
         return Round(now_ms, done, tuple(changed), tuple(faults))
 
     # --- see
 
-    def _read(self, faults: list[str]) -> Mapping[str, GroupSeen] | None:
+    def _look(self, now_ms: int, faults: list[str]) -> Sights:
+        signals, prober, sensor = self.ports.signals, self.ports.prober, self.ports.nodes
+        seen: Mapping[str, GroupSeen] = {}
+        nodes: tuple[Node, ...] = ()
         try:
-            return self.plane.read()
+            seen = self.plane.read()
         except Fault as fault:
             faults.append(f"plane: {fault}")
-            return None
-
-    def _liveness(self, seen: Mapping[str, GroupSeen] | None, now_ms: int) -> Liveness:
-        """What the plane thought of us until now; by our own watch where it cannot be asked."""
-        stale, self._stale = self._stale, Liveness.NORMAL
-        if stale != Liveness.NORMAL:
-            return stale
-        for group in (seen or {}).values():
-            return group.liveness
-        late = self.beat_ms is not None and now_ms - self.beat_ms >= HOLD_AFTER_MS
-        return Liveness.HOLD if late else Liveness.NORMAL
-
-    def _look(self, now_ms: int, seen: Mapping[str, GroupSeen] | None, faults: list[str]) -> Sights:
-        signals, prober, nodes = self.ports.signals, self.ports.prober, self.ports.nodes
-        machines: tuple[Node, ...] = ()
-        if nodes is not None:
+        if sensor is not None:
             try:
-                machines = self._watch.observe(nodes.read(now_ms))
+                self._nodes, nodes = observe_nodes(self._nodes, sensor.read(now_ms))
             except Fault as fault:
                 faults.append(f"nodes: {fault}")
         return Sights(
             now_ms,
-            seen or {},
+            seen,
             {} if signals is None else signals.read(now_ms),
             () if prober is None else prober.results(),
-            machines,
+            nodes,
+            self.ports.orders(),
         )
 
-    def _sighting(self, group: Group, sights: Sights, orders: Orders) -> Sighted:
+    def _liveness(self, seen: Mapping[str, GroupSeen], now_ms: int) -> Liveness:
+        """What the dataplane thought of us until now; by our own clock where it cannot be read."""
+        stale, self._stale = self._stale, Liveness.NORMAL
+        if stale is not Liveness.NORMAL:
+            return stale
+        for group in seen.values():
+            return group.liveness
+        return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
+
+    def _sighting(self, group: Group, sights: Sights) -> Sighting:
         name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
-        members = [backend.id for backend in group.route.backends]
-        return Sighted(
+        members = sorted(backend.id for backend in group.route.backends)
+        return Sighting(
             now_ms=sights.now_ms,
             members={id: group.nodes.get(id) for id in members},
             seen=sights.seen.get(name),
             readings={
                 id: sights.readings[name, id] for id in members if (name, id) in sights.readings
             },
-            covered=() if signals is None else signals.covers(name),
+            covered=() if signals is None else tuple(sorted(signals.covers(name))),
             nodes=sights.nodes,
-            probed=[each for each in sights.probed if each.group == name],
-            checks={} if prober is None else {id: prober.check_ok(name, id) for id in members},
-            ordered=orders.get(name, {}).keys(),
+            probed=tuple(probed for probed in sights.probed if probed.group == name),
+            checks={
+                id: ok
+                for id in members
+                if prober is not None and (ok := prober.check_ok(name, id)) is not None
+            },
+            ordered=tuple(sorted(sights.orders.get(name, {}))),
         )
 
-    # --- record
+    # --- decide and record
 
-    def _recorded(
-        self, snapshot: Snapshot, plan: TickPlan, alive: Liveness, seen: GroupSeen | None
-    ) -> GroupRound:
-        recorder, sequence, problem = self.ports.record(snapshot.group), None, ""
+    def _decide(self, group: Group, sights: Sights, liveness: Liveness) -> GroupRound:
+        governor, recorder = group.governor, self.ports.record(group.route.name)
+        seen = sights.seen.get(group.route.name)
+        decision = governor.decide(self._sighting(group, sights))
+        sequence, problem = None, ""
         if recorder is not None:
             try:
-                sequence = recorder.append(
-                    KIND,
-                    version=version_of(snapshot),
-                    time_ms=snapshot.now_ms,
-                    input=from_snapshot(snapshot),
-                    output=from_plan(plan),
-                )
+                sequence = governor.record(recorder)
             except Fault as fault:
                 problem = f"not recorded: {fault}"
-        reasons = plan.reasons
-        if self._full(snapshot.group, plan, seen):
-            busy = (reason for reason in reasons if reason is not TrafficReason.STEADY)
-            reasons = (TrafficReason.FULL, *busy)
-        if alive != Liveness.NORMAL:
-            reasons = (TrafficReason.FAILSAFE, *reasons)
-        said = tuple(reason.value for reason in reasons[:_TOP])
-        return GroupRound(snapshot, plan, said, seen, sequence, flipped=False, fault=problem)
-
-    def _full(self, name: str, plan: TickPlan, seen: GroupSeen | None) -> bool:
-        """Did an open door refuse somebody since the last tick? Then too many were inside."""
-        before, now = self._refused.get(name), None if seen is None else seen.refused_soft
-        self._refused[name] = now
-        more = before is not None and now is not None and now > before
-        door = None if seen is None else seen.mode
-        return more and plan.admission.mode is AdmissionMode.NORMAL and door is AdmissionMode.NORMAL
+        reasons = agent_reasons(
+            decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
+        )
+        said = tuple(reason.value for reason in reasons)
+        return GroupRound(decision, seen, said, sequence, fault=problem)
 
     def _heal(self, name: str, now_ms: int) -> int:
-        """A plan of a dead agent is about a world that is gone: void it, the next tick decides."""
+        """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
         recorder = self.ports.record(name)
-        left = recorder.unapplied() if recorder else []
+        if recorder is None:
+            return 0
+        left = recorder.unapplied()
         for entry in left:
-            assert recorder is not None
             recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
         return len(left)
 
-    def _tell(
-        self, name: str, now_ms: int, made: GroupRound, alive: Liveness
+    def _changes(
+        self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
     ) -> Sequence[Transition]:
-        """The changes that this tick brought, into the chronicle once they are recorded."""
+        """The changes that this tick brought, into the event log once they are recorded."""
         if made.fault:
             return ()
-        now = Standing(made.plan.admission.mode, alive, dict(self.groups[name].governor.isolated))
-        before = self._standing.get(name, Standing(AdmissionMode.NORMAL, Liveness.NORMAL, {}))
+        now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
+        before = self._status.get(name, GroupStatus())
         recorder = self.ports.record(name)
-        found = transitions(
+        changes = transitions(
             before,
             now,
             time_ms=now_ms,
@@ -220,11 +195,11 @@ class TrafficLoop:
             reasons=made.reasons,
             record=recorder.head() if recorder and made.sequence is not None else None,
         )
-        self._standing[name] = now
-        if self.ports.chronicle is not None:
-            for each in found:
-                self.ports.chronicle.transition(each)
-        return found
+        self._status[name] = now
+        if self.ports.events is not None:
+            for change in changes:
+                self.ports.events.transition(change)
+        return changes
 
     # --- act
 
@@ -242,18 +217,18 @@ class TrafficLoop:
     def _apply(self, name: str, now_ms: int, made: GroupRound) -> GroupRound:
         governor = self.groups[name].governor
         if made.fault:
-            governor.settle(made.plan, applied=False)
+            governor.settle(applied=False)
             return made
         flipped, problem = False, ""
         if made.seen is None:
-            problem = "not applied: the plane cannot be read"
+            problem = "not applied: the dataplane cannot be read"
         else:
-            table = governor.table(made.snapshot, made.plan, made.seen, made.seen.epoch)
+            table = Table(name, made.seen.epoch, dict(made.plan.slots), made.decision.limits)
             try:
                 flipped = self._enforce(table, decision=made.sequence)
             except (Fault, Stale) as fault:
                 problem = f"not applied: {fault}"
-        governor.settle(made.plan, applied=not problem)
+        governor.settle(applied=not problem)
         problem = self._mark(name, made.sequence, now_ms, problem) or problem
         return replace(made, flipped=flipped, fault=problem)
 
@@ -294,21 +269,21 @@ class TrafficLoop:
             except Fault as fault:
                 faults.append(f"drain {name}/{id}: {fault}")
 
-    def _probe(self) -> None:
+    def _probe(self, done: Mapping[str, GroupRound]) -> None:
         prober = self.ports.prober
         if prober is None:
             return
-        for name, group in self.groups.items():
-            if due := group.governor.probes:
-                prober.probe(name, due)
+        for name, made in done.items():
+            if made.decision.observed.probes:
+                prober.probe(name, made.decision.observed.probes)
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
-        """The ends of the records into the chronicle, in time for one every 10 s."""
-        chronicle = self.ports.chronicle
+        """The ends of the records into the event log, in time for one every 10 s."""
+        events = self.ports.events
         due = self._anchored_ms is None or (
             now_ms - self._anchored_ms >= ANCHOR_EVERY_MS - _ANCHOR_AHEAD_MS
         )
-        if chronicle is None or not due:
+        if events is None or not due:
             return
         heads: dict[str, Head] = {}
         for name in self.groups:
@@ -319,5 +294,5 @@ class TrafficLoop:
                     heads[name] = recorder.head()
                 except Fault as fault:
                     faults.append(f"anchor {name}: {fault}")
-        chronicle.anchor(now_ms, heads)
+        events.anchor(now_ms, heads)
         self._anchored_ms = now_ms

@@ -1,16 +1,15 @@
 """How much may be inside a group, learnt; and backends that answer with nothing but errors."""
 
+from dataclasses import replace
+
 import pytest
 
-from fairlead.core.traffic import AdmissionMode as DoorMode
-from fairlead.core.traffic import Config
-from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
-from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
-from fairlead.engine.traffic_budget import Budget
-from fairlead.engine.traffic_streak import Streak, broken
-from fairlead.engine.traffic_values import inside, outcomes, served
-from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness
-from fairlead.ports.traffic import Look, Reading
+from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Sighting
+from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, outcomes
+from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
+from fairlead.core.traffic.observe import inside, served
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
+from tests.core.traffic.lives import GroupLife
 
 L_REF_MS = 400.0
 
@@ -26,7 +25,7 @@ class Group:
     ) -> int | None:
         for _ in range(round(seconds * 5)):
             self.clock_ms += 200
-            self.bound.advance(
+            self.bound = self.bound.advance(
                 self.clock_ms,
                 inside=inside,
                 idle=idle,
@@ -61,7 +60,7 @@ def test_one_busy_moment_is_not_what_is_usual() -> None:
     bound = InsideBound()
     for number in range(12):
         inside = 9 if number % 5 == 0 else 4
-        bound.advance(
+        bound = bound.advance(
             200 * number, inside=inside, idle=0, best=60.0, per_s=60.0, l_ref_ms=L_REF_MS, serving=1
         )
     assert bound.value == 15
@@ -77,7 +76,7 @@ class Crowd:
 
     def __init__(self, stay_ms: int, workers: int | None = None) -> None:
         self.stay_ms, self.workers = stay_ms, workers
-        self.budget, self.bound = Budget(Config(), window_ms=5_000), InsideBound()
+        self.budget, self.bound = AdmissionBudget(), InsideBound()
         self.now_ms = self.served = 0
         self.inside: list[int] = []
         """When each is done."""
@@ -99,13 +98,20 @@ class Crowd:
                 if self.workers is not None and len(self.inside) >= self.workers:
                     begins = max(begins, self.inside[-self.workers])
                 self.inside.append(begins + self.stay_ms)
-            self.budget.advance(self.now_ms, self.served, mode=DoorMode.NORMAL, triggered=False)
-            self.bound.advance(
+            self.budget = self.budget.advance(
+                self.now_ms,
+                self.served,
+                mode=AdmissionMode.NORMAL,
+                triggered=False,
+                config=Config(),
+                window_ms=5_000,
+            )
+            self.bound = self.bound.advance(
                 self.now_ms,
                 inside=len(self.inside),
                 idle=0,
-                best=self.budget.best(),
-                per_s=self.budget.now(),
+                best=self.budget.best,
+                per_s=self.budget.now,
                 l_ref_ms=100.0,
                 serving=4,
             )
@@ -175,11 +181,11 @@ def test_what_looks_idle_for_a_moment_is_not() -> None:
 
 
 def seen(**backends: BackendSeen) -> GroupSeen:
-    return GroupSeen(1, Liveness.NORMAL, DoorMode.NORMAL, 100, 0, 0, backends)
+    return GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 100, 0, 0, backends)
 
 
-def sighted(found: GroupSeen | None, **kwargs: object) -> Sighted:
-    return Sighted(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)  # type: ignore[arg-type]
+def sighted(found: GroupSeen | None, **kwargs: object) -> Sighting:
+    return Sighting(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)  # type: ignore[arg-type]
 
 
 def test_what_is_inside_by_a_proxy_and_by_an_application() -> None:
@@ -223,9 +229,9 @@ def test_the_last_moments_are_counted() -> None:
         (5_500, 0, 4, (4, 0)),
         (4_000, 0, 5, (0, 0)),
     ]:
-        streak.advance(clock_ms, successes, errors)
+        streak = streak.advance(clock_ms, successes, errors)
         assert (streak.failed, streak.served) == found
-    streak.advance(5_600, None, None)
+    streak = streak.advance(5_600, None, None)
     assert (streak.failed, streak.served) == (0, 0)
 
 
@@ -233,10 +239,11 @@ def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
     """Streaks with these failures and successes."""
     made = {}
     for name, (failed, served_) in counted.items():
-        made[name] = Streak()
+        streak = Streak()
         for clock_ms, part in ((0, 0), (400, 1)):
-            made[name].advance(clock_ms, part * served_, part * failed)
-            made[name].send(clock_ms, part * (served_ + failed))
+            streak = streak.advance(clock_ms, part * served_, part * failed)
+            streak = streak.send(clock_ms, part * (served_ + failed))
+        made[name] = streak
     return made
 
 
@@ -257,18 +264,18 @@ def test_a_streak_of_errors_is_noticed_and_a_few_are_not(
     counted: dict[str, tuple[int, int]], found: set[str]
 ) -> None:
     """Three, and more than successes; where others fail too, six; never more than half of all."""
-    assert broken(lasts(**counted), {}) == found
+    assert find_broken(lasts(**counted), {})[1] == found
 
 
 def test_what_was_served_before_does_not_excuse_what_fails_now() -> None:
     """A backend that was well a moment ago is found in the same tick."""
     streaks = {name: Streak() for name in "abcd"}
     for clock_ms in range(0, 2_000, 200):
-        for streak in streaks.values():
-            streak.advance(clock_ms, clock_ms // 20, 0)
-    assert broken(streaks, {}) == set()
-    streaks["a"].advance(2_000, 92, 4)
-    assert broken(streaks, {}) == {"a"}
+        for name, streak in streaks.items():
+            streaks[name] = streak.advance(clock_ms, clock_ms // 20, 0)
+    assert find_broken(streaks, {})[1] == set()
+    streaks["a"] = streaks["a"].advance(2_000, 92, 4)
+    assert find_broken(streaks, {})[1] == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -287,24 +294,22 @@ def test_what_was_inside_before_does_not_excuse_what_fails_now(
     inside: int, failed: int, served_: int, found: str
 ) -> None:
     """Of the answers those that began before the errors, but never more than half of them."""
-    streak = Streak()
-    streak.advance(0, 0, 0, inside)
-    streak.advance(200, served_, failed, 0)
+    streak = Streak().advance(0, 0, 0, inside).advance(200, served_, failed, 0)
     assert streak.fails(3) is (found == "yes")
 
 
 @pytest.mark.parametrize(("between", "isolated"), [((), set()), ((Look(300, 58, 0),), {"d"})])
 def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[str]) -> None:
     """What a backend served until the middle of a tick hides its errors from who did not look."""
-    governor = GroupGovernor("web", GroupRules(Config()))
+    life = GroupLife(GroupRules(Config()))
     for tick, told in enumerate([Look(200, 50, 0), Look(400, 60, 6)]):
         looks = (*(between if tick else ()), told)
         reading = Reading(
             requests=told[1] + told[2], errors=told[2], looks=looks if between else ()
         )
         well = Reading(requests=told[1], errors=0)
-        snapshot = governor.observe(
-            Sighted(
+        life.tick(
+            Sighting(
                 now_ms=told[0],
                 members=dict.fromkeys("abcd"),
                 seen=counted({}),
@@ -312,21 +317,28 @@ def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[
                 covered=("requests", "errors"),
             )
         )
-        governor.settle(governor.decide(snapshot), applied=True)
-    assert set(governor.isolated) == isolated
+    assert set(life.memory.isolated) == isolated
 
 
 def again(streaks: dict[str, Streak], held: dict[str, int | None]) -> set[str]:
     """Who is broken, by one more look at the same."""
-    for each in streaks.values():
-        each.adopt([look._replace(at_ms=look.at_ms + 200) for look in each.looks])
-    return broken(streaks, held)
+    for name, streak in streaks.items():
+        looks = tuple(past._replace(at_ms=past.at_ms + 200) for past in streak.looks)
+        streaks[name] = replace(streak, looks=looks)
+    return look(streaks, held)
+
+
+def look(streaks: dict[str, Streak], held: dict[str, int | None]) -> set[str]:
+    """Backends that are broken, by a look at their streaks as they are."""
+    judged, broken = find_broken(streaks, held)
+    streaks.update(judged)
+    return broken
 
 
 def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
     """Six times as long as with the others, and four inside, three ticks more than not."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
-    streaks["d"].came = 9
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
     others = {"a": 8, "b": 8, "c": 4}
     none: set[str] = set()
     for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (5, none), (6, none)]:
@@ -351,37 +363,38 @@ def test_who_is_passed_over_is_given_more_time() -> None:
 def test_the_same_look_twice_proves_nothing_more() -> None:
     """Who is asked once a second is judged once a second, however often we tick."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
-    streaks["d"].came = 9
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
     held = {"a": 8, "b": 8, "c": 4, "d": 6}
-    assert [broken(streaks, held) for _ in range(20)] == [set()] * 20
+    assert [look(streaks, held) for _ in range(20)] == [set()] * 20
     assert [again(streaks, held) for _ in range(2)] == [set(), {"d"}]
 
 
 @pytest.mark.parametrize("every_ms", [100, 700, 1_000, 5_000])
 def test_however_seldom_it_is_asked_a_backend_that_fails_or_stalls_is_found(every_ms: int) -> None:
     """Two looks at least are held against each other."""
-    failing, names = {name: Streak(every_ms) for name in "abcd"}, ("a", "b", "c")
-    stalling = {name: Streak(every_ms) for name in "abcd"}
+    span_ms, names = max(SPAN_MS, LOOKS * every_ms), ("a", "b", "c")
+    failing = {name: Streak(span_ms=span_ms) for name in "abcd"}
+    stalling = {name: Streak(span_ms=span_ms) for name in "abcd"}
     for number in range(10):
         at_ms = number * every_ms
         for name in names:
-            failing[name].advance(at_ms, at_ms // 10, 0, 4)
-            stalling[name].advance(at_ms, at_ms // 10, 0, 4)
-        failing["d"].advance(at_ms, 50, at_ms // 10, 0)
-        stalling["d"].advance(at_ms, 50, 0, 20)
-        stalling["d"].came = 100
+            failing[name] = failing[name].advance(at_ms, at_ms // 10, 0, 4)
+            stalling[name] = stalling[name].advance(at_ms, at_ms // 10, 0, 4)
+        failing["d"] = failing["d"].advance(at_ms, 50, at_ms // 10, 0)
+        stalled = stalling["d"].advance(at_ms, 50, 0, 20)
+        stalling["d"] = replace(stalled, sent=((0, 0), (at_ms, 100)))
         held = {**dict.fromkeys(names, 4), "d": 20}
-        found = broken(stalling, held)
-    assert broken(failing, {}) == found == {"d"}
+        found = look(stalling, held)
+    assert look(failing, {}) == found == {"d"}
 
 
 def test_too_little_of_the_last_moments_says_nothing() -> None:
     """A scrape that was late leaves one look, between which and itself nobody was served."""
     streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
-    streaks["d"].came = 9
-    streaks["d"].adopt([Look(700, 50, 0), Look(900, 50, 0)])
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
+    streaks["d"] = replace(streaks["d"], looks=(Look(700, 50, 0), Look(900, 50, 0)))
     for _ in range(20):
-        assert broken(streaks, {"a": 4, "b": 4, "c": 4, "d": 6}) == set()
+        assert look(streaks, {"a": 4, "b": 4, "c": 4, "d": 6}) == set()
 
 
 def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
@@ -395,7 +408,7 @@ def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
         (1_200, 9, 6),
         (1_400, None, 0),
     ]:
-        streak.send(clock_ms, admitted)
+        streak = streak.send(clock_ms, admitted)
         assert streak.came == came
 
 
@@ -418,13 +431,12 @@ def test_who_answers_with_errors_only_is_an_outlier_at_once(
     failing: str, isolated: set[str]
 ) -> None:
     """Within two ticks; but when most of the group fails, it is not they who are broken."""
-    governor = GroupGovernor("web", GroupRules(Config(), own_bound=True))
+    life = GroupLife(GroupRules(Config(), own_bound=True))
     for tick in range(3):
         found = counted(dict.fromkeys(failing, 5 * tick))
         members = dict.fromkeys(("a", "b", "c", "d"))
-        snapshot = governor.observe(Sighted(now_ms=tick * 200, members=members, seen=found))
-        governor.settle(governor.decide(snapshot), applied=True)
-    assert set(governor.isolated) == isolated
+        life.tick(Sighting(now_ms=tick * 200, members=members, seen=found))
+    assert set(life.memory.isolated) == isolated
 
 
 ASKED = ("requests", "errors", "queue")
@@ -440,7 +452,7 @@ def test_who_stalls_is_seen_by_one_count_and_not_by_two(
     """What is in it and what leaves it are the plane's figures, or both the application's, whose
     last word may be older: beside the plane's a late scrape looks as if nobody left.
     """
-    governor = GroupGovernor("web", GroupRules(Config()))
+    life = GroupLife(GroupRules(Config()))
     looks: dict[str, list[Look]] = {id: [] for id in "abcd"}
     for tick in range(18):
         now_ms = tick * 200
@@ -462,8 +474,8 @@ def test_who_stalls_is_seen_by_one_count_and_not_by_two(
         for id, n in done.items():
             looks[id] = [*looks[id][-3:], Look(now_ms, n, 0, inside_d if id == "d" else 3)]
             readings[id] = Reading(requests=n, errors=0, queue=3.0, looks=tuple(looks[id]))
-        snapshot = governor.observe(
-            Sighted(
+        life.tick(
+            Sighting(
                 now_ms=now_ms,
                 members=dict.fromkeys("abcd"),
                 seen=found,
@@ -471,5 +483,4 @@ def test_who_stalls_is_seen_by_one_count_and_not_by_two(
                 covered=covered,
             )
         )
-        governor.settle(governor.decide(snapshot), applied=True)
-    assert set(governor.isolated) == isolated
+    assert set(life.memory.isolated) == isolated
