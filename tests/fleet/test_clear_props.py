@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import Mode, Pod, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, Pod, Policy, Snapshot
 from fairlead.fleet import FleetSnapshot, clear_fleet
 from tests.fleet.fleets import both_ways
 
@@ -34,7 +34,7 @@ snapshots = st.builds(
     capacity_millicores=sizes,
     pods=st.lists(pods, max_size=8, unique_by=lambda pod: pod.uid).map(tuple),
     policy=st.sampled_from(Policy),
-    previous_mode=st.none() | st.sampled_from(Mode),
+    previous_mode=st.none() | st.sampled_from(CpuMode),
     hysteresis_band=st.floats(0, 1),
 )
 

@@ -126,5 +126,5 @@ def farewell(world: World, policy: str | None) -> list[str]:
         f"{number} decisions in {world.clock.now_ms // 1000} virtual seconds, every one replayed.",
         "try next, the last decision again by hand:",
         f"  {play} --no-plots",
-        f"  sed -n {number}p out/{STAGE}/decisions.jsonl | fairlead decide cpu.clear",
+        f"  sed -n {number}p out/{STAGE}/decisions.jsonl | fairlead decide cpu.allocate",
     ]

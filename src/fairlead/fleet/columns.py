@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.core.cpu import Mode, Policy
+from fairlead.core.cpu import CpuMode, Policy
 from fairlead.core.reasons import CpuReason
 from fairlead.core.units import OutOfRange
 
@@ -22,7 +22,7 @@ Bits = npt.NDArray[np.uint8]
 Item = TypeVar("Item", bound=np.generic)
 
 POLICIES = tuple(Policy)
-MODES = tuple(Mode)
+MODES = tuple(CpuMode)
 
 UNKNOWN = -1
 """What a column of optional sizes (or of previous modes) holds where core says `None`: sizes are

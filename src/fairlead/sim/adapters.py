@@ -1,6 +1,6 @@
 """The virtual world behind the governor's ports: a sensor, an actuator, a recorder.
 
-The loop that drives them is `engine.cpu_loop`, the same that runs on a machine. Where the scenario
+The loop that drives them is `engine.cpu.loop`, the same that runs on a machine. Where the scenario
 says so they misbehave; a crash is `AgentDied`, which nothing in the loop catches.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fairlead.core.cpu import Counters
+from fairlead.core.invariant import require
 from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
@@ -89,9 +90,10 @@ class SimActuator:
     def __init__(self, around: Surroundings, written: Callable[[str], None]) -> None:
         self._around, self._written = around, written
 
-    def write(self, uid: str, container: str, millicores: int) -> int:
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
         """Set a pod's limit; slow, failing or wrong where the scenario says so."""
         around, clock, faults = self._around, self._around.clock, self._around.faults
+        require(0 < decision <= len(around.record.decisions), "a write is of a recorded decision")
         around.may_die("between two writes")
         slow = faults.fires(FaultPoint.ACTUATOR_SLOW, uid, clock.now_ms)
         if slow is not None:

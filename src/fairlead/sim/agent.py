@@ -1,6 +1,6 @@
 """The node agent of the virtual world: the real loop and the real governor, in virtual time.
 
-It keeps time, keeps the stored state, dies and comes back; all else is `engine.cpu_loop` between
+It keeps time, keeps the stored state, dies and comes back; all else is `engine.cpu.loop` between
 the adapters of `sim.adapters`.
 """
 
@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Plan
-from fairlead.engine import CpuConfig, CpuGovernor
-from fairlead.engine.cpu_loop import CpuLoop
+from fairlead.core.cpu import NodePlan
+from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
 from fairlead.sim.adapters import AgentDied, SimActuator, SimRecorder, SimSensor, Surroundings
 from fairlead.sim.clock import Turn
 from fairlead.sim.record import Decision
@@ -33,7 +32,7 @@ class SimAgent:
         """Pods whose limit is ours."""
         self.capacity_millicores: int | None = None
         """What the limits must fit into; None until a plan was applied completely."""
-        self.settled: Plan | None = None
+        self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
         self._around, self._judge, self._decided = around, judge, decided
         self._sensor = SimSensor(around)

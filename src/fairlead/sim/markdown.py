@@ -25,7 +25,7 @@ def write_markdown(played: Played, pictures: Sequence[str]) -> str:
         "`results.jsonl` what was decided, line by line.",
         "",
         "```",
-        "fairlead decide cpu.clear --jsonl < decisions.jsonl | cmp - results.jsonl",
+        "fairlead decide cpu.allocate --jsonl < decisions.jsonl | cmp - results.jsonl",
         "```",
         "",
     ]

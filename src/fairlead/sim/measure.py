@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from fairlead.core.cpu import Mode
+from fairlead.core.cpu import CpuMode
 from fairlead.sim.node import SimPod
 from fairlead.sim.record import Frame
 
@@ -86,9 +86,9 @@ def measure_node(
     known = [mode for mode in modes if mode is not None]
     return NodeFigures(
         seconds=seconds,
-        seconds_uncongested=modes.count(Mode.UNCONGESTED),
-        seconds_congested=modes.count(Mode.CONGESTED),
-        seconds_overloaded=modes.count(Mode.OVERLOADED),
+        seconds_uncongested=modes.count(CpuMode.UNCONGESTED),
+        seconds_congested=modes.count(CpuMode.CONGESTED),
+        seconds_overloaded=modes.count(CpuMode.OVERLOADED),
         seconds_undecided=modes.count(None),
         seconds_over_capacity=over_capacity_ms / 1000,
         decisions=decisions,

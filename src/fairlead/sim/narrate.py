@@ -5,7 +5,7 @@ Called by `sim.world` after each decision; the demo shows the lines, the report 
 
 from collections.abc import Iterator
 
-from fairlead.core.cpu import Mode, Plan, Policy
+from fairlead.core.cpu import CpuMode, NodePlan, Policy
 from fairlead.core.reasons import CpuReason
 from fairlead.sim.record import Decision
 
@@ -35,12 +35,12 @@ def cores(millicores: int) -> str:
 
 def tell(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
     """(kind, sentence) pairs for what this decision changed; empty if nothing worth a line did."""
-    lines = [*_mode(before.free if before else None, now)]
+    lines = [*_mode(before.plan if before else None, now)]
     lines += _lost_signals(before.plan if before else None, now.plan)
     moves = _moves(now)
     falls = [move for move in moves if move[0] < 0]
     rises = [move for move in reversed(moves) if move[0] > 0]
-    scarce = now.free.mode is not Mode.UNCONGESTED
+    scarce = now.plan.mode is not CpuMode.UNCONGESTED
     if falls and (scarce or not rises):
         lines.append(("gives-way" if scarce else "returns", _fall(falls[0][1], now)))
     if rises:
@@ -48,21 +48,21 @@ def tell(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
     return lines[:LINES_MAX]
 
 
-def _mode(before: Plan | None, now: Decision) -> Iterator[tuple[str, str]]:
-    plan = now.free  # how scarce the node is, whatever the guardrails hold back
+def _mode(before: NodePlan | None, now: Decision) -> Iterator[tuple[str, str]]:
+    plan = now.plan
     if before is not None and before.mode is plan.mode:
         return
     whole = cores(plan.capacity_millicores)
-    if plan.mode is Mode.CONGESTED:
+    if plan.mode is CpuMode.CONGESTED:
         text = f"needs {cores(plan.total_need)} of {whole} cores, {_CUT_BY[now.snapshot.policy]}"
-    elif plan.mode is Mode.OVERLOADED:
+    elif plan.mode is CpuMode.OVERLOADED:
         text = f"minimums {cores(plan.total_min)} of {whole} cores, even they are scaled down"
     else:
         text = f"needs {cores(plan.total_need)} of {whole} cores, everybody gets its need"
     yield f"mode.{plan.mode.value}", f"{plan.mode.value}: {text}"
 
 
-def _lost_signals(before: Plan | None, plan: Plan) -> Iterator[tuple[str, str]]:
+def _lost_signals(before: NodePlan | None, plan: NodePlan) -> Iterator[tuple[str, str]]:
     for uid, reasons in plan.reasons.items():
         earlier = before.reasons.get(uid, ()) if before else ()
         for reason in reasons:
@@ -87,7 +87,7 @@ def _fall(uid: str, now: Decision) -> str:
     plan = now.plan
     current = next(p.current_millicores for p in now.snapshot.pods if p.uid == uid) or 0
     text = f"{uid} gives {cores(current)} → {cores(plan.allocations[uid])}"
-    if plan.mode is Mode.OVERLOADED:
+    if plan.mode is CpuMode.OVERLOADED:
         return f"{text}: its minimum is scaled"
     cut = plan.reduction_ratio[uid]
     if cut > 0:
@@ -95,7 +95,7 @@ def _fall(uid: str, now: Decision) -> str:
     return f"{text}: {'; '.join(WHY[reason] for reason in plan.reasons[uid])}"
 
 
-def _rise(uid: str, plan: Plan, change: int) -> str:
+def _rise(uid: str, plan: NodePlan, change: int) -> str:
     grant = plan.allocations[uid]
     why = "; ".join(WHY[reason] for reason in plan.reasons[uid])
     return f"{uid} grows {cores(grant - change)} → {cores(grant)}: {why}"

@@ -5,26 +5,24 @@ same digest saw the same and decided the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Mode, Plan, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
 from fairlead.ports.cpu import Sighting
-from fairlead.schema.border import check_shape
-from fairlead.schema.cpu import ClearDocument, to_snapshot
+from fairlead.schema.border import read_document
+from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One clearing: the recorded bytes, and the values that a reader gets out of them."""
+    """One decision: the recorded bytes, and the values that a reader gets out of them."""
 
     time_ms: int
-    snapshot: Snapshot
-    plan: Plan
-    free: Plan
-    """The same without guardrails: bounds can hide a scarcity for a while."""
+    snapshot: NodeSnapshot
+    plan: NodePlan
     input: bytes
     result: bytes
 
@@ -47,11 +45,8 @@ class Frame(NamedTuple):
 
     time_ms: int
     policy: Policy
-    mode: Mode | None
+    mode: CpuMode | None
     shadow_price: float | None
-    """As recorded with the decision."""
-    free_price: float | None
-    """That of the same snapshot without guardrails: pinned pods hide scarcity for a while."""
     capacity: int
     limits_total: int
     """Σ of the limits that are ours."""
@@ -82,16 +77,9 @@ class Recorder:
 
     def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
         """Record a decision before it is applied, as the documents that any reader would get."""
-        snapshot = to_snapshot(check_shape(document, ClearDocument))
-        free = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
-        made = Decision(
-            time_ms,
-            snapshot,
-            clear(snapshot),
-            clear(replace(snapshot, pods=tuple(free))),
-            canonical(document),
-            canonical(result),
-        )
+        recorded = canonical(document)
+        snapshot = to_node_snapshot(read_document(recorded, AllocateDocument))
+        made = Decision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")

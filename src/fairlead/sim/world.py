@@ -10,9 +10,10 @@ Everything that happens is an event on the virtual clock. `sim.play` runs whole 
 from dataclasses import replace
 from functools import partial
 
-from fairlead.core.cpu import Guardrails, Headroom, Plan, Policy, Smoothing, pod_bounds
+from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, pod_bounds
 from fairlead.core.invariant import InvariantBroken
-from fairlead.engine import CpuConfig
+from fairlead.engine.cpu import CpuConfig
+from fairlead.schema.cpu import fields_of
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
 from fairlead.sim.adapters import Surroundings
 from fairlead.sim.agent import SimAgent
@@ -41,13 +42,7 @@ def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
         hysteresis_band=given.hysteresis_band,
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
         smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
-        guardrails=Guardrails(
-            rails.cooldown_ms,
-            rails.step_ratio,
-            rails.step_millicores,
-            rails.dead_band,
-            rails.grace_ms,
-        ),
+        guardrails=Guardrails(**fields_of(rails)),
     )
 
 
@@ -74,7 +69,6 @@ class World:
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}
-        self._free: Plan | None = None
         self._due_ms = 0
         self._schedule()
 
@@ -158,7 +152,6 @@ class World:
     def _decided(self, decision: Decision) -> None:
         for name, check in DECISION_CHECKS.items():
             self._rule(name, check(decision))
-        self._free = decision.free
         earlier = self.record.decisions[:-1][-1:]
         for kind, text in tell(earlier[0] if earlier else None, decision):
             self.record.happening(self.clock.now_ms, kind, text)
@@ -178,9 +171,8 @@ class World:
         frame = Frame(
             time_ms=self.clock.now_ms,
             policy=agent.config.policy,
-            mode=self._free.mode if self._free else None,
+            mode=plan.mode if plan else None,
             shadow_price=plan.shadow_price if plan else None,
-            free_price=self._free.shadow_price if self._free else None,
             capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
             limits_total=self._limits_total(),
             pods=tuple(self._pod_frame(pod) for pod in self.node.present()),
