@@ -15,7 +15,7 @@ One file, standard library, Python 3.9 or later; read it from top to bottom in t
     4 log        Merkle proofs (RFC 9162) and signatures (Ed25519, RFC 8032)
     5 form       which fields an export has
     6 checks     in the order in which they are reported
-docs/reference/outcome-export.md has the exact form, docs/concepts/fair-chance.md the reasons.
+docs/reference/outcome-export.md has the exact form, docs/concepts/lottery.md the reasons.
 """
 
 import argparse

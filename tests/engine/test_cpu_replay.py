@@ -1,8 +1,8 @@
 """A governor's life replayed from its record alone: every output, byte for byte.
 
-Cooldown, start-up grace, dead band, steps, several containers, newcomers, a pod that leaves, missing
-readings, a failing actuator, misses and a restart all shape these decisions; none of it may come
-from anywhere but the recorded input.
+Cooldown, start-up grace, dead band, steps, several containers, newcomers, a pod that leaves,
+missing readings, a failing actuator, misses and a restart all shape these decisions; none of it
+may come from anywhere but the recorded input.
 """
 
 import json
