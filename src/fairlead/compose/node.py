@@ -75,5 +75,4 @@ def machine_millicores() -> int:
 def _open_recorder(path: Path) -> Recorder:
     from fairlead.recorder import FileRecorder  # noqa: PLC0415 - a dry run needs none
 
-    # A start reads the newest segment again: 1 MiB of it takes half a second, 4 MiB two.
-    return FileRecorder(path, segment_bytes=2**20, segment_count=64)
+    return FileRecorder(path)
