@@ -40,9 +40,9 @@ def test_a_slow_backend_loses_its_flow_and_the_record_replays(tmp_path: Path) ->
     assert set(verdicts) == {"same"}
 
 
-def test_the_record_stores_deltas(tmp_path: Path) -> None:
+def test_the_record_is_compressed(tmp_path: Path) -> None:
     """A steady tick, its mark included, takes less than half of its own documents."""
-    with FileRecorder(tmp_path, sync_each=False) as recorder:
+    with FileRecorder(tmp_path, segment_bytes=20_000, sync_each=False) as recorder:
         world = TrafficWorld(names=("a", "b", "c", "d"), recorder=recorder)
         world.ticks(10)
         entries = list(read(tmp_path))

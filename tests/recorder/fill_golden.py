@@ -15,6 +15,8 @@ from tests.core.cpu.cases import random_snapshot
 from tests.recorder.documents import clearings
 
 GOLDEN = Path(__file__).parent / "golden" / "segment-00000001.jsonl"
+FORMAT_1 = GOLDEN.with_name("format-1.jsonl")
+"""The same as release 0.1 wrote it: the later entries as patches."""
 
 
 def write(recorder: Recorder) -> None:

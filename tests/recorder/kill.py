@@ -9,7 +9,7 @@ from pathlib import Path
 from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder import FileRecorder, read, verify
 from fairlead.recorder.chain import Chain
-from fairlead.recorder.reader import links
+from fairlead.recorder.reader import links, segments
 from tests.recorder.victim import RING
 
 
@@ -43,7 +43,7 @@ def kill_writers(directory: Path, *, count: int, seed: int) -> dict[str, int]:
 
 def _without_mark(directory: Path) -> set[int]:
     """The unmarked entries by reading everything; the recorder knows them without."""
-    found = list(links(sorted(directory.glob("segment-*.jsonl")), Chain()))
+    found = list(links(segments(directory), Chain()))
     marked = {link.entry_seq for link in found if isinstance(link, Mark)}
     return {link.seq for link in found if isinstance(link, Entry)} - marked
 

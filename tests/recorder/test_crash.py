@@ -91,15 +91,15 @@ def test_a_failed_append_leaves_nothing_and_the_next_one_works(
     *, tmp_path: Path, disk: Disk, call: str, code: int, part: int, fault: type[Exception]
 ) -> None:
     """Entries, marks and the beginnings of segments; with the cause."""
-    with FileRecorder(tmp_path, segment_bytes=900, segment_count=99) as recorder:
+    with FileRecorder(tmp_path, segment_bytes=900) as recorder:
         acknowledged = []
         for number in range(12):
-            head, before = recorder.head(), sorted(tmp_path.glob("*.jsonl"))
+            head, before = recorder.head(), sorted(tmp_path.glob("segment-*.jsonl*"))
             with disk.failing(call, code, part=part), pytest.raises(fault) as raised:
                 recorder.append(**small(number))
             assert isinstance(raised.value.__cause__, OSError)
             assert recorder.head() == head == verify(tmp_path).head
-            assert sorted(tmp_path.glob("*.jsonl")) == before
+            assert sorted(tmp_path.glob("segment-*.jsonl*")) == before
             acknowledged.append(recorder.append(**small(number)))
             with disk.failing(call, code, part=part), pytest.raises(fault):
                 recorder.mark(acknowledged[-1], "applied", time_ms=1)

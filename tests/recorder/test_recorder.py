@@ -1,5 +1,6 @@
 """The recorder as its caller sees it: what was appended is read, marked, healed, bounded."""
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_everything_appended_is_read_back(drafts: list[tuple[str, Any]]) -> None
     steps = [(kind, input, output) for (kind, input), output in zip(drafts, outputs, strict=False)]
     with TemporaryDirectory() as directory:
         for half in (steps[:3], steps[3:]):
-            with FileRecorder(directory, segment_bytes=600, segment_count=99) as recorder:
+            with FileRecorder(directory, segment_bytes=600) as recorder:
                 for kind, input, output in half:
                     recorder.append(kind, version=2, time_ms=7, input=input, output=output)
                 head = recorder.head()
@@ -49,7 +50,7 @@ def test_an_empty_record_has_a_head(tmp_path: Path) -> None:
 
 def test_what_is_neither_applied_nor_voided_is_healed_at_the_next_start(tmp_path: Path) -> None:
     """Across a restart and several segments, whole and in order."""
-    ring = {"segment_bytes": 700, "segment_count": 99}
+    ring = {"segment_bytes": 700}
     with FileRecorder(tmp_path, **ring) as recorder:
         numbers = [recorder.append(**small(number)) for number in range(30)]
         for number in numbers[3:]:
@@ -82,29 +83,31 @@ def test_marking_what_is_not_there_is_a_bug(tmp_path: Path) -> None:
 
 def test_the_record_is_bounded_and_what_is_left_verifies(tmp_path: Path) -> None:
     """Oldest segments go whole; a plan older than the ring is nobody's to heal any more."""
-    numbers = record(tmp_path, 200, segment_bytes=2_000, segment_count=3)
-    files = sorted(tmp_path.glob("segment-*.jsonl"))
-    assert len(files) == 3
-    assert all(file.stat().st_size <= 2_000 for file in files)
+    numbers = record(tmp_path, 400, segment_bytes=2_000, bytes_max=6_000)
+    files = sorted(tmp_path.glob("segment-*"))
+    assert len(files) > 3
+    assert [file.suffix for file in files] == [*[".gz"] * (len(files) - 1), ".jsonl"]
+    line = max(len(line) for line in files[-1].read_bytes().splitlines())
+    assert sum(file.stat().st_size for file in files) <= 6_000 + 2 * line
     entries = list(read(tmp_path))
     assert [entry.seq for entry in entries] == numbers[-len(entries) :]
-    assert entries[-1].input["number"] == 199
+    assert entries[-1].input["number"] == 399
     seen = verify(tmp_path, anchors=[Head(1, "00"), Head(entries[0].seq, entries[0].hash)])
     assert seen.first_seq > 1
     assert seen.entries == len(entries)
     assert seen.anchors_met == 1, "an anchor older than the record cannot be checked any more"
     alone = [entry.seq for file in files for entry in read(file)]
     assert alone == [entry.seq for entry in entries], "each segment can be read by itself"
-    with FileRecorder(tmp_path, segment_bytes=2_000, segment_count=2) as recorder:
+    with FileRecorder(tmp_path, segment_bytes=2_000, bytes_max=0) as recorder:
         assert {entry.seq for entry in recorder.unapplied()} < set(alone)
         recorder.mark(numbers[0], "voided", time_ms=0, note="long gone")
         for number in range(20):
             recorder.append(**small(number))
-    assert len(list(tmp_path.glob("segment-*.jsonl"))) == 2, "a smaller ring takes effect"
+    assert len(list(tmp_path.glob("segment-*"))) == 2, "a smaller bound takes effect"
 
 
 def test_an_entry_larger_than_a_segment_has_one_for_itself(tmp_path: Path) -> None:
-    """A governor that could not record could not act, so the limit gives way."""
+    """A governor that could not record could not act, so the limit yields."""
     big = {"text": "x" * 5_000}
     with FileRecorder(tmp_path, segment_bytes=1_000) as recorder:
         for letter in "abc":
@@ -113,16 +116,44 @@ def test_an_entry_larger_than_a_segment_has_one_for_itself(tmp_path: Path) -> No
     assert len(list(read(tmp_path))) == 6
 
 
-def test_entries_are_patches_of_the_one_before_of_their_kind(tmp_path: Path) -> None:
-    """Full at a segment's start, small afterwards, kinds apart from each other."""
+def test_a_full_segment_is_compressed(tmp_path: Path) -> None:
+    """Whole, under another name; the newest one stays plain lines."""
     whole = {"table": {f"key{each}": each for each in range(100)}}
-    with FileRecorder(tmp_path) as recorder:
-        for number in range(6):
-            kind = ("cpu", "traffic")[number % 2]
+    with FileRecorder(tmp_path, segment_bytes=20_000) as recorder:
+        for number in range(60):
             input = {**whole, "number": number}
-            recorder.append(kind, version=1, time_ms=number, input=input, output={})
-    lines = (tmp_path / "segment-00000001.jsonl").read_bytes().splitlines()
-    assert [len(line) > 1_000 for line in lines] == [False, True, True, False, False, False, False]
+            recorder.append("cpu", version=1, time_ms=number, input=input, output={})
+    *sealed, live = sorted(tmp_path.glob("segment-*"))
+    assert live.read_bytes().count(b"\n") > 1
+    for file in sealed:
+        plain = gzip.decompress(file.read_bytes())
+        assert len(plain) >= 20_000 > 5 * file.stat().st_size
+    assert [entry.input["number"] for entry in read(tmp_path)] == list(range(60))
+
+
+def test_the_first_entry_of_each_segment_is_announced(tmp_path: Path) -> None:
+    """So that a caller puts into it what the later ones leave out, and each segment stands alone;
+    a new process gets all of the newest one to go on from."""
+
+    def step(recorder: FileRecorder) -> None:
+        recorder.append("other", version=1, time_ms=0, input={}, output={})
+        first = recorder.begins_segment("k")
+        recorder.append("k", version=1, time_ms=0, input={"first": first}, output={})
+
+    for _ in range(3):
+        with FileRecorder(tmp_path, segment_bytes=1_000) as recorder:
+            for _ in range(9):
+                step(recorder)
+    files = sorted(tmp_path.glob("segment-*"))
+    assert len(files) > 3
+    for file in files:
+        flags = [entry.input["first"] for entry in read(file) if entry.kind == "k"]
+        assert flags == [True, *[False] * (len(flags) - 1)][: len(flags)]
+    with FileRecorder(tmp_path, segment_bytes=1_000) as recorder:
+        tail = recorder.tail("k")
+        assert [entry.input["first"] for entry in tail] == [True, *[False] * (len(tail) - 1)]
+        assert tail[-1] == [entry for entry in read(tmp_path) if entry.kind == "k"][-1]
+        assert recorder.tail("nothing") == []
 
 
 def test_a_document_changed_by_its_owner_afterwards_changes_nothing(tmp_path: Path) -> None:
@@ -169,19 +200,17 @@ def test_a_place_that_cannot_be_used_is_a_permanent_fault(tmp_path: Path) -> Non
         FileRecorder(tmp_path / "file")
     with pytest.raises(PermanentFault, match="no record at"):
         list(read(tmp_path / "nothing"))
-    with pytest.raises(InvariantBroken):
-        FileRecorder(tmp_path, segment_count=1)
 
 
 def test_a_reader_beside_a_writer_sees_whole_entries(tmp_path: Path) -> None:
     """No lock is needed to look; a segment dropped under the reader is a reason to try again."""
-    with FileRecorder(tmp_path, segment_bytes=2_000, segment_count=2) as recorder:
+    with FileRecorder(tmp_path, segment_bytes=2_000, bytes_max=0) as recorder:
         first = recorder.append(**small(0))
         reading = read(tmp_path)
         assert next(reading).seq == first
         recorder.append(**small(1))
         assert verify(tmp_path).entries == 2
-        while len(list(tmp_path.glob("segment-*.jsonl"))) < 2:
+        while len(list(tmp_path.glob("segment-*"))) < 2:
             recorder.append(**small(2))
         reading = read(tmp_path)
         next(reading)
@@ -196,13 +225,13 @@ def test_the_last_entry_is_known_however_full_its_segment_is(tmp_path: Path) -> 
     """A mark stays with its entry: a segment that began with it would have none to go on from."""
     for size in range(600, 1_400, 20):
         place = tmp_path / str(size)
-        with FileRecorder(place, segment_bytes=size, segment_count=99) as recorder:
+        with FileRecorder(place, segment_bytes=size) as recorder:
             for number in range(8):
                 seq = recorder.append(**small(number))
                 recorder.mark(seq, "applied", time_ms=number, note="x" * 80)
                 last = recorder.last("test.small")
                 assert last is not None
                 assert last["input"]["number"] == number
-        with FileRecorder(place, segment_bytes=size, segment_count=99) as recorder:
+        with FileRecorder(place, segment_bytes=size) as recorder:
             assert recorder.last("test.small") is not None
         verify(place)

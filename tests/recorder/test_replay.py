@@ -1,30 +1,64 @@
 """Replay: recorded decisions are decided again, byte for byte, or there is a plain answer."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fairlead.core.canonical import canonical
 from fairlead.ports.recorder import Entry, Mark
-from fairlead.recorder import SHIPPED, FileRecorder, Verdict, read, replay, verify
+from fairlead.recorder import FileRecorder, read, replay, replay_record, verify
 from fairlead.recorder.chain import Chain
 from fairlead.recorder.reader import links
-from tests.recorder.fill_golden import GOLDEN
+from fairlead.schema.replay import SHIPPED, Verdict
+from tests.recorder.fill_golden import FORMAT_1, GOLDEN
 
 
-def test_the_golden_segment_verifies_and_replays() -> None:
+@pytest.mark.parametrize("golden", [FORMAT_1, GOLDEN], ids=["format 1", "format 2"])
+def test_the_golden_segment_verifies_and_replays(golden: Path) -> None:
     """What was written by the first release is read and decided the same by every later one."""
-    seen = verify(GOLDEN)
+    seen = verify(golden)
     assert seen.entries > 6
-    results = list(replay(read(GOLDEN)))
+    entries, results = list(read(golden)), list(replay_record(golden))
     assert len(results) == seen.entries
-    for result in results:
+    for entry, result in zip(entries, results, strict=True):
         assert result.verdict is Verdict.SAME, result.seq
         assert result.result is not None
-        assert canonical(result.result) == canonical(result.entry.output)
+        assert canonical(result.result) == canonical(entry.output)
+
+
+def test_both_formats_hold_the_same_entries() -> None:
+    """Only how they are kept differs."""
+    one, two = ([replace(entry, hash="") for entry in read(each)] for each in (FORMAT_1, GOLDEN))
+    assert canonical([entry.input for entry in one]) == canonical([entry.input for entry in two])
+    assert canonical([entry.output for entry in one]) == canonical([entry.output for entry in two])
+    assert [entry.seq for entry in one] == [entry.seq for entry in two]
+
+
+def test_a_record_of_format_1_is_gone_on_with(tmp_path: Path) -> None:
+    """An upgrade loses nothing: the chain continues, and segments of both formats replay."""
+    shutil.copy(FORMAT_1, tmp_path / GOLDEN.name)
+    count = verify(tmp_path).entries
+    entry = next(read(GOLDEN))
+    with FileRecorder(tmp_path, segment_bytes=1_000) as recorder:
+        assert recorder.last("cpu.clear") is not None
+        for _ in range(5):
+            recorder.append(
+                entry.kind,
+                version=1,
+                time_ms=entry.time_ms,
+                input=dict(entry.input),
+                output=dict(entry.output),
+            )
+    assert len(list(tmp_path.glob("segment-*"))) > 2
+    results = list(replay_record(tmp_path))
+    assert len(results) == count + 5
+    assert {result.verdict for result in results} == {Verdict.SAME}
 
 
 def test_the_golden_segment_is_what_is_written_today(tmp_path: Path) -> None:
-    """The same entries and marks, the same bytes: patches and hashes are part of the format."""
+    """The same entries and marks, the same bytes: lines and hashes are part of the format."""
     with FileRecorder(tmp_path) as recorder:
         for link in links([GOLDEN], Chain()):
             if isinstance(link, Entry):

@@ -1,5 +1,6 @@
 """Nothing in the record can change, vanish, move or appear without being found, with its place."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -7,15 +8,15 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.recorder import CorruptRecord, FileRecorder, read, verify
-from fairlead.recorder.chain import BrokenLink, Chain
-from fairlead.recorder.lines import GENESIS, link, seal
+from fairlead.recorder.chain import GENESIS, BrokenLink, Chain, link, seal
 from tests.recorder.documents import record
+from tests.recorder.fill_golden import FORMAT_1
 
 FIRST = "segment-00000001.jsonl"
 
 
 def small_segment(directory: Path) -> Path:
-    """A header, a full entry, two patches and two marks, numbers with exponents among them."""
+    """A header, three entries and two marks, numbers with exponents among them."""
     table = {f"k{each}": each for each in range(9)}
     with FileRecorder(directory) as recorder:
         numbers = [
@@ -73,17 +74,22 @@ def test_a_record_written_anew_is_found_by_an_anchor(tmp_path: Path) -> None:
 def test_missing_swapped_and_cut_segments_are_found(tmp_path: Path) -> None:
     """By the reader all of them; a writer sees a gap without reading everything."""
     record(tmp_path, 60, segment_bytes=2_000)
-    files = sorted(tmp_path.glob("segment-*.jsonl"))
+    files = sorted(tmp_path.glob("segment-*"))
     assert len(files) > 4
     one, two = files[1].read_bytes(), files[2].read_bytes()
     files[1].write_bytes(two)
     files[2].write_bytes(one)
-    with pytest.raises(CorruptRecord, match=r"segment-00000002\.jsonl, line 1: does not continue"):
+    name = r"segment-00000002\.jsonl\.gz"
+    with pytest.raises(CorruptRecord, match=f"{name}, line 1: does not continue"):
         verify(tmp_path)
-    files[1].write_bytes(one[:-5])
     files[2].write_bytes(two)
+    files[1].write_bytes(gzip.compress(gzip.decompress(one)[:-5]))
     with pytest.raises(CorruptRecord, match="is torn, and yet a segment follows"):
         verify(tmp_path)
+    for bad in (one[:-5], one[:50] + bytes([one[50] ^ 1]) + one[51:], b"x" + one):
+        files[1].write_bytes(bad)
+        with pytest.raises(CorruptRecord, match=name):
+            verify(tmp_path)
     files[1].unlink()
     with pytest.raises(CorruptRecord, match="does not continue"):
         verify(tmp_path)
@@ -116,7 +122,7 @@ HEADER = {"header": {"chain": GENESIS.hex(), "format": 1, "pending": []}, "seq":
 @pytest.mark.parametrize(
     "document",
     [
-        {"header": {"chain": GENESIS.hex(), "format": 2, "pending": []}, "seq": 0},
+        {"header": {"chain": GENESIS.hex(), "format": 3, "pending": []}, "seq": 0},
         {"header": {"chain": GENESIS.hex(), "format": 1, "pending": []}, "seq": 5},
         {"header": {"chain": "11" * 32, "format": 1, "pending": []}, "seq": 0},
         {"header": {"chain": "zz", "format": 1, "pending": []}, "seq": 0},
@@ -172,12 +178,15 @@ def test_rubbish_is_a_broken_link(line: bytes) -> None:
 
 
 def test_a_patch_that_fits_nothing_is_corruption(tmp_path: Path) -> None:
-    """Also where a forger made the hash of its line fit."""
-    file = small_segment(tmp_path)
-    lines = file.read_bytes().splitlines(keepends=True)
-    document = json.loads(lines[2])
+    """In a record of format 1; also where a forger made the hash of its line fit."""
+    lines = FORMAT_1.read_bytes().splitlines(keepends=True)
+    index = next(index for index, line in enumerate(lines) if b'"patch":' in line)
+    document = json.loads(lines[index])
     document["patch"]["input"] = {"nowhere": {"x": [1]}}
-    lines[2] = canonical(document) + b"\n"
+    lines[index] = canonical(document) + b"\n"
+    file = tmp_path / FIRST
     file.write_bytes(b"".join(lines))
-    with pytest.raises(CorruptRecord, match=f"{FIRST}, line 3: cannot be read: no member 'nowhere"):
+    with pytest.raises(
+        CorruptRecord, match=f"{FIRST}, line {index + 1}: cannot be read: no member 'nowhere"
+    ):
         list(read(file))

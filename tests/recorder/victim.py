@@ -12,7 +12,7 @@ from fairlead.recorder import FileRecorder
 from tests.recorder.documents import small
 
 # Small segments, so that beginnings of segments are often what is interrupted; all are kept.
-RING = {"segment_bytes": 3_000, "segment_count": 10_000}
+RING = {"segment_bytes": 3_000}
 
 
 def main(directory: str, number: int) -> None:

@@ -16,7 +16,7 @@ from fairlead.core.traffic import Backend, Config, Node, Psi, Resource, Snapshot
 from fairlead.core.traffic.config import DEFAULT_CONFIG, INTEGER_RANGES, NAMES, NUMBER_RANGES
 from fairlead.schema.border import BadInput, read_document
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.replay import Verdict, decide_again
+from fairlead.schema.replay import Replayer, Verdict
 from fairlead.schema.traffic import (
     AgentTickDocument,
     TickDocument,
@@ -353,8 +353,8 @@ def test_debt_is_the_agents_own_and_no_part_of_the_contract() -> None:
     assert to_snapshot(read_document(canonical(document), AgentTickDocument)) == snapshot
     result = from_plan(tick(snapshot))
     assert [result["pressure"][id]["debt"] for id in "ab"] == [2.0, 0.0]
-    assert decide_again("traffic.tick", 2, document, result).verdict is Verdict.SAME
-    assert decide_again("traffic.tick", 1, document, result).verdict is Verdict.DIFFERENT
+    assert Replayer().run(1, "traffic.tick", 2, document, result).verdict is Verdict.SAME
+    assert Replayer().run(1, "traffic.tick", 1, document, result).verdict is Verdict.DIFFERENT
     for path, refused in (
         ("backends[0].debt", {**document, "config": {}}),
         ("config.t_ref_s", {**document, "backends": []}),

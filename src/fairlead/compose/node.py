@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.engine.cpu_loop import Turn
+from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent, NodeConfig, cpu_config
 from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
@@ -20,7 +20,7 @@ def node_agent(
     document: NodeDocument,
     *,
     dry_run: bool,
-    report: Callable[[Turn, Agent], None],
+    report: Callable[[CpuTurn, Agent], None],
     fault: Callable[[TemporaryFault], None],
 ) -> Agent:
     """An agent on this machine's cgroups, as configured."""
@@ -75,5 +75,4 @@ def machine_millicores() -> int:
 def _open_recorder(path: Path) -> Recorder:
     from fairlead.recorder import FileRecorder  # noqa: PLC0415 - a dry run needs none
 
-    # A start reads the newest segment again: 1 MiB of it takes half a second, 4 MiB two.
-    return FileRecorder(path, segment_bytes=2**20, segment_count=64)
+    return FileRecorder(path)

@@ -36,7 +36,6 @@ from fairlead.schema.traffic_agent import (
 )
 from fairlead.schema.traffic_sources import CheckDocument, Knock, ProbeDocument, Unit, selectors
 
-SEGMENT_BYTES, SEGMENT_COUNT = 2**20, 64
 _HTTP_PLANES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 
 
@@ -229,16 +228,12 @@ def _open_recorder(path: Path, warn: Callable[[str], None]) -> FlightRecorder:
     from fairlead.recorder import CorruptRecord, FileRecorder  # noqa: PLC0415 - as in `node`
 
     try:
-        return FileRecorder(
-            path, segment_bytes=SEGMENT_BYTES, segment_count=SEGMENT_COUNT, sync_each=False
-        )
+        return FileRecorder(path, sync_each=False)
     except CorruptRecord as error:
         aside = path.with_name(f"{path.name}.damaged-{now_ms()}")
         path.rename(aside)
         warn(f"the record is damaged ({error}); it is kept as {aside}, and a new one begins")
-    return FileRecorder(
-        path, segment_bytes=SEGMENT_BYTES, segment_count=SEGMENT_COUNT, sync_each=False
-    )
+    return FileRecorder(path, sync_each=False)
 
 
 def _open_chronicle(

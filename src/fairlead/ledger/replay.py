@@ -1,58 +1,81 @@
-"""Runs a decision of the ledger again. Its input is in the body, or among the blobs.
+"""Runs the decisions of a ledger again. An input is in the entry's body, or among the blobs.
 
-The decision of an outcome stands in its draw; what was decided on, in its commitment.
+    replay_ledger(reader)            # every decision, in order
+    replay(reader, reader.entry(42))
+
+The result of a lottery stands in the entry of its draw; its input, in the one of its commitment.
 """
 
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.ports.ledger import Entry, LedgerReader
+from fairlead.ports.ledger import Archived, Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
-from fairlead.schema.replay import SHIPPED, Answer, Shipped, Verdict, decide_again
+from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped, Verdict
 
 DRAWN = ("gpu.resolve.draw", "gpu.resolve.void")
+_PAGE = 500
 
 
-def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Answer:
-    """Decide an entry's recorded input again and compare with its recorded output."""
+def replay_ledger(reader: LedgerReader, kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
+    """Run every decision of a ledger again; entries that are none, or archived, are left out."""
+    seq, size = reader.archived_to(), reader.head().head.size
+    while seq < size:
+        for entry in reader.entries(seq, min(_PAGE, size - seq)):
+            seq = entry.seq
+            if is_decision(entry):
+                yield replay(reader, entry, kinds)
+
+
+def is_decision(entry: Entry) -> bool:
+    """Whether an entry holds a decision that can be run again."""
     if entry.kind in DRAWN:
-        return _replay_draw(reader, entry, kinds)
-    output = entry.body.get("output")
-    if not isinstance(output, dict) or entry.input_digest is None:
-        return Answer(Verdict.UNKNOWN, detail=f"entry {entry.seq} ({entry.kind}) is no decision")
+        return entry.body.get("seed") is not None
+    return isinstance(entry.body.get("output"), dict) and entry.input_digest is not None
+
+
+def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Replayed:
+    """Run an entry's decision again and compare with its recorded output."""
+
+    def answer(verdict: Verdict, detail: str) -> Replayed:
+        return Replayed(entry.seq, entry.kind, entry.version, verdict, detail=detail)
+
+    if not is_decision(entry):
+        return answer(Verdict.UNKNOWN, f"entry {entry.seq} ({entry.kind}) is no decision")
     try:
-        input = _input(reader, entry)
+        found = (_drawn if entry.kind in DRAWN else _decided)(reader, entry)
     except BadInput as error:
-        return Answer(Verdict.DIFFERENT, detail=f"its input cannot be read: {error}")
-    if input is None:
-        return Answer(Verdict.UNKNOWN, detail=f"the input of entry {entry.seq} is not kept here")
-    if sha256(canonical(input)).hexdigest() != entry.input_digest:
-        return Answer(Verdict.DIFFERENT, detail="its input is not the one of its digest")
-    return decide_again(entry.kind, entry.version, input, output, kinds)
+        return answer(Verdict.DIFFERENT, f"its documents cannot be read: {error}")
+    if found is None:
+        return answer(Verdict.UNKNOWN, f"the documents of entry {entry.seq} are not kept here")
+    kind, input, output = found
+    if entry.kind not in DRAWN and sha256(canonical(input)).hexdigest() != entry.input_digest:
+        return answer(Verdict.DIFFERENT, "its input is not the one of its digest")
+    return Replayer(kinds).run(entry.seq, kind, entry.version, input, output)
 
 
-def _replay_draw(reader: LedgerReader, entry: Entry, kinds: Shipped) -> Answer:
-    """An outcome: the conflict that its commitment froze, and the seed that was shown with it."""
-    commit = reader.entry(entry.body["commit_seq"])
-    if entry.body["seed"] is None or commit is None:
-        return Answer(Verdict.UNKNOWN, detail=f"entry {entry.seq} decided nothing")
-    frozen = reader.blob_get(commit.body["conflict_digest"])
+Found = tuple[str, dict[str, Any], dict[str, Any]]
+
+
+def _decided(reader: LedgerReader, entry: Entry) -> Found | None:
+    """Kind, input and output; None where neither body nor blobs have the input."""
+    input = entry.body.get("input")
+    if input is None and entry.input_digest is not None:
+        data = reader.blob_get(entry.input_digest)
+        input = None if data is None else parse_json(data)
+    return (entry.kind, input, entry.body["output"]) if isinstance(input, dict) else None
+
+
+def _drawn(reader: LedgerReader, entry: Entry) -> Found | None:
+    """The conflict that the commitment froze, with the seed that the draw disclosed."""
+    try:
+        commit = reader.entry(entry.body["commit_seq"])
+    except Archived:
+        return None
+    frozen = None if commit is None else reader.blob_get(commit.body["conflict_digest"])
     result = reader.blob_get(entry.body["result_digest"])
     if frozen is None or result is None:
-        return Answer(Verdict.UNKNOWN, detail=f"the documents of entry {entry.seq} are not here")
-    try:
-        input, output = parse_json(frozen), parse_json(result)
-    except BadInput as error:
-        return Answer(Verdict.DIFFERENT, detail=f"its documents cannot be read: {error}")
-    given = {**input, "seed": entry.body["seed"]}
-    return decide_again("gpu.resolve", entry.version, given, output, kinds)
-
-
-def _input(reader: LedgerReader, entry: Entry) -> dict[str, Any] | None:
-    """The input as a document; None where neither body nor blobs have it."""
-    given = entry.body.get("input")
-    if given is None and entry.input_digest is not None:
-        data = reader.blob_get(entry.input_digest)
-        given = None if data is None else parse_json(data)
-    return given if isinstance(given, dict) else None
+        return None
+    return "gpu.resolve", {**parse_json(frozen), "seed": entry.body["seed"]}, parse_json(result)

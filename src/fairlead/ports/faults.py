@@ -1,8 +1,16 @@
-"""The second kind of "no": something outside failed. Only adapters raise these, cause chained."""
+"""Faults: an adapter's environment failed. Only adapters raise these, with the cause chained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fairlead.host.files import TEMPORARY
+
+RETRY_AFTER_MS = 1_000
+"""Space or descriptors come back when they are freed: no use in trying sooner."""
 
 
 class Fault(Exception):
-    """The world did not do what was asked."""
+    """The environment did not do what was asked."""
 
 
 class TemporaryFault(Fault):
@@ -15,3 +23,20 @@ class TemporaryFault(Fault):
 
 class PermanentFault(Fault):
     """Trying again will not help."""
+
+
+def as_fault(error: OSError, doing: str) -> Fault:
+    """The fault for an error of the operating system; raise it `from error`."""
+    message = f"cannot {doing}: {error.strerror or error}"
+    if error.errno in TEMPORARY:
+        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+    return PermanentFault(message)
+
+
+@contextmanager
+def faults(doing: str) -> Iterator[None]:
+    """Translate errors of the operating system inside into faults."""
+    try:
+        yield
+    except OSError as error:
+        raise as_fault(error, doing) from error

@@ -81,7 +81,7 @@ class Recorder(Protocol):
 
 
 class FlightRecorder(Recorder, Protocol):
-    """For a governor of several ticks a second, to which a slow disk must not happen.
+    """For a governor of several ticks a second, which must not wait for a slow disk.
 
     What was recorded outlives the process at once, the machine only from the next `sync` on; a head
     is synced before it is anchored.
@@ -90,6 +90,16 @@ class FlightRecorder(Recorder, Protocol):
     def sync(self) -> None:
         """Have the disk take everything."""
 
+    def begins_segment(self, kind: str) -> bool:
+        """Whether the next entry of this kind is the first one of its segment.
+
+        Segments are dropped whole, and each replays alone: such an entry holds everything that the
+        later ones of its segment leave out.
+        """
+
+    def tail(self, kind: str) -> list[Entry]:
+        """All entries of a kind in the newest segment that has one: from the entry that holds
+        everything to the newest, so that a new process can go on from there."""
+
     def last(self, kind: str) -> Mapping[str, Any] | None:
-        """`input` and `output` of the newest entry of a kind, where it is at hand: what a new
-        process goes on from."""
+        """`input` and `output` of the newest entry of a kind; None where it is not at hand."""

@@ -1,23 +1,37 @@
-"""Follows the lines of segments, in order: rebuilds whole entries and verifies every link.
+"""The form of a line, and the chain that lines make: whole entries out, every link verified.
 
-The reader and the opening writer both drive it; it knows lines, not files.
+Every line is a link with a sequence number: a segment's header, an entry or a mark. It is canonical
+JSON with its link's hash in front; the link's body is the line without the hash. README.md has the
+format. The reader and the opening writer both drive a `Chain`; it knows lines, not files.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
+from typing import Any, NoReturn
 
 from fairlead.core.canonical import canonical
+from fairlead.core.units import INTEGER_MAX
 from fairlead.ports.recorder import Entry, Head, Mark
-from fairlead.recorder.delta import patch_documents
-from fairlead.recorder.lines import FORMAT, GENESIS, Renderer, link, parse, seal
+from fairlead.recorder.format1 import patch_documents
+
+FORMAT = 2
+_FORMATS = (1, FORMAT)
+GENESIS = bytes(32)
+"""What the first header continues from."""
+Document = dict[str, Any]
 
 _HEADER = {"header": dict, "seq": int}
-_FULL = {"input": dict, "kind": str, "output": dict, "seq": int, "time_ms": int, "version": int}
+_ENTRY = {"input": dict, "kind": str, "output": dict, "seq": int, "time_ms": int, "version": int}
 _PATCH = {"kind": str, "patch": dict, "seq": int, "time_ms": int, "version": int}
 _MARK = {"mark": int, "note": str, "seq": int, "status": str, "time_ms": int}
 _IN_HEADER = {"chain": str, "format": int, "pending": list}
+_HASH = re.compile(rb'\{"hash":"([0-9a-f]{64})",')
+# Sixteen digits that are not a fraction: perhaps an integer that JSON readers would round.
+_LONG = re.compile(r"(?<![.\d])\d{16}")
 
 
 class BrokenLink(ValueError):
@@ -35,20 +49,62 @@ class Header:
 
 
 Link = Header | Entry | Mark
-Document = dict[str, Any]
+
+
+def link(previous: bytes, body: bytes) -> bytes:
+    """h_n = SHA-256(h_{n-1} ‖ body)."""
+    hashed = sha256(previous)
+    hashed.update(body)
+    return hashed.digest()
+
+
+def seal(body: bytes, hash: str) -> bytes:
+    """The line of a body. "hash" sorts before every other key in use, so the line is canonical."""
+    return b'{"hash":"%s",%s\n' % (hash.encode(), body[1:])
+
+
+def header_body(seq: int, *, chain: bytes, pending: list[int]) -> bytes:
+    """A segment's first line: what it continues from, and which entries had no mark by then."""
+    header = {"chain": chain.hex(), "format": FORMAT, "pending": pending}
+    return canonical({"header": header, "seq": seq})
+
+
+def parse(data: bytes) -> Any:
+    """Parse a line; ValueError or RecursionError for what is none.
+
+    `canonical` prints the double 1e17 in digits only; such a number comes back as the double.
+    """
+    text = data.decode()
+    integers = _integer if _LONG.search(text) else None
+    return json.loads(text, parse_int=integers, parse_constant=_refuse)
+
+
+def _integer(text: str) -> float:
+    value = int(text)
+    return value if -INTEGER_MAX <= value <= INTEGER_MAX else float(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def documents_of(line: bytes) -> Document:
+    """Input and output of an entry's line."""
+    document = parse(line)
+    return {"input": document["input"], "output": document["output"]}
 
 
 class Chain:
-    """The end of the chain so far, and what the next line needs: the last entry of each kind."""
+    """The end of the chain so far, and the entries that wait for a mark."""
 
     def __init__(self) -> None:
         self.seq = -1
         self.hash: bytes | None = None
         """None until a first header says what it continues from."""
         self.pending: set[int] = set()
-        self.bases: dict[str, Document] = {}
-        """The last input and output of each kind in this segment: what a patch is applied to."""
-        self._renderers: dict[str, Renderer] = {}
+        self._format = FORMAT
+        self._last: dict[str, Document] = {}
+        """Format 1: the last documents of each kind in this segment, which a patch changes."""
 
     @property
     def head(self) -> Head:
@@ -66,7 +122,7 @@ class Chain:
                 raise BrokenLink("is not a segment's header")
             self._continue(document["header"], document["seq"])
             self._advance(body, claimed)
-            self.pending, self.bases, self._renderers = set(pending), {}, {}
+            self.pending, self._last = set(pending), {}
             return Header(self.seq, tuple(pending), claimed)
 
     def take(self, line: bytes) -> Entry | Mark:
@@ -75,38 +131,38 @@ class Chain:
             document, body, claimed = _open(line)
             if document.get("seq") != self.seq + 1:
                 raise BrokenLink(f"has number {document.get('seq')}, expected {self.seq + 1}")
-            if _has(document, _PATCH):
-                return self._patch(document, claimed)
-            if _has(document, _FULL):
-                self._advance(body, claimed)
-                return self._entry(document, claimed)
+            if _has(document, _ENTRY):
+                return self._entry(document, body, claimed)
             if _has(document, _MARK):
                 return self._mark(document, body, claimed)
+            if self._format == 1 and _has(document, _PATCH):
+                whole = self._patched(document)
+                return self._entry(whole, canonical(whole), claimed)
             raise BrokenLink("is neither an entry nor a mark")
 
     def _continue(self, header: Document, seq: int) -> None:
         """Check what a header claims to continue, then stand there."""
-        if header["format"] != FORMAT:
-            raise BrokenLink(f"has format {header['format']}, this reads {FORMAT}")
+        if header["format"] not in _FORMATS:
+            raise BrokenLink(f"has format {header['format']}, this release reads 1 and {FORMAT}")
         chain = bytes.fromhex(header["chain"])
         if (seq == 0) != (chain == GENESIS):
             raise BrokenLink("begins in the middle")
         if self.hash is not None and (seq, chain) != (self.seq + 1, self.hash):
             raise BrokenLink("does not continue the segment before")
-        self.seq, self.hash = seq - 1, chain
+        self.seq, self.hash, self._format = seq - 1, chain, header["format"]
 
-    def _patch(self, document: Document, claimed: str) -> Entry:
+    def _patched(self, document: Document) -> Document:
         kind = document["kind"]
-        if kind not in self.bases:
+        if kind not in self._last:
             raise BrokenLink(f"changes an entry of {kind!r}, of which there is none")
-        base, changes = self.bases[kind], document.pop("patch")
-        entry = {**document, **patch_documents(base, changes)}
-        self._advance(self._renderers.setdefault(kind, Renderer()).render(entry), claimed)
-        return self._entry(entry, claimed)
+        changes = document.pop("patch")
+        return {**document, **patch_documents(self._last[kind], changes)}
 
-    def _entry(self, entry: Document, claimed: str) -> Entry:
+    def _entry(self, entry: Document, body: bytes, claimed: str) -> Entry:
+        self._advance(body, claimed)
         kind, input, output = entry["kind"], entry["input"], entry["output"]
-        self.bases[kind] = {"input": input, "output": output}
+        if self._format == 1:
+            self._last[kind] = {"input": input, "output": output}
         self.pending.add(self.seq)
         return Entry(self.seq, entry["time_ms"], kind, entry["version"], input, output, claimed)
 
@@ -128,16 +184,15 @@ class Chain:
 
 
 def _open(line: bytes) -> tuple[Document, bytes, str]:
-    """A line's document without its hash, the same as bytes, and the hash."""
+    """A line's document without its hash, its body as it stands in the file, and the hash."""
     document = parse(line)
     if not isinstance(document, dict):
         raise BrokenLink("is not an object")
-    claimed = document.pop("hash", None)
-    body = canonical(document)
-    # Another way to write the same values is not what we wrote: no byte may change unseen.
-    if not isinstance(claimed, str) or seal(body, claimed) != line:
+    found = _HASH.match(line)
+    if found is None or not line.endswith(b"}\n"):
         raise BrokenLink("is not in canonical form")
-    return document, body, claimed
+    del document["hash"]
+    return document, b"{" + line[found.end() : -1], found[1].decode()
 
 
 @contextmanager

@@ -1,23 +1,27 @@
 """Reads what a recorder wrote: whole entries, every link verified, one line in memory at a time.
 
     for entry in read("/var/lib/fairlead/recorder"): ...       # a directory or a single segment
+    for result in replay_record("/var/lib/fairlead/recorder"): ...
 
-Whoever wants to look uses this, while a writer is at work or after it died; it takes no lock and
-changes nothing.
+A reader takes no lock and changes nothing; a writer may be at work meanwhile.
 """
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Entry, Head
-from fairlead.recorder.chain import BrokenLink, Chain, Link
-from fairlead.recorder.lines import parse
+from fairlead.recorder.chain import BrokenLink, Chain, Link, parse
+from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped
 
-_SEGMENT = re.compile(r"segment-\d{8,}\.jsonl")
+_SEGMENT = re.compile(r"segment-(\d{8,})\.jsonl(\.gz)?")
+SEALED = ".gz"
 
 
 class CorruptRecord(PermanentFault):
@@ -29,7 +33,7 @@ class CorruptRecord(PermanentFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class RecordVerified:
     """What a verification saw."""
 
     first_seq: int
@@ -40,32 +44,27 @@ class Verified:
     """Anchors found in the chain; those older than `first_seq` can no longer be checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A segment's place: in the directory by its number, in the chain by its first link."""
-
-    path: Path
-    number: int
-    first_seq: int
-
-
 def segments(directory: Path) -> list[Path]:
-    """The segments of a directory, oldest first."""
-    found = [path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name)]
-    return sorted(found, key=_number)
+    """The segments of a directory, oldest first.
+
+    One that was being compressed when its writer died is there twice; the compressed one, which
+    appeared whole, is listed.
+    """
+    found = {}
+    for path in sorted(directory.iterdir()):  # NAME.jsonl before NAME.jsonl.gz
+        if _SEGMENT.fullmatch(path.name):
+            found[number_of(path)] = path
+    return [found[number] for number in sorted(found)]
 
 
-def parts(directory: Path) -> list[Part]:
-    """The segments of a directory with their headers read, oldest first."""
-    found = []
-    for path in segments(directory):
-        header = next(iter(Segment(path, Chain())))
-        found.append(Part(path, _number(path), header.seq))
-    return found
+def number_of(path: Path) -> int:
+    """The number of a segment, from its name."""
+    return int(path.name.removeprefix("segment-").partition(".")[0])
 
 
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("segment-"))
+def sealed(path: Path) -> Path:
+    """The name of a segment once it is compressed."""
+    return path.with_name(path.name + SEALED)
 
 
 class Segment:
@@ -80,8 +79,8 @@ class Segment:
         self.torn = False
 
     def __iter__(self) -> Iterator[Link]:
-        with self.path.open("rb") as file:
-            for line in file:
+        with self._open() as file:
+            for line in self._lines(file):
                 self.line += 1
                 if not line.endswith(b"\n"):
                     self._tear(line)
@@ -95,6 +94,24 @@ class Segment:
         # Segments appear under their name with a whole header, so this was no crash of ours.
         if self.whole_bytes == 0:
             raise CorruptRecord(self.path.name, 1, "there is no header")
+
+    def _open(self) -> BinaryIO:
+        if self.path.suffix != SEALED:
+            try:
+                return self.path.open("rb")
+            except FileNotFoundError:
+                if not sealed(self.path).exists():
+                    raise
+                self.path = sealed(self.path)  # the writer compressed it since it was listed
+        return cast(BinaryIO, gzip.open(self.path, "rb"))
+
+    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
+        try:
+            yield from file
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CorruptRecord(
+                self.path.name, self.line + 1, f"cannot be decompressed: {error}"
+            ) from error
 
     def _tear(self, tail: bytes) -> None:
         """A torn write leaves a beginning of its line; a whole line and then no newline is none."""
@@ -126,7 +143,19 @@ def read(path: str | Path) -> Iterator[Entry]:
                 yield found
 
 
-def verify(path: str | Path, *, anchors: Iterable[Head] = ()) -> Verified:
+def replay(entries: Iterable[Entry], kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
+    """Run recorded decisions again, in order, and compare their bytes."""
+    replayer = Replayer(kinds)
+    for entry in entries:
+        yield replayer.run(entry.seq, entry.kind, entry.version, entry.input, entry.output)
+
+
+def replay_record(path: str | Path) -> Iterator[Replayed]:
+    """Run every decision of a directory or of one segment again; `CorruptRecord` as in `read`."""
+    return replay(read(path))
+
+
+def verify(path: str | Path, *, anchors: Iterable[Head] = ()) -> RecordVerified:
     """Follow the whole chain; raises `CorruptRecord` where it breaks or misses an anchor.
 
     A chain alone cannot show that its end was cut off or that all of it was written anew; a head
@@ -146,7 +175,7 @@ def verify(path: str | Path, *, anchors: Iterable[Head] = ()) -> Verified:
     if max(wanted, default=-1) > chain.seq:
         reason = f"ends at number {chain.seq}, but {max(wanted)} was anchored"
         raise CorruptRecord(Path(path).name, 0, reason)
-    return Verified(first, chain.head, entries, met)
+    return RecordVerified(first, chain.head, entries, met)
 
 
 @contextmanager
@@ -163,6 +192,3 @@ def _opening(path: str | Path) -> Iterator[list[Path]]:
         raise TemporaryFault(message, retry_after_ms=0) from error
     except OSError as error:
         raise PermanentFault(f"cannot read {path}: {error}") from error
-
-
-__all__ = ["CorruptRecord", "Part", "Segment", "Verified", "links", "parts", "read", "verify"]

@@ -1,30 +1,53 @@
-"""The file adapter of the `Recorder` port: one writer, a bounded ring of hash-chained segments.
+"""The file adapter of the `Recorder` port: one writer, a bounded series of hash-chained segments.
 
     with FileRecorder("/var/lib/fairlead/recorder") as recorder:
         for entry in recorder.unapplied(): ...        # heal what a crash left behind
 
-Opening verifies the newest segment, which it goes on writing; `verify` follows the whole chain.
+The newest segment is plain lines, each durable by itself; a full one is compressed whole. Opening
+verifies the newest segment, which it goes on writing; `verify` follows the whole chain.
 """
 
+import gzip
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 from fairlead.core.canonical import canonical
-from fairlead.core.invariant import InvariantBroken, require
-from fairlead.ports.faults import Fault
+from fairlead.core.invariant import known, require
+from fairlead.host import files
+from fairlead.ports.faults import PermanentFault, as_fault, faults
 from fairlead.ports.recorder import Entry, Head, Status
-from fairlead.recorder import disk
-from fairlead.recorder.chain import Chain
-from fairlead.recorder.delta import diff_documents, patch_documents
-from fairlead.recorder.lines import GENESIS, header_body, link, mark_body, parse, patch_body, seal
-from fairlead.recorder.reader import CorruptRecord, Part, Segment, links, parts
+from fairlead.recorder.chain import GENESIS, Chain, documents_of, header_body, link, seal
+from fairlead.recorder.reader import (
+    SEALED,
+    CorruptRecord,
+    Segment,
+    links,
+    number_of,
+    sealed,
+    segments,
+)
 
-SEGMENT_BYTES = 4 * 2**20
-SEGMENTS = 16
+LOCK = "recorder.lock"
+SEGMENT_BYTES = 2**20
+BYTES_MAX = 64 * 2**20
+# 6 keeps a CPU life in as many bytes as format 1 did; sealing 1 MiB takes 5 to 15 ms.
+_LEVEL = 6
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A segment's place: in the directory by its number, in the chain by its first link."""
+
+    path: Path
+    number: int
+    first_seq: int
+    disk_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +58,14 @@ class _End:
     hash: bytes
     segment_bytes: int
 
-    def after(self, line: "_Line") -> "_End":
-        return _End(self.seq + 1, line.hash, self.segment_bytes + len(line.text))
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line to be written, its link's hash, and what the next patch of its kind starts from."""
-
-    text: bytes
-    hash: bytes
-    base: dict[str, Any] | None = None
-
 
 class FileRecorder:
     """Appends to a directory of segments; see the port for the promises.
 
-    The oldest segment is dropped whole once `segment_count` are full: about the last 64 MiB of
-    decisions are kept by default. An entry larger than a segment has one for itself. Without
+    A segment ends once it has `segment_bytes`; it is then compressed, and the oldest are dropped
+    whole so that all of them take `bytes_max` on disk at most, or two segments. Without
     `sync_each` lines are left to the kernel until `sync`: for a governor of five ticks a second,
-    to which a slow disk must not happen.
+    which must not wait for a slow disk.
     """
 
     def __init__(
@@ -62,42 +73,49 @@ class FileRecorder:
         directory: str | Path,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        segment_count: int = SEGMENTS,
+        bytes_max: int = BYTES_MAX,
         sync_each: bool = True,
     ) -> None:
-        # With a single one, beginning the next would drop the entry that is being applied.
-        require(segment_count >= 2, "a recorder keeps at least two segments")
         self._directory = Path(directory)
-        self._segment_bytes, self._segment_count = segment_bytes, segment_count
+        self._segment_bytes, self._bytes_max = segment_bytes, bytes_max
         self._sync_each = sync_each
-        self._file: disk.SegmentFile | None = None
+        self._file: _SegmentFile | None = None
         self._lock: int | None = None
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = disk.lock(self._directory)
-            self._open()
-        except OSError as error:
-            self.close()
-            raise disk.fault(error, f"open the recorder in {directory}") from error
+            with faults(f"open the recorder in {directory}"):
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._lock = self._take_lock()
+                self._open()
         except BaseException:
             self.close()
             raise
 
+    def _take_lock(self) -> int:
+        try:
+            return files.lock_alone(self._directory / LOCK)
+        except files.LockHeld as held:
+            message = f"{self._directory} has another writer: process {held.holder}"
+            raise PermanentFault(message) from held
+
     def _open(self) -> None:
         """Stand at the end of the newest segment, its torn line cut off; or begin the first."""
         chain, whole_bytes = Chain(), 0
-        self._parts = parts(self._directory)
+        self._lines: dict[str, bytes | Entry] = {}
+        self._kinds: set[str] = set()
+        self._parts = [_part(path) for path in segments(self._directory)]
         for before, after in pairwise(self._parts):
             if after.number != before.number + 1:
                 raise CorruptRecord(after.path.name, 1, "the segment before it is missing")
         if self._parts:
             newest = Segment(self._parts[-1].path, chain)
-            for _ in newest:
-                pass
+            for found in newest:
+                if isinstance(found, Entry):
+                    self._lines[found.kind] = found
+                    self._kinds.add(found.kind)
             whole_bytes = newest.whole_bytes
-            self._file = disk.SegmentFile.open(newest.path, whole_bytes=whole_bytes)
+            self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
         self._end = _End(chain.seq, chain.hash or GENESIS, whole_bytes)
-        self._pending, self._bases = chain.pending, chain.bases
+        self._pending = chain.pending
         # A crash may have come between a new segment and the durability of its name.
         self._names_durable = False
         if self._parts:
@@ -115,40 +133,35 @@ class FileRecorder:
         output: dict[str, Any],
     ) -> int:
         """Record a decision; raises `NotCanonical` for documents that JSON cannot carry."""
-        documents = {"input": input, "output": output}
-        given = {"kind": kind, "version": version, "time_ms": time_ms}
-        line = self._entry(given, documents)
-        if not self._fits(line):
+        entry = {
+            "input": input,
+            "kind": kind,
+            "output": output,
+            "time_ms": time_ms,
+            "version": version,
+        }
+        if self._full():
+            canonical(entry)  # what cannot be recorded begins no segment
             self._begin_segment()
-            line = self._entry(given, documents)
-        # Out while the disk works: if we are interrupted there, the next entry is a full one
-        # rather than a patch of something that may not be in the file.
-        base = self._bases.pop(kind, None)
-        try:
-            self._write(line, doing=f"record {kind}")
-        except Fault:
-            if base is not None:
-                self._bases[kind] = base
-            raise
-        if line.base is not None:
-            self._bases[kind] = line.base
+        line = self._write(entry, doing=f"record {kind}")
+        self._lines[kind] = line
+        self._kinds.add(kind)
         self._pending.add(self._end.seq)
         return self._end.seq
 
+    def begins_segment(self, kind: str) -> bool:
+        """Whether the next entry of this kind is the first one of its segment."""
+        return self._full() or kind not in self._kinds
+
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         """Record what became of an entry. One that was dropped meanwhile may still be marked."""
-        known = seq in self._pending or 0 < seq < self._parts[0].first_seq
-        require(known, f"an entry {seq} waits for a mark")
-        given: dict[str, Any] = {
-            "time_ms": time_ms,
-            "entry_seq": seq,
-            "status": status,
-            "note": note,
-        }
-        line = self._seal(mark_body(self._end.seq + 1, **given))
-        # However full the segment is: one that began with a mark would not have its entry, and
-        # whoever asks for the last one, after a crash above all, would be told that there is none.
-        self._write(line, doing=f"mark {seq} as {status}")
+        waits = seq in self._pending or 0 < seq < self._parts[0].first_seq
+        require(waits, f"an entry {seq} waits for a mark")
+        # However full the segment is: a mark stays in the segment of its entry.
+        self._write(
+            {"mark": seq, "note": note, "status": status, "time_ms": time_ms},
+            doing=f"mark {seq} as {status}",
+        )
         self._pending.discard(seq)
 
     def unapplied(self) -> list[Entry]:
@@ -157,32 +170,40 @@ class FileRecorder:
             return []
         oldest = min(self._pending)
         later = sum(part.first_seq > oldest for part in self._parts)
-        paths = [part.path for part in self._parts[-later - 1 :]]
-        try:
-            return [
-                found
-                for found in links(paths, Chain())
-                if isinstance(found, Entry) and found.seq in self._pending
-            ]
-        except OSError as error:
-            raise disk.fault(error, f"read {self._directory}") from error
+        return [
+            entry
+            for entry in self._entries(self._parts[-later - 1 :])
+            if entry.seq in self._pending
+        ]
 
     def head(self) -> Head:
         """The end of the chain."""
         return Head(self._end.seq, self._end.hash.hex())
 
     def last(self, kind: str) -> Mapping[str, Any] | None:
-        """Its documents; None where the newest segment has no entry of that kind."""
-        return self._bases.get(kind)
+        """Documents of the newest entry; None if neither we nor the newest segment have one."""
+        found = self._lines.get(kind)
+        if isinstance(found, Entry):
+            return {"input": found.input, "output": found.output}
+        return None if found is None else documents_of(found)
+
+    def tail(self, kind: str) -> list[Entry]:
+        """All entries of a kind in the newest segment that has one, read and verified anew."""
+        for part in reversed(self._parts):
+            found = [entry for entry in self._entries([part]) if entry.kind == kind]
+            if found:
+                return found
+        return []
+
+    def _entries(self, parts: list[_Part]) -> list[Entry]:
+        with faults(f"read {self._directory}"):
+            paths = [part.path for part in parts]
+            return [found for found in links(paths, Chain()) if isinstance(found, Entry)]
 
     def sync(self) -> None:
         """Have the disk take what the kernel still holds."""
-        if self._file is None:
-            raise InvariantBroken("an open recorder is synced")
-        try:
-            self._file.sync()
-        except OSError as error:
-            raise disk.fault(error, "sync the record") from error
+        with faults("sync the record"):
+            known(self._file, "an open recorder is synced").sync()
 
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
@@ -199,70 +220,142 @@ class FileRecorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _entry(self, given: dict[str, Any], documents: dict[str, Any]) -> _Line:
-        """The next line for an entry: a patch where that is shorter, else the whole.
-
-        The hash covers what the caller gave. The base is what a reader makes of the line, so that
-        a document that the caller changes afterwards changes nothing here.
-        """
-        seq, base = self._end.seq + 1, self._bases.get(given["kind"])
-        body = canonical({**documents, **given, "seq": seq})
-        hash = link(self._end.hash, body)
-        if base is not None:
-            short = patch_body(seq, **given, patch=diff_documents(base, documents))
-            if len(short) < len(body):
-                base = patch_documents(base, parse(short)["patch"])
-                return _Line(seal(short, hash.hex()), hash, base)
-        whole = parse(body)
-        base = {"input": whole["input"], "output": whole["output"]}
-        return _Line(seal(body, hash.hex()), hash, base)
-
-    def _seal(self, body: bytes) -> _Line:
-        hash = link(self._end.hash, body)
-        return _Line(seal(body, hash.hex()), hash)
-
-    def _fits(self, line: _Line) -> bool:
+    def _full(self) -> bool:
         empty = self._end.seq == self._parts[-1].first_seq
-        return empty or self._end.segment_bytes + len(line.text) <= self._segment_bytes
+        return not empty and self._end.segment_bytes >= self._segment_bytes
 
-    def _write(self, line: _Line, *, doing: str) -> None:
+    def _write(self, document: dict[str, Any], *, doing: str) -> bytes:
         """Make a line the end of the chain, durably, or raise a fault and leave all as it was."""
-        if self._file is None:
-            raise InvariantBroken("an open recorder is written to")
-        try:
+        file, end = known(self._file, "an open recorder is written to"), self._end
+        body = canonical({**document, "seq": end.seq + 1})
+        hash = link(end.hash, body)
+        line = seal(body, hash.hex())
+        with faults(doing):
             if not self._names_durable:
-                disk.sync_directory(self._directory)
+                files.sync_directory(self._directory)
                 self._names_durable = True
-            self._file.append(line.text, at=self._end.segment_bytes, sync=self._sync_each)
-        except OSError as error:
-            raise disk.fault(error, doing) from error
-        self._end = self._end.after(line)
+            file.append(line, at=end.segment_bytes, sync=self._sync_each)
+        self._end = _End(end.seq + 1, hash, end.segment_bytes + len(line))
+        return line
 
     def _begin_segment(self) -> None:
-        """Drop the oldest segments, then go on in a new one, which begins with full entries."""
+        """Make room, then go on in a new segment, and compress the one before."""
         number = self._parts[-1].number + 1 if self._parts else 1
         path = self._directory / f"segment-{number:08d}.jsonl"
+        seq, chain = self._end.seq + 1, self._end.hash
         try:
             # First make room: on a full disk that is what lets us go on.
-            while len(self._parts) >= self._segment_count:
-                self._parts[0].path.unlink(missing_ok=True)
-                del self._parts[0]
-                self._forget_dropped()
+            self._drop_oldest()
             if self._file is not None and not self._sync_each:
                 self._file.sync()  # only the newest segment may end in what a machine forgot
-            seq, chain = self._end.seq + 1, self._end.hash
-            header = self._seal(header_body(seq, chain=chain, pending=sorted(self._pending)))
-            file = disk.SegmentFile.create(path, header.text)
+            body = header_body(seq, chain=chain, pending=sorted(self._pending))
+            hash = link(chain, body)
+            header = seal(body, hash.hex())
+            file = _SegmentFile.create(path, header)
         except OSError as error:
-            raise disk.fault(error, f"begin {path.name}") from error
+            raise as_fault(error, f"begin {path.name}") from error
         old, self._file = self._file, file
-        self._end = _End(seq, header.hash, len(header.text))
-        self._parts.append(Part(path, number, seq))
-        self._bases, self._names_durable = {}, False
+        self._end = _End(seq, hash, len(header))
+        self._parts.append(_Part(path, number, seq, self._segment_bytes))
+        self._kinds, self._names_durable = set(), False
         if old is not None:
             old.close()
+        self._seal()
+
+    def _drop_oldest(self) -> None:
+        """Two are kept however large they are: the entry being applied is in the newest one."""
+        room = self._bytes_max - self._segment_bytes
+        while len(self._parts) >= 2 and sum(part.disk_bytes for part in self._parts) > room:
+            self._parts[0].path.unlink(missing_ok=True)
+            del self._parts[0]
+            self._forget_dropped()
+
+    def _seal(self) -> None:
+        """Compress every segment but the newest. What fails on a full disk is tried next time."""
+        for index, part in enumerate(self._parts[:-1]):
+            if part.path.suffix == SEALED:
+                continue
+            with suppress(OSError):
+                target = sealed(part.path)
+                with files.draft(target) as draft:
+                    data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
+                    Path(draft).write_bytes(data)
+                self._parts[index] = replace(part, path=target, disk_bytes=len(data))
+                part.path.unlink()
 
     def _forget_dropped(self) -> None:
-        """A plan that is older than the whole ring has been superseded: nobody heals it."""
+        """A plan older than everything that is kept has been superseded: it is not healed."""
         oldest = self._parts[0].first_seq
         self._pending = {seq for seq in self._pending if seq >= oldest}
+
+
+def _part(path: Path) -> _Part:
+    if path.suffix == SEALED:  # its writer died before it removed the plain one
+        path.with_name(path.name.removesuffix(SEALED)).unlink(missing_ok=True)
+    header = next(iter(Segment(path, Chain())))
+    return _Part(path, number_of(path), header.seq, path.stat().st_size)
+
+
+class _SegmentFile:
+    """The newest segment, open for writing: it only grows, by whole lines."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, path: Path, header: bytes) -> Self:
+        """Make a segment appear under its name with its header whole, or not at all.
+
+        A leftover of an earlier try is overwritten; no reader looks at its name.
+        """
+        draft = path.with_suffix(".draft")
+        descriptor = os.open(draft, _APPEND | os.O_CREAT | os.O_TRUNC, 0o640)
+        try:
+            files.write_all(descriptor, header)
+            os.fdatasync(descriptor)
+            draft.rename(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    @classmethod
+    def open(cls, path: Path, *, whole_bytes: int) -> Self:
+        """Go on with a segment after its last complete line."""
+        file = cls(os.open(path, _APPEND))
+        try:
+            file._cut(whole_bytes)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def append(self, line: bytes, *, at: int, sync: bool = True) -> None:
+        """Write a line after the first `at` bytes; durable when it returns, else not there.
+
+        Whatever lies beyond `at` belongs to an append that failed and was never acknowledged.
+        Every line is synced by itself, so a sync that fails concerns this line alone; cutting it
+        off and writing again makes its pages dirty again, where a second sync alone would report
+        success for data that the kernel has given up.
+        """
+        self._cut(at)
+        try:
+            files.write_all(self._descriptor, line)
+            if sync:
+                self.sync()
+        except BaseException:
+            with suppress(OSError):  # if not now, then before the next line or at the next opening
+                self._cut(at)
+            raise
+
+    def sync(self) -> None:
+        """Wait until the disk has it."""
+        os.fdatasync(self._descriptor)
+
+    def _cut(self, at: int) -> None:
+        if os.fstat(self._descriptor).st_size != at:
+            os.ftruncate(self._descriptor, at)
+
+    def close(self) -> None:
+        """Close the file; every line is already durable."""
+        os.close(self._descriptor)

@@ -50,6 +50,11 @@ def _cpu_clear(document: cpu_documents.ClearDocument) -> Outcome:
     return Outcome(cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document))))
 
 
+def _cpu_allocate(document: cpu_documents.AllocateDocument) -> Outcome:
+    plan = cpu.allocate(cpu_documents.to_node_snapshot(document))
+    return Outcome(cpu_documents.from_node_plan(plan))
+
+
 def _gpu_cover(document: gpu_documents.CoverDocument) -> Outcome:
     result = gpu_documents.decide_cover(document)
     return Outcome(result, refused=not result["funded"])
@@ -83,6 +88,13 @@ KINDS: Mapping[str, Kind] = {
             input_shape=cpu_documents.ClearDocument,
             output_shape=cpu_documents.ClearResult,
             decide=_cpu_clear,
+        ),
+        Kind(
+            name="cpu.allocate",
+            summary="decide a node's CPU limits inside the guardrails, as ordered writes",
+            input_shape=cpu_documents.AllocateDocument,
+            output_shape=cpu_documents.AllocateResult,
+            decide=_cpu_allocate,
         ),
         Kind(
             name="gpu.cover",

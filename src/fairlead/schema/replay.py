@@ -1,14 +1,15 @@
-"""Decides a recorded input again and compares bytes, wherever the record is kept.
+"""Runs a recorded decision of any kind again and compares bytes, wherever the record is kept.
 
-The recorder and the ledger both stand on this; they may not stand on each other.
+Both the recorder (`replay_record`) and the ledger (`replay_ledger`) use this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from fairlead.core.canonical import canonical
+from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS, Kind, Outcome
@@ -36,6 +37,11 @@ Whoever changes what a kind decides gives it the next number and keeps the old f
 the old one for as long as records of it are around.
 """
 
+Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
+"""(input, what the entry before left or None) to (result, what this entry leaves)."""
+SEQUELS: Mapping[tuple[str, int], Sequel] = {}
+"""Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
+
 
 class Verdict(StrEnum):
     """What running a decision again showed."""
@@ -48,9 +54,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of it."""
+class Replayed:
+    """One recorded decision and what running it again showed."""
 
+    seq: int
+    kind: str
+    version: int
     verdict: Verdict
     result: Mapping[str, Any] | None = None
     """What is decided now, where anything is."""
@@ -58,23 +67,36 @@ class Answer:
     """Why there is no result."""
 
 
-def decide_again(
-    kind: str,
-    version: int,
-    input: Mapping[str, Any],
-    output: Mapping[str, Any],
-    kinds: Shipped = SHIPPED,
-) -> Answer:
-    """Decide as this release decides, and compare with what was decided then."""
-    shipped = kinds.get((kind, version))
-    if shipped is None:
-        known = any(name == kind for name, _ in kinds)
-        what = f"version {version}" if known else "decision of that name"
-        return Answer(Verdict.UNKNOWN, detail=f"{kind}: there is no {what} here")
-    try:
-        # Through the border, as `fairlead decide` would: a record is input like any other.
-        result = shipped.run(canonical(input)).result
-    except BadInput as error:
-        return Answer(Verdict.DIFFERENT, detail=f"is refused now: {error}")
-    same = canonical(result) == canonical(output)
-    return Answer(Verdict.SAME if same else Verdict.DIFFERENT, result)
+class Replayer:
+    """Runs the decisions of one record again, in their order.
+
+    An entry whose input refers to the one before it (`SEQUELS`) needs that order; any other one
+    can be run by itself.
+    """
+
+    def __init__(self, kinds: Shipped = SHIPPED) -> None:
+        self._kinds = kinds
+        self._carried: dict[str, Any] = {}
+
+    def run(
+        self, seq: int, kind: str, version: int, input: Mapping[str, Any], output: Mapping[str, Any]
+    ) -> Replayed:
+        """Decide as this release decides, and compare with what was decided then."""
+        shipped, sequel = self._kinds.get((kind, version)), SEQUELS.get((kind, version))
+        if shipped is None and sequel is None:
+            named = any(name == kind for name, _ in (*self._kinds, *SEQUELS))
+            what = f"version {version}" if named else "decision of that name"
+            detail = f"{kind}: there is no {what} here"
+            return Replayed(seq, kind, version, Verdict.UNKNOWN, detail=detail)
+        try:
+            if sequel is not None:
+                result, self._carried[kind] = sequel(input, self._carried.get(kind))
+            else:
+                # Through the border, as `fairlead decide` would: a record is input like any other.
+                result = known(shipped, "a kind that is shipped").run(canonical(input)).result
+        except BadInput as error:
+            detail = f"is refused now: {error}"
+            return Replayed(seq, kind, version, Verdict.DIFFERENT, detail=detail)
+        same = canonical(result) == canonical(output)
+        verdict = Verdict.SAME if same else Verdict.DIFFERENT
+        return Replayed(seq, kind, version, verdict, result)

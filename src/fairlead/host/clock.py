@@ -1,0 +1,39 @@
+"""Clocks. Decisions never read one: `now_ms` is a field of what they are given."""
+
+import time
+from collections.abc import Callable
+
+_WALL_AT_START_NS = time.time_ns() - time.monotonic_ns()
+
+
+def now_ms() -> int:
+    """Wall-clock milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_now_ms() -> int:
+    """Wall-clock milliseconds as of this process's start, carried on by the monotonic clock.
+
+    It never jumps when the machine's clock is set.
+    """
+    return (_WALL_AT_START_NS + time.monotonic_ns()) // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that only runs forward."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def boot_ms() -> int:
+    """Milliseconds since boot, suspends included: the same in every process of the machine."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def wait_until(ready: Callable[[], bool], *, within_s: float, every_s: float = 0.01) -> bool:
+    """Ask again and again until `ready()`; False when that took longer than `within_s`."""
+    deadline = time.monotonic() + within_s
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every_s)
+    return True

@@ -1,0 +1,244 @@
+"""One blocking HTTP/1.1 client: TCP, TLS and Unix sockets, a total deadline, a bound on the body.
+
+    reply = exchange(Endpoint(unix="/run/x.sock"), "GET", "/stats", timeout_s=10)
+    with stream(parse("http://127.0.0.1:8470"), "GET", "/v1/logs", timeout_s=90) as reply:
+        for chunk in reply.chunks(): ...           # silence is allowed from here on
+
+Redirects are not followed; proxies of the environment are not used. docs/decisions/0015 tells why
+this is the standard library's client and not httpx.
+"""
+
+import contextlib
+import http.client
+import io
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.message import Message
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+if TYPE_CHECKING:
+    import ssl
+
+BODY_BYTES_MAX = 64 * 2**20
+_CHUNK = 65_536
+
+
+class NoReply(OSError):
+    """No reply: unreachable, too slow, too long, or not HTTP. The cause is chained."""
+
+    @property
+    def permission(self) -> bool:
+        """Whether the operating system refused us the socket."""
+        return isinstance(self.__cause__, PermissionError)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the time was over."""
+        return isinstance(self.__cause__, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens: a Unix socket, or a host and port, with TLS where there is one."""
+
+    host: str = "localhost"
+    port: int = 80
+    unix: str | None = None
+    tls: "ssl.SSLContext | None" = None
+    check: Callable[[str], None] | None = None
+    """Called with every address the name resolves to before any is connected to; may raise."""
+
+    def connect(self, deadline: float) -> socket.socket:
+        """A connected socket, through its TLS handshake."""
+        if self.unix is not None:
+            return _unix(self.unix, deadline)
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        for *_, address in found:
+            if self.check is not None:
+                self.check(str(address[0]))
+        # The address that was checked and not the name, which might resolve to another one now.
+        connected = _first(found, self.port, deadline)
+        if self.tls is None:
+            return connected
+        try:
+            connected.settimeout(_left_s(deadline))
+            return self.tls.wrap_socket(connected, server_hostname=self.host)
+        except BaseException:
+            connected.close()
+            raise
+
+
+def parse(where: str, *, tls: "ssl.SSLContext | None" = None) -> Endpoint:
+    """The endpoint of a URL, or of a socket's path (`unix:PATH`, `PATH`); raises ValueError."""
+    if not where.startswith(("http://", "https://")):
+        return Endpoint(unix=where.removeprefix("unix:"))
+    parts = urlsplit(where)
+    if not parts.hostname:
+        raise ValueError("names no host")
+    if parts.scheme == "http":
+        return Endpoint(parts.hostname, parts.port or 80)
+    if tls is None:
+        import ssl  # noqa: PLC0415 - 15 ms that a client of a socket does not pay
+
+        tls = ssl.create_default_context()
+    return Endpoint(parts.hostname, parts.port or 443, tls=tls)
+
+
+def target_of(parts: SplitResult) -> str:
+    """The path and query of a URL, as a request names them."""
+    path = parts.path or "/"
+    return f"{path}?{parts.query}" if parts.query else path
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole reply."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+
+class Stream:
+    """A reply whose body is still to come."""
+
+    def __init__(self, response: http.client.HTTPResponse, timed: "_Timed") -> None:
+        self._response, self._timed = response, timed
+        self.status: int = response.status
+        self.headers: Message = response.headers
+
+    def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+        """The whole body, within the deadline."""
+        with _as_no_reply():
+            body = self._response.read(bytes_max + 1)
+            if len(body) > bytes_max:
+                raise http.client.HTTPException(f"more than {bytes_max} bytes")
+            # `read` with a size does not complain about a body that was cut off.
+            if self._response.length:
+                raise http.client.IncompleteRead(body, self._response.length)
+            return body
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes, without a deadline: a stream may be silent for hours."""
+        self._timed.deadline = None
+        while True:
+            with _as_no_reply():
+                data = self._response.read1(_CHUNK)
+            if not data:
+                return
+            yield data
+
+
+def exchange(
+    endpoint: Endpoint,
+    method: str,
+    target: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> Reply:
+    """One request and its whole reply, all within `timeout_s`; raises `NoReply`."""
+    with stream(endpoint, method, target, body=body, headers=headers, timeout_s=timeout_s) as reply:
+        return Reply(reply.status, reply.headers, reply.read(bytes_max))
+
+
+@contextlib.contextmanager
+def stream(
+    endpoint: Endpoint,
+    method: str,
+    target: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float,
+) -> Iterator[Stream]:
+    """One request, and its reply up to the body; raises `NoReply`."""
+    deadline = time.monotonic() + timeout_s
+    with _as_no_reply():
+        connected = endpoint.connect(deadline)
+    with contextlib.closing(connected):
+        timed = _Timed(connected, deadline)
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
+        connection.sock = timed  # all that it calls of a socket is there
+        with _as_no_reply():
+            connection.request(method, target, body, dict(headers or {}))
+            response = connection.getresponse()
+        yield Stream(response, timed)
+
+
+class _Timed(io.RawIOBase):
+    """A socket as http.client uses it, whose every wait ends at one deadline.
+
+    A socket's own timeout is for each read: a server that replies byte by byte would hold us up
+    for ever.
+    """
+
+    def __init__(self, connected: socket.socket, deadline: float | None) -> None:
+        self._socket, self.deadline = connected, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._arm()
+        return self._socket.recv_into(buffer)
+
+    def sendall(self, data: bytes) -> None:
+        for start in range(0, len(data), _CHUNK):
+            self._arm()
+            self._socket.sendall(data[start : start + _CHUNK])
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """Nothing: http.client closes before the body is read; `stream` closes the socket."""
+
+    def _arm(self) -> None:
+        self._socket.settimeout(None if self.deadline is None else _left_s(self.deadline))
+
+
+def _left_s(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _unix(path: str, deadline: float) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(_left_s(deadline))
+        connected.connect(path)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _first(found: list[Any], port: int, deadline: float) -> socket.socket:
+    """Connected to the first of the addresses that answers."""
+    problem: OSError = OSError("the name has no address")
+    for *_, address in found:
+        try:
+            return socket.create_connection((str(address[0]), port), _left_s(deadline))
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+@contextlib.contextmanager
+def _as_no_reply() -> Iterator[None]:
+    try:
+        yield
+    except NoReply:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # ValueError: a name that cannot be looked up, a header that is none.
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise NoReply(reason) from error

@@ -1,0 +1,58 @@
+"""What Linux does for processes: signals without races, ending with the parent, adopting orphans.
+
+Standard library only, and little of it: the job shim stays in memory with this module.
+"""
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable
+
+DIE_WITH_PARENT, ADOPT_ORPHANS, NO_NEW_PRIVILEGES = 1, 36, 38
+"""Options of prctl: PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS."""
+
+
+def load_prctl() -> Callable[[int, int], None]:
+    """prctl(option, value), which raises OSError.
+
+    Loaded apart from its use: a process that has become another user may not be able to read
+    Python's own files any more. ctypes costs a megabyte, so only those who need it import it.
+    """
+    import ctypes  # noqa: PLC0415 - see above
+
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def prctl(option: int, value: int) -> None:
+        if library.prctl(option, value, 0, 0, 0):
+            code = ctypes.get_errno()
+            raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+    return prctl
+
+
+def die_with_parent(parent: int, number: int = signal.SIGTERM) -> bool:
+    """Have the kernel signal us when our parent ends; False if `parent` was gone before that."""
+    load_prctl()(DIE_WITH_PARENT, number)
+    return os.getppid() == parent
+
+
+def wait_gone(pidfd: int, *, within_s: float) -> bool:
+    """Whether the process of a pidfd, child or not, has ended within that time."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
+
+
+def terminate(pid: int, *, within_s: float) -> bool:
+    """SIGTERM to a process, child or not; whether it has ended within that time."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        return wait_gone(pidfd, within_s=within_s)
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,1 @@
+"""What the host package promises to every adapter."""

@@ -1,0 +1,110 @@
+"""Clocks, directories and child processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead.host import clock, kernel, paths, process
+
+
+def test_the_clocks_agree_on_what_they_share() -> None:
+    """The steady clock is the wall clock, unless that was set since the start."""
+    assert abs(clock.now_ms() - time.time() * 1000) < 1_000
+    assert abs(clock.steady_now_ms() - clock.now_ms()) < 60_000
+    before = clock.monotonic_ms(), clock.boot_ms()
+    time.sleep(0.002)
+    assert clock.monotonic_ms() > before[0]
+    assert clock.boot_ms() > before[1]
+
+
+def test_waiting_ends_with_the_condition_or_the_time() -> None:
+    answers = iter([False, False, True])
+    assert clock.wait_until(lambda: next(answers), within_s=5, every_s=0.001)
+    assert not clock.wait_until(lambda: False, within_s=0.01, every_s=0.001)
+
+
+def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, else the machine's for root, else the user's; a relative XDG path is ignored."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.delenv("FAIRLEAD_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/tmp/ada")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert paths.state_directory() == Path("/home/ada/.local/state/fairlead")
+    assert paths.cache_directory() == Path("/var/tmp/ada/fairlead")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert paths.state_directory() == paths.user_state_directory() == Path("/state/fairlead")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert paths.state_directory() == Path("/var/lib/fairlead")
+    assert paths.cache_directory() == Path("/var/cache/fairlead")
+    assert paths.user_state_directory() == Path("/state/fairlead")
+    monkeypatch.setenv("FAIRLEAD_STATE", "here")
+    assert paths.state_directory() == Path("here")
+    assert paths.default_state_directory() == Path("/var/lib/fairlead")
+
+
+def test_a_spawned_process_leads_its_own_session(tmp_path: Path) -> None:
+    """And has no input; both of its streams go to the given file."""
+    code = "import os, sys; print(os.getsid(0) == os.getpid(), repr(sys.stdin.read()))"
+    with (tmp_path / "out").open("wb") as output:
+        child = process.spawn([sys.executable, "-c", code], output=output)
+        assert child.wait() == 0
+    assert (tmp_path / "out").read_text() == "True ''\n"
+
+
+def test_a_program_that_does_not_leave_in_time_is_killed() -> None:
+    assert process.run_detached(["sh", "-c", "exit 3"]) == 3
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.run_detached(["sleep", "600"], timeout_s=0.05)
+
+
+def test_terminate_waits_for_a_process_that_is_not_our_child() -> None:
+    shell = subprocess.run(
+        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    pid = int(shell.stdout)
+    assert kernel.terminate(pid, within_s=10)
+    assert kernel.terminate(pid, within_s=10)  # gone already
+
+
+def test_a_process_that_ignores_the_signal_is_said_to_live() -> None:
+    code = "trap '' TERM; echo ready; while true; do sleep 0.05; done"
+    stubborn = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE)
+    assert stubborn.stdout is not None
+    assert stubborn.stdout.readline() == b"ready\n"
+    assert not kernel.terminate(stubborn.pid, within_s=0.1)
+    stubborn.kill()
+    stubborn.wait()
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    """However the parent ends; and it learns when the parent was gone before."""
+    code = """
+import os, signal, sys, time
+from fairlead.host import kernel
+parent, (ready, go) = os.getpid(), os.pipe()
+child = os.fork()
+if not child:
+    print(kernel.die_with_parent(parent, signal.SIGKILL), kernel.die_with_parent(1), flush=True)
+    kernel.die_with_parent(parent, signal.SIGKILL)
+    os.write(go, b"g")
+    time.sleep(600)
+os.read(ready, 1)
+print(child, flush=True)
+os.kill(parent, signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL
+    said, child = done.stdout.splitlines()
+    assert said == "True False"
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
