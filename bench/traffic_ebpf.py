@@ -28,13 +28,13 @@ from tests.dataplane.ebpf.places import (
     limited,
     missing_ebpf,
     own_place,
-    table,
 )
+from tests.dataplane.tables import table
 
 from bench.timing import machine, write_results
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.installation import HOOKS
-from fairlead.dataplane.ebpf.libbpf import facts, libbpf, pinned
+from fairlead.dataplane.ebpf.kernel import facts, libbpf, pinned
 from fairlead.ports.dataplane import Mode, Proto, RouteGroup
 
 VIP, VIP6 = "127.99.0.1", "fd99::1"
@@ -108,49 +108,49 @@ class Case:
 
     name: str
     program: str
-    prepare: Callable[[EbpfPlane, Place], None]
+    prepare: Callable[[EbpfDataplane, Place], None]
     order: Line
 
 
-def _table(plane: EbpfPlane, place: Place) -> None:
+def _table(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN))
+    plane.apply(table("web", 1, EVEN), decision=None)
 
 
-def _bucket(plane: EbpfPlane, place: Place) -> None:
+def _bucket(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)))
+    plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)), decision=None)
 
 
-def _bound(plane: EbpfPlane, place: Place) -> None:
+def _bound(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, inside_max=1_000))
+    plane.apply(table("web", 1, EVEN, inside_max=1_000), decision=None)
 
 
-def _closed(plane: EbpfPlane, place: Place) -> None:
+def _closed(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)))
+    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)), decision=None)
 
 
-def _fallback(plane: EbpfPlane, place: Place) -> None:
+def _fallback(plane: EbpfDataplane, place: Place) -> None:
     _table(plane, place)
     grow_old(plane, 3_600)
 
 
-def _six(plane: EbpfPlane, place: Place) -> None:
+def _six(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place, vip=VIP6)])
 
 
-def _udp(plane: EbpfPlane, place: Place) -> None:
+def _udp(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place, proto=Proto.UDP)])
 
 
-def _many(plane: EbpfPlane, place: Place) -> None:
+def _many(plane: EbpfDataplane, place: Place) -> None:
     """As many groups and backends as the maps hold; the group in use is one of them."""
     to = {f"x{number}": 1_000 + number for number in range(14)}
     others = [group(f"g{at}", f"127.98.{at // 200}.{at % 200}", 80, to) for at in range(255)]
     plane.configure([*others, four(place)])
-    plane.apply(table("web", 1, EVEN))
+    plane.apply(table("web", 1, EVEN), decision=None)
 
 
 def cases(place: Place, count: int) -> list[Case]:
@@ -222,7 +222,7 @@ def agent(place: Place, rounds: int) -> Line:
     for epoch in range(2, rounds + 2):
         flip = table("web", epoch, EVEN)
         for name, call in (
-            ("apply", lambda flip=flip: plane.apply(flip)),
+            ("apply", lambda flip=flip: plane.apply(flip, decision=None)),
             ("heartbeat", plane.heartbeat),
             ("read", plane.read),
         ):

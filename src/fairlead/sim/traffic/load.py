@@ -11,7 +11,7 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Protocol
 
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.ports.dataplane import Mode
 from fairlead.schema.traffic_scenario import (
     EventDocument,
@@ -183,7 +183,7 @@ class SimClients:
         self,
         load: LoadDocument,
         clock: VirtualClock,
-        plane: MemoryPlane,
+        plane: MemoryDataplane,
         backends: dict[str, SimBackend],
         entropy: Entropy,
     ) -> None:

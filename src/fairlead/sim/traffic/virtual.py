@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.core.invariant import known
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
 from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
 from fairlead.ports.dataplane import (
@@ -52,7 +52,7 @@ from fairlead.sim.traffic.load import (
 from fairlead.sim.traffic.result import GROUP, AnswerKind, Tick, TrafficResult
 
 
-class MaskedPlane(MemoryPlane):
+class MaskedPlane(MemoryDataplane):
     """The in-memory dataplane, of which some signals can be hidden."""
 
     def __init__(self, clock: VirtualClock) -> None:

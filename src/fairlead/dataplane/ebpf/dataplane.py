@@ -1,7 +1,7 @@
-"""`EbpfPlane`: the port on top of the kernel's programs.
+"""`EbpfDataplane`: the port on top of the kernel's programs.
 
-    plane = EbpfPlane(Path("/sys/fs/cgroup/app.slice"))
-    plane.configure(groups)
+    dataplane = EbpfDataplane(Path("/sys/fs/cgroup/app.slice"))
+    dataplane.configure(groups)
 
 Opening it takes over what an earlier agent left pinned, with its tables and counters, or installs
 it. From then on every process in the cgroup that connects to a group's address reaches one of its
@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from fairlead.dataplane.ebpf.build import object_file
+from fairlead.core.traffic.limits import liveness
 from fairlead.dataplane.ebpf.installation import Installation, as_faults
+from fairlead.dataplane.ebpf.kernel import Maps
 from fairlead.dataplane.ebpf.layout import (
     EPOCH_MAX,
     NAME_BYTES,
@@ -22,15 +23,20 @@ from fairlead.dataplane.ebpf.layout import (
     SLOTS_MAX,
     Answer,
     Capacity,
-    Health,
+    Command,
+    KernelHealth,
     Load,
-    Order,
     open_of,
 )
-from fairlead.dataplane.ebpf.maps import Maps
 from fairlead.dataplane.ebpf.registry import Placed, Registry
-from fairlead.dataplane.ebpf.requirements import DEFAULT_PINS, missing
-from fairlead.dataplane.tables import check_groups, check_table, fallback_admission, liveness
+from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
+from fairlead.dataplane.tables import (
+    check_backend,
+    check_groups,
+    check_table,
+    configured,
+    group_seen,
+)
 from fairlead.ports.dataplane import (
     SCHEMA_VERSION,
     BackendSeen,
@@ -46,7 +52,7 @@ from fairlead.ports.faults import PermanentFault
 _NS_PER_MS = 1_000_000
 
 
-class EbpfPlane:
+class EbpfDataplane:
     """Moves connections in the kernel, before their first packet."""
 
     name = "ebpf"
@@ -67,9 +73,9 @@ class EbpfPlane:
         program: Path | None = None,
     ) -> None:
         program = program or object_file()
-        lacking = missing(cgroup, pins, program)
-        if lacking:
-            raise PermanentFault("the eBPF plane cannot run here: " + "; ".join(lacking))
+        lacks = missing(cgroup, pins, program)
+        if lacks:
+            raise PermanentFault("the eBPF dataplane cannot run here: " + "; ".join(lacks))
         self._installation = Installation(pins)
         self._opened: tuple[Maps, Registry] | None = None
         self._groups: dict[str, RouteGroup] = {}
@@ -85,73 +91,80 @@ class EbpfPlane:
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others."""
-        check_groups(groups, plane=self.name, protos=tuple(Proto))
+        check_groups(groups, dataplane=self.name, protos=tuple(Proto))
         for index, group in enumerate(groups):
             _check_group(group, f"groups[{index}]")
         _, registry = self._open()
-        with as_faults("the eBPF plane cannot be configured"):
+        with as_faults("the eBPF dataplane cannot be configured"):
             registry.configure(groups)
         self._groups = {group.name: group for group in groups}
         self.heartbeat()
 
     def schema_version(self) -> int:
         """Of what is pinned."""
-        with as_faults("the eBPF plane's version cannot be read"):
+        with as_faults("the eBPF dataplane's version cannot be read"):
             return self._installation.schema_version()
 
-    def apply(self, table: Table) -> None:
+    def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table: one compare-and-swap, judged by the kernel."""
         _, registry = self._open()
-        check_table(table, self._group(table.group))
+        check_table(table, configured(self._groups, table.group))
         _check_sizes(table)
         with as_faults(f"group {table.group!r} cannot be flipped"):
-            answer = registry.flip(table)
+            answer = registry.flip(table, decision)
         if answer == Answer.HELD:
             raise Stale(f"the heartbeat is old: {self.liveness()}")
         if answer == Answer.OUTDATED:
-            current = registry.placed[table.group].current.epoch
+            current = registry.placed[table.group].active.table.epoch
             raise Stale(f"epoch {table.epoch} is not after {current}")
         if answer == Answer.LOST:
-            raise PermanentFault(f"group {table.group!r}: somebody else changed it")
+            raise PermanentFault(f"group {table.group!r}: another agent changed it")
+
+    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+        """Shares are compared in the kernel, for every connection."""
 
     def heartbeat(self) -> None:
         """The agent is alive."""
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be written"):
-            maps.order(Order.BEAT)
+            maps.command(Command.BEAT)
 
     def liveness(self) -> Liveness:
         """What the kernel makes of the heartbeat's age now."""
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be read"):
-            _, age_ns = maps.order(Order.LOOK)
+            _, age_ns = maps.command(Command.LOOK)
         return liveness(age_ns // _NS_PER_MS)
 
-    def drain(self, group: str, backend: str) -> None:
+    def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """The kernel cannot ask a connection to end: kept ones move when they reconnect."""
-        if backend not in {each.id for each in self._group(group).backends}:
-            raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
+        check_backend(configured(self._groups, group), backend)
 
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
         maps, registry = self._open()
-        placed = registry.placed.values()
-        groups = max((each.index + 1 for each in placed), default=0)
-        backends = max((at + 1 for each in placed for at in each.at.values()), default=0)
+        all_placed = registry.placed.values()
+        groups = max((placed.index + 1 for placed in all_placed), default=0)
+        backends = max((at + 1 for placed in all_placed for at in placed.at.values()), default=0)
         with as_faults("the counters cannot be read"):
             alive = self.liveness()
-            counts = list(maps.group_counts.sums(groups))
+            counts = [
+                (admitted, soft, hard) for admitted, soft, hard in maps.group_counts.sums(groups)
+            ]
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
         return {
-            name: _group_seen(
-                each,
+            name: group_seen(
+                placed.active,
                 alive,
-                counts[each.index],
-                {id: _seen(each, sent[at], healths[at], loads[at]) for id, at in each.at.items()},
+                counts[placed.index],
+                {
+                    id: _seen(placed, sent[at], healths[at], loads[at])
+                    for id, at in placed.at.items()
+                },
             )
-            for name, each in registry.placed.items()
+            for name, placed in registry.placed.items()
         }
 
     def detach(self) -> None:
@@ -173,24 +186,19 @@ class EbpfPlane:
         if self._opened is not None:
             return self._opened
         raise PermanentFault(
-            f"the plane in {self._installation.pins} is closed, or of another schema version than "
+            f"the dataplane in {self._installation.pins} is closed, or its schema version is not "
             f"{SCHEMA_VERSION}: remove it and start again"
         )
 
-    def _group(self, name: str) -> RouteGroup:
-        if name not in self._groups:
-            raise PermanentFault(f"group {name!r} is not configured")
-        return self._groups[name]
-
 
 def uninstall(pins: Path = DEFAULT_PINS) -> None:
-    """Remove a plane without opening it: of any version, also when its cgroup is gone."""
+    """Remove a dataplane without opening it: of any version, also when its cgroup is gone."""
     if pins.exists():
         Installation(pins).remove()
 
 
 def _check_group(group: RouteGroup, path: str) -> None:
-    """What this plane asks beyond the others: names that fit, and one family per group."""
+    """What this dataplane asks beyond the others: names that fit, and one family per group."""
     family = _family(group.vip, f"{path}.vip")
     named = [(f"{path}.name", group.name)]
     for index, backend in enumerate(group.backends):
@@ -221,25 +229,7 @@ def _check_sizes(table: Table) -> None:
         raise PermanentFault(f"slots: at most {SLOTS_MAX} in all, got {total}")
 
 
-def _group_seen(
-    placed: Placed, alive: Liveness, counts: list[int], backends: Mapping[str, BackendSeen]
-) -> GroupSeen:
-    admitted, refused_soft, refused_hard = counts
-    admission = placed.current.admission
-    if alive == Liveness.FALLBACK:
-        admission = fallback_admission(admission)
-    return GroupSeen(
-        epoch=placed.current.epoch,
-        liveness=alive,
-        mode=admission.mode,
-        admitted=admitted,
-        refused_soft=refused_soft,
-        refused_hard=refused_hard,
-        backends=backends,
-    )
-
-
-def _seen(placed: Placed, counts: list[int], health: Health, load: Load) -> BackendSeen:
+def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: Load) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
     if placed.vip.proto == PROTOCOLS[Proto.UDP]:
         return BackendSeen(admitted)  # a datagram's fate is known to the application alone
