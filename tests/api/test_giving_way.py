@@ -313,7 +313,7 @@ def test_verbs_of_giving_way(lab: Running) -> None:
     lab.until("it runs", lambda: _phase(lab, "wide") == "Running")
     act = "/v1/objects/Run/wide/actions/"
     token = lab.token("xena", "v-x")
-    for verb, nominated in (("nominate", True), ("denominate", False)):
+    for verb, nominated in (("nominate", True), ("withdraw", False)):
         done = lab.ok("POST", act + verb, tcp=True, token=token)
         assert done["object"]["status"]["nominated"] is nominated
     for wrong in ("shrink", "nominate?width=2", "shrink?width=0", "shrink?width=x"):

@@ -11,7 +11,7 @@ from tests.engine.gpu.worlds import World, budget, envelope, node, run
 
 def logged(world: World) -> list[dict[str, Any]]:
     with capture_logs() as lines:
-        for event in world.plane.events(0, 1_000):
+        for event in world.plane.events.read(0, 1_000):
             tell(event)
     return [dict(line) for line in lines]
 

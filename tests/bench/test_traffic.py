@@ -33,7 +33,7 @@ from bench.traffic.report import markdown
 from bench.traffic.runner import Row, Run, Tick
 from bench.traffic.scenarios import NAMES, SICK, scenarios
 
-from fairlead.node.traffic.exposition import samples
+from fairlead.node.traffic.scrape import samples
 from fairlead.schema.traffic_agent import read_traffic_document
 from fairlead.sim.traffic.backend import ServiceMetrics
 from fairlead.sim.traffic.generator import Attempt, read_head

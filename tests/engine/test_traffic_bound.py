@@ -2,14 +2,14 @@
 
 import pytest
 
+from fairlead.core.traffic import AdmissionMode as DoorMode
 from fairlead.core.traffic import Config
-from fairlead.core.traffic import Mode as DoorMode
 from fairlead.engine.traffic import GroupGovernor, GroupRules, Sighted
 from fairlead.engine.traffic_bound import LEAST_EACH, InsideBound
 from fairlead.engine.traffic_budget import Budget
 from fairlead.engine.traffic_streak import Streak, broken
 from fairlead.engine.traffic_values import inside, outcomes, served
-from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, Mode
+from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness
 from fairlead.ports.traffic import Look, Reading
 
 L_REF_MS = 400.0
@@ -175,7 +175,7 @@ def test_what_looks_idle_for_a_moment_is_not() -> None:
 
 
 def seen(**backends: BackendSeen) -> GroupSeen:
-    return GroupSeen(1, Liveness.NORMAL, Mode.NORMAL, 100, 0, 0, backends)
+    return GroupSeen(1, Liveness.NORMAL, DoorMode.NORMAL, 100, 0, 0, backends)
 
 
 def sighted(found: GroupSeen | None, **kwargs: object) -> Sighted:

@@ -78,7 +78,7 @@ def usage_rows(
     service: Service, by: By, period: Period, start_ms: int, end_ms: int
 ) -> list[dict[str, Any]]:
     """Used and overdrawn GPU-hours of the days touched, by period and then by what was asked."""
-    charges = _by_run(service, start_ms) if by == "run" else service.plane.charges()
+    charges = _by_run(service, start_ms) if by == "run" else service.plane.reports.charges()
     keys, sums = _TOLD_APART[by], dict[tuple[Any, ...], list[int]]()
     for charge in charges:
         day_ms = charge["day"] * DAY_MS
@@ -112,7 +112,7 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
             "since then, or by owner, budget or envelope",
         )
     # Before the walk: a lease that closes meanwhile is then counted twice, so it is passed over.
-    accruing = service.plane.accruals()
+    accruing = service.plane.reports.accruals()
     still_open = {each["lease"] for each in accruing}
     for entry in entries_of(service.ledger, "charge.post", start_ms):
         body = entry.body

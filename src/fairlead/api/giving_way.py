@@ -38,11 +38,11 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
     if body.budget is not None and body.cap is not None:
         raise BadInput("cap", "is one of the budget's; give one or the other")
     if body.budget is not None and not placed:
-        found = service.plane.resolve_budget(body.budget, author=author, dry_run=dry_run)
+        found = service.plane.resolver.resolve_budget(body.budget, author=author, dry_run=dry_run)
     elif body.cap is not None:
         if placed:
             raise BadInput("cap", "says flavor and GPUs itself; give one or the other")
-        found = service.plane.resolve_cap(
+        found = service.plane.resolver.resolve_cap(
             body.cap.budget, body.cap.name, author=author, dry_run=dry_run
         )
     elif body.flavor is None or body.gpus is None:
@@ -50,11 +50,11 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
         raise BadInput(missing, "is required where there is no cap")
     elif body.budget is not None:
         place = (Scope(body.flavor, body.location), body.gpus)
-        found = service.plane.resolve_budget(
+        found = service.plane.resolver.resolve_budget(
             body.budget, author=author, place=place, dry_run=dry_run
         )
     else:
-        found = service.plane.resolve(
+        found = service.plane.resolver.resolve(
             flavor=body.flavor,
             gpus=body.gpus,
             location=body.location,
@@ -67,17 +67,17 @@ def resolve(service: Service, call: Call) -> dict[str, Any]:
 
 def forecast_run(service: Service, call: Call) -> dict[str, Any]:
     """What starting a run would take now."""
-    return service.plane.forecast("Run", call.path["name"])
+    return service.plane.resolver.preview("Run", call.path["name"])
 
 
 def forecast_reservation(service: Service, call: Call) -> dict[str, Any]:
     """What activating a reservation would take, as things are now."""
-    return service.plane.forecast("Reservation", call.path["name"])
+    return service.plane.resolver.preview("Reservation", call.path["name"])
 
 
 def get_outcome(service: Service, call: Call) -> dict[str, Any]:
     """One, from its commitment to its end."""
-    return service.plane.outcome(_seq(call), author=call.author)
+    return service.plane.outcome_reports.get(_seq(call), author=call.author)
 
 
 def export_outcome(service: Service, call: Call) -> Response:
@@ -85,7 +85,7 @@ def export_outcome(service: Service, call: Call) -> Response:
     query: ExportQuery = call.query
     heads = [head.split(":") for head in (query.head or "").split(",") if head]
     try:
-        data = service.plane.export_outcome(
+        data = service.plane.outcome_reports.export(
             _seq(call),
             author=call.author,
             owner=query.owner,
@@ -99,7 +99,7 @@ def export_outcome(service: Service, call: Call) -> Response:
 
 def void_outcome(service: Service, call: Call) -> dict[str, Any]:
     """Give up one that waits; what it would have been is disclosed."""
-    found = service.plane.void(
+    found = service.plane.outcomes.void(
         _seq(call), call.body.reason, author=call.author, dry_run=call.query.dry_run
     )
     service.wake.set()
@@ -108,7 +108,7 @@ def void_outcome(service: Service, call: Call) -> dict[str, Any]:
 
 def put_nonce(service: Service, call: Call) -> dict[str, Any]:
     """An owner's part of the next seed."""
-    return service.plane.add_nonce(
+    return service.plane.outcomes.add_nonce(
         call.path["owner"], call.body.nonce, author=call.author, dry_run=call.query.dry_run
     )
 
@@ -116,7 +116,7 @@ def put_nonce(service: Service, call: Call) -> dict[str, Any]:
 def add_beacon(service: Service, call: Call) -> dict[str, Any]:
     """What a public source said; outcomes that waited for it go on."""
     body: BeaconBody = call.body
-    found = service.plane.add_beacon(
+    found = service.plane.outcomes.add_beacon(
         body.source, body.round, body.value, author=call.author, dry_run=call.query.dry_run
     )
     service.wake.set()
@@ -163,7 +163,7 @@ ENDPOINTS = (
         "GET",
         "/v1/outcomes",
         "Resolves that are kept at hand, oldest first",
-        lambda service, _: service.plane.outcomes(),
+        lambda service, _: service.plane.outcome_reports.list(),
         list[OutcomeRow],
     ),
     Endpoint(

@@ -92,7 +92,7 @@ def _nodes(service: Service, start_ms: int) -> dict[str, _Node]:
                     (entry.seq, entry.time_ms, devices)
                 )
     found: dict[str, _Node] = {}
-    for each in service.plane.list("Node"):
+    for each in service.plane.objects.list("Node"):
         created_ms = parse_time(each["metadata"]["creationTimestamp"], "creationTimestamp")
         if each["metadata"]["name"] not in changes:
             found[each["metadata"]["name"]] = _Node([(created_ms, each["spec"]["devices"])])
@@ -121,7 +121,7 @@ def _devices_before(ledger: Ledger, name: str, seq: int) -> int:
 def _add_leases(service: Service, nodes: dict[str, _Node], start_ms: int, now_ms: int) -> None:
     # The open ones first: one that closes meanwhile is met again among the closed, and known.
     taken: dict[str, tuple[list[str], int, int]] = {}
-    for row in service.plane.leases():
+    for row in service.plane.reports.leases():
         taken[row["lease"]] = (row["slots"], parse_time(row["start"], "start"), now_ms)
     opened: dict[str, dict[str, Any]] = {}
     for entry in entries_of(service.ledger, "lease.open", start_ms):

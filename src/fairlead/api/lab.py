@@ -83,7 +83,7 @@ class Lab:
         self._thread = threading.Thread(target=self._play, name="lab", daemon=True)
 
     def __enter__(self) -> Self:
-        self._service.plane.apply_all(manifests(), author=self._author)
+        self._service.plane.objects.apply_all(manifests(), author=self._author)
         self._thread.start()
         return self
 
@@ -100,30 +100,32 @@ class Lab:
             self._stop.wait(EVERY_S)
 
     def _turn(self, parts: Iterator[Part]) -> None:
-        runs = self._service.plane.list("Run")
+        runs = self._service.plane.objects.list("Run")
         live = [each for each in runs if each["status"]["phase"] not in _ENDED]
         if len(live) < LIVE_MAX:
             part = next(parts)
             waiting = {each["metadata"]["name"].rsplit("-", 1)[0] for each in live}
             if f"{part.owner}-{part.what}" not in waiting:
                 name = f"{part.owner}-{part.what}-{self._service.plane.seq}"
-                self._service.plane.apply(part.manifest(name), author=self._author)
+                self._service.plane.objects.apply(part.manifest(name), author=self._author)
                 self._service.wake.set()
         ended = [each for each in runs if each["status"]["phase"] in _ENDED]
         ended.sort(key=lambda each: str(each["status"]["completionTime"]))
         for each in ended[:-ENDED_MAX]:
-            self._service.plane.delete("Run", each["metadata"]["name"], author=self._author)
+            self._service.plane.objects.delete("Run", each["metadata"]["name"], author=self._author)
 
     def _end_all(self) -> None:
         """Nothing of a demonstration goes on behind it."""
         plane, waited = self._service.plane, threading.Event()
         for _ in range(int(STOP_S / 0.1)):
-            live = [each for each in plane.list("Run") if each["status"]["phase"] not in _ENDED]
+            live = [
+                each for each in plane.objects.list("Run") if each["status"]["phase"] not in _ENDED
+            ]
             if not live:
                 return
             for each in live:
                 if not each["status"]["stopping"]:
-                    plane.act("Run", each["metadata"]["name"], "cancel", author=self._author)
+                    plane.verbs.act("Run", each["metadata"]["name"], "cancel", author=self._author)
             plane.reconcile()
             waited.wait(0.1)
 

@@ -37,7 +37,7 @@ class ControlPlaneCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families, those without a sample too: a dashboard shows them from the start."""
-        found = self._plane.metrics()
+        found = self._plane.reports.metrics()
         for name, (text, keys) in _GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=keys)
             for labels, value in found.get(name, ()):

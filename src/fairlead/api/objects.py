@@ -58,14 +58,14 @@ def known_kind(call: Call, *, writable: bool = False) -> str:
 
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """All of a kind."""
-    found = service.plane.list(known_kind(call), owner=call.query.owner)
+    found = service.plane.objects.list(known_kind(call), owner=call.query.owner)
     return {"items": [seen_by(call.author, each) for each in found]}
 
 
 def get_object(service: Service, call: Call) -> dict[str, Any]:
     """One."""
     kind, name = known_kind(call), call.path["name"]
-    found = service.plane.get(kind, name)
+    found = service.plane.objects.get(kind, name)
     if found is None:
         raise NotFound(kind, name)
     return seen_by(call.author, found)
@@ -79,7 +79,7 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
         raise BadInput("kind", f"must be {kind}, as in the path")
     if given.metadata.name != name:
         raise BadInput("metadata.name", f"must be {name!r}, as in the path")
-    applied = service.plane.apply(
+    applied = service.plane.objects.apply(
         manifest,
         author=call.author,
         dry_run=call.query.dry_run,
@@ -92,7 +92,7 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
     """Several in one step: all of them, or none."""
     body: ApplyBody = call.body
-    done = service.plane.apply_all(body.manifests, author=call.author, dry_run=body.dry_run)
+    done = service.plane.objects.apply_all(body.manifests, author=call.author, dry_run=body.dry_run)
     service.wake.set()
     return {"items": [_change(each) for each in done]}
 
@@ -100,7 +100,7 @@ def apply_objects(service: Service, call: Call) -> dict[str, Any]:
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
     """Remove one that nothing uses."""
     kind, name = known_kind(call, writable=True), call.path["name"]
-    found = service.plane.delete(kind, name, author=call.author, dry_run=call.query.dry_run)
+    found = service.plane.objects.delete(kind, name, author=call.author, dry_run=call.query.dry_run)
     service.wake.set()
     return {"object": seen_by(call.author, found), "change": "deleted", "preview": None}
 
@@ -117,7 +117,7 @@ def act_on_object(service: Service, call: Call) -> dict[str, Any]:
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
         raise BadInput("query.width", "is required to shrink, and for nothing else")
-    done = service.plane.carry_out(
+    done = service.plane.verbs.act(
         kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
     )
     service.wake.set()
@@ -126,7 +126,7 @@ def act_on_object(service: Service, call: Call) -> dict[str, Any]:
 
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """What submitting a run would lead to."""
-    found = service.plane.plan(call.body, author=call.author)
+    found = service.plane.objects.plan(call.body, author=call.author)
     return {**found, "warnings": _closing(service, call.body, found["plan"])}
 
 
@@ -137,7 +137,7 @@ def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> li
     until_ms = None if duration is None else service.now_ms() + parse_duration(duration, "")
     found = []
     for line in lines:
-        budget = service.plane.get("Budget", line["budget"])
+        budget = service.plane.objects.get("Budget", line["budget"])
         for envelope in budget["spec"]["envelopes"] if budget else ():
             window = envelope["window"]
             if envelope["name"] != line["envelope"] or window is None:
@@ -156,16 +156,16 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
     """Why an object is as it is; a lease is as it is because of its run."""
     kind, name = known_kind(call), call.path["name"]
     if kind != "Lease":
-        found = service.plane.explain(kind, name)
+        found = service.plane.reports.explain(kind, name)
         found["forecast"] = _forecast(service, found["object"])
         if kind == "Reservation" and found["run"] is not None:
             found["run"] = seen_by(call.author, found["run"])
         return {**found, "object": seen_by(call.author, found["object"])}
-    lease = service.plane.get(kind, name)
+    lease = service.plane.objects.get(kind, name)
     if lease is None:
         raise NotFound(kind, name)
     try:
-        run = service.plane.explain("Run", lease["spec"]["run"])
+        run = service.plane.reports.explain("Run", lease["spec"]["run"])
     except NotFound:
         return {"object": lease}
     metadata = run["object"]["metadata"]
@@ -182,7 +182,7 @@ def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | No
         "Reservation": status.get("state") in ("Pending", "Blocked"),
     }
     try:
-        return service.plane.forecast(kind, name) if waits.get(kind) else None
+        return service.plane.resolver.preview(kind, name) if waits.get(kind) else None
     except (Refused, NotFound):
         return None  # it started, or went, in between
 
@@ -239,7 +239,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         _ONE + "/actions/{verb}",
-        "Run: cancel, pause, resume, nominate, denominate, shrink, resolve. "
+        "Run: cancel, pause, resume, nominate, withdraw, shrink, resolve. "
         "Node: cordon, uncordon, drain, fail",
         act_on_object,
         Change,

@@ -15,7 +15,7 @@ Verb = Literal[
     "pause",
     "resume",
     "nominate",
-    "denominate",
+    "withdraw",
     "shrink",
     "resolve",
     "cordon",
@@ -24,7 +24,7 @@ Verb = Literal[
     "fail",
 ]
 VERBS: dict[str, tuple[Verb, ...]] = {
-    "Run": ("cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve"),
+    "Run": ("cancel", "pause", "resume", "nominate", "withdraw", "shrink", "resolve"),
     "Node": ("cordon", "uncordon", "drain", "fail"),
 }
 """What can be asked of an object of each kind."""

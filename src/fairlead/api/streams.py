@@ -56,7 +56,7 @@ def _resumed(given: str | None, otherwise: int) -> int:
 
 def _read(service: Service, author: Author, after: int, limit: int) -> list[dict[str, Any]]:
     """Events without what only the server, or those who act for the owner, need of them."""
-    found = service.plane.events(after, limit)
+    found = service.plane.events.read(after, limit)
     for event in found:
         body, reason = event["body"], event["body"].get("exit_reason")
         body.pop("digest", None)
@@ -89,7 +89,7 @@ async def _lines(
 async def logs(service: Service, call: Call) -> Response:
     """What a run wrote; for those who act for its owner."""
     name = call.path["name"]
-    found = await run_in_threadpool(service.plane.get, "Run", name)
+    found = await run_in_threadpool(service.plane.objects.get, "Run", name)
     if found is None:
         raise NotFound("Run", name)
     owner = found["spec"]["owner"]
@@ -125,7 +125,7 @@ def _may_still_read(call: Call, owner: str) -> bool:
 
 
 def _ended(service: Service, name: str, uid: str) -> bool:
-    found = service.plane.get("Run", name)
+    found = service.plane.objects.get("Run", name)
     if found is None or found["metadata"]["uid"] != uid:
         return True
     return found["status"]["phase"] in ("Completed", "Failed")

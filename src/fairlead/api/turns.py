@@ -78,7 +78,7 @@ class Turns:
     def _tell_clock(self, fault: str | None) -> None:
         """Once for as long as it lasts."""
         if fault is not None and not self._clock_told:
-            behind_s = self._service.plane.clock_behind_ms // 1000
+            behind_s = self._service.plane.committer.clock_behind_ms // 1000
             _log.warning("clock behind", behind_s=behind_s, fault=fault)
         self._clock_told = fault is not None
 
@@ -88,10 +88,10 @@ class Turns:
         self._stop.wait(PRUNE_S)
 
     def _news(self) -> None:
-        seq = self._service.plane.wait(self._service.bell.seq, TURN_S)
+        seq = self._service.plane.events.wait(self._service.bell.seq, TURN_S)
         self._service.bell.ring(seq)
         while self._logged < seq:
-            found = self._service.plane.events(self._logged, _READ)
+            found = self._service.plane.events.read(self._logged, _READ)
             if not found:
                 break
             for event in found:

@@ -21,8 +21,8 @@ def archivable(path: Path, last: int) -> Iterator[SqliteLedger]:
     with open_file(path) as ledger:
         if ledger.last("object.applied") is not None:
             plane = ControlPlane(ledger, None, lambda: time.time_ns() // 1_000_000)
-            plane.checkpoint()
-            oldest = plane.oldest_open_outcome()
+            plane.committer.checkpoint()
+            oldest = plane.outcome_reports.oldest_open()
             if oldest is not None and oldest <= last:
                 raise PermanentFault(f"outcome {oldest} is not over: archive up to {oldest - 1}")
         yield ledger

@@ -13,11 +13,10 @@ from fairlead.api.access import Access
 from fairlead.api.server import ControlServer, Listen
 from fairlead.api.service import Service
 from fairlead.core.lottery import OwnerWeighting
-from fairlead.engine.gpu import Author, Config, ControlPlane
-from fairlead.engine.gpu.control import Beacon
-from fairlead.engine.gpu.herald import Herald, Subscription
+from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
+from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.executor import LocalExecutor, discover
-from fairlead.executor.machine import MachineNode, host_name, machine_nodes, visible
+from fairlead.executor.devices import MachineNode, host_name, machine_nodes, visible
 from fairlead.ledger.master import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
@@ -82,7 +81,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             grace_ms=config.grace_ms,
             resolver=config.resolver,
             may_resolve=config.may_resolve,
-            beacon=None if config.beacon is None else Beacon(*config.beacon),
+            beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
         )
         plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
@@ -92,7 +91,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
 
         def prune() -> None:
             if keep_ms is not None:
-                executor.prune(_now_ms() - keep_ms, living=plane.living())
+                executor.prune(_now_ms() - keep_ms, living=plane.reports.living())
 
         service = Service(
             plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms, prune
@@ -118,7 +117,7 @@ def heralded(webhooks: Path | None, ledger: Ledger, plane: ControlPlane) -> Iter
         for each in found
     )
     wanted = [Subscription(each.name, frozenset(each.owners), tuple(each.kinds)) for each in found]
-    herald = Herald(ledger, plane.events, notifier, wanted, newest=plane.seq)
+    herald = Notifications(ledger, plane.events.read, notifier, wanted, newest=plane.seq)
     stop = threading.Event()
     thread = threading.Thread(target=_herald, args=(herald, stop), name="herald", daemon=True)
     thread.start()
@@ -129,7 +128,7 @@ def heralded(webhooks: Path | None, ledger: Ledger, plane: ControlPlane) -> Iter
         thread.join(timeout=15)
 
 
-def _herald(herald: Herald, stop: threading.Event) -> None:
+def _herald(herald: Notifications, stop: threading.Event) -> None:
     while not stop.is_set():
         with contextlib.suppress(Fault):  # the ledger is busy or full: at the next turn
             herald.turn(_now_ms())
@@ -138,9 +137,12 @@ def _herald(herald: Herald, stop: threading.Event) -> None:
 
 def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) -> None:
     """Make nodes of this machine's devices; what an operator declared is left alone."""
-    if any(plane.get("Node", name) is not None for name in (host, *(each.name for each in nodes))):
+    if any(
+        plane.objects.get("Node", name) is not None
+        for name in (host, *(each.name for each in nodes))
+    ):
         return
-    plane.apply_all(
+    plane.objects.apply_all(
         [
             {
                 "apiVersion": API_VERSION,

@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fairlead.core.traffic import (
+    AdmissionMode,
     Cause,
     Config,
-    Mode,
     Sighting,
     Snapshot,
     State,
@@ -132,7 +132,7 @@ class GroupGovernor:
         limits = plan_limits(
             plan.slots,
             plan.admission,
-            stored=Admission(Mode.SOFT, config.bucket_rate, config.bucket_burst),
+            stored=Admission(AdmissionMode.SOFT, config.bucket_rate, config.bucket_burst),
             inside_max=config.inside_max,
             open={id: backend.open for id, backend in seen.backends.items()},
         )
@@ -236,7 +236,7 @@ class GroupGovernor:
         if norm is None or self.state is None:
             return known
         slots = {memory.id: memory.slots for memory in self.state.backends}
-        restricted = self.state.door.mode is not Mode.NORMAL
+        restricted = self.state.admission.mode is not AdmissionMode.NORMAL
         most = self.rules.health.outlier_ratio * norm
         if not self.isolated and not restricted:
             self._norms.append(norm)
@@ -287,8 +287,8 @@ class GroupGovernor:
 
     def _config(self, sighted: Sighted, signals: Mapping[str, Seen]) -> Config:
         """The parameters, with what follows the group where the operator left it to us."""
-        config, door = self.rules.config, None if self.state is None else self.state.door
-        mode = Mode.NORMAL if door is None else door.mode
+        config, door = self.rules.config, None if self.state is None else self.state.admission
+        mode = AdmissionMode.NORMAL if door is None else door.mode
         serving = [each for name, each in signals.items() if name not in self.isolated]
         if self.rules.own_reference:
             queues = [each.queue for each in serving if each.queue is not None]

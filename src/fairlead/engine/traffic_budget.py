@@ -12,7 +12,7 @@ The budget is a parameter of the tick (`bucket_rate`, `bucket_burst`), so the re
 from collections import deque
 from dataclasses import replace
 
-from fairlead.core.traffic import Config, Mode
+from fairlead.core.traffic import AdmissionMode, Config
 
 LOOK_MS, KEEP_MS = 1_000, 10_000
 CUT, GROW_PER_S = 0.85, 0.07
@@ -40,19 +40,21 @@ class Budget:
         self._before = 0.0
         """The most that was served when the door was open: later it is what we let in."""
 
-    def advance(self, clock_ms: int, served: int | None, *, mode: Mode, triggered: bool) -> None:
+    def advance(
+        self, clock_ms: int, served: int | None, *, mode: AdmissionMode, triggered: bool
+    ) -> None:
         """One tick: successes so far, and what the last tick made of the door."""
         elapsed_s = (clock_ms - self._at_ms) / 1000
         self._at_ms = clock_ms
         self._look(clock_ms, served)
         best = self.best()
-        if mode is Mode.NORMAL:
+        if mode is AdmissionMode.NORMAL:
             self._soft = False
             # In steps: every change is a flip of the plane and a line in the record.
             self._before = best or 0.0
             if best is not None and abs(best - self.rate) > STEP * self.rate:
                 self.rate = max(self._least, best)
-        elif mode is Mode.HARD:
+        elif mode is AdmissionMode.HARD:
             return  # its drip is its own; the budget waits for it to be over
         elif not self._soft:
             self._soft = True

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Mode, Node, Snapshot, TickPlan
+from fairlead.core.traffic import AdmissionMode, Node, Snapshot, TickPlan
 from fairlead.engine.traffic import Sighted
 from fairlead.engine.traffic_nodes import NodeWatch
 from fairlead.engine.traffic_round import Group, GroupRound, Orders, Ports, Round, Sights
@@ -69,7 +69,7 @@ class TrafficLoop:
         # What a predecessor left standing is not news.
         for name, group in self.groups.items():
             state = group.governor.state
-            mode = Mode.NORMAL if state is None else state.door.mode
+            mode = AdmissionMode.NORMAL if state is None else state.admission.mode
             self._standing[name] = Standing(mode, Liveness.NORMAL, dict(group.governor.isolated))
         return sum(self._heal(name, now_ms) for name in self.groups)
 
@@ -192,7 +192,7 @@ class TrafficLoop:
         self._refused[name] = now
         more = before is not None and now is not None and now > before
         door = None if seen is None else seen.mode
-        return more and plan.admission.mode is Mode.NORMAL and door is Mode.NORMAL
+        return more and plan.admission.mode is AdmissionMode.NORMAL and door is AdmissionMode.NORMAL
 
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a world that is gone: void it, the next tick decides."""
@@ -210,7 +210,7 @@ class TrafficLoop:
         if made.fault:
             return ()
         now = Standing(made.plan.admission.mode, alive, dict(self.groups[name].governor.isolated))
-        before = self._standing.get(name, Standing(Mode.NORMAL, Liveness.NORMAL, {}))
+        before = self._standing.get(name, Standing(AdmissionMode.NORMAL, Liveness.NORMAL, {}))
         recorder = self.ports.record(name)
         found = transitions(
             before,

@@ -20,7 +20,7 @@ would have helped: what is seen then is usual too. Otherwise it would stay soft 
 from collections import deque
 from collections.abc import Collection
 
-from fairlead.core.traffic import Config, Mode
+from fairlead.core.traffic import AdmissionMode, Config
 from fairlead.core.traffic.health import median
 
 SAMPLE_MS, CHANGE_MS = 1_000, 10_000
@@ -37,13 +37,15 @@ class _Usual:
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         self._sampled_ms = self._changed_ms = self._open_ms = 0
 
-    def advance(self, clock_ms: int, values: Collection[float], mode: Mode) -> float | None:
+    def advance(
+        self, clock_ms: int, values: Collection[float], mode: AdmissionMode
+    ) -> float | None:
         """One tick: what the backends in service show. The median when it is time for it."""
-        if mode is Mode.NORMAL:
+        if mode is AdmissionMode.NORMAL:
             self._open_ms = clock_ms
         new = len(self._samples) < SAMPLES_MIN
-        helpless = mode is Mode.SOFT and (new or clock_ms - self._open_ms >= HELPLESS_MS)
-        telling = values and (mode is Mode.NORMAL or helpless)
+        helpless = mode is AdmissionMode.SOFT and (new or clock_ms - self._open_ms >= HELPLESS_MS)
+        telling = values and (mode is AdmissionMode.NORMAL or helpless)
         if telling and clock_ms - self._sampled_ms >= SAMPLE_MS:
             self._sampled_ms = clock_ms
             self._samples.append(median(list(values)) or 0.0)
@@ -60,7 +62,7 @@ class QueueReference:
         self.value = self._most = config.q_ref
         self._usual = _Usual()
 
-    def advance(self, clock_ms: int, queues: Collection[float], mode: Mode) -> float:
+    def advance(self, clock_ms: int, queues: Collection[float], mode: AdmissionMode) -> float:
         """One tick: queues of the backends in service. Returns the reference now."""
         usual = self._usual.advance(clock_ms, queues, mode)
         if usual is not None:
@@ -77,7 +79,9 @@ class LatencyReference:
         self._least = config.l_ref_ms
         self._usual = _Usual()
 
-    def advance(self, clock_ms: int, latencies: Collection[float], mode: Mode) -> float | None:
+    def advance(
+        self, clock_ms: int, latencies: Collection[float], mode: AdmissionMode
+    ) -> float | None:
         """One tick: p95 of the backends in service. Returns the reference now."""
         usual = self._usual.advance(clock_ms, latencies, mode)
         if usual is not None:

@@ -6,7 +6,7 @@ Called by the traffic loop; the chronicle keeps what this finds, the log says it
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairlead.core.traffic import Cause, Mode
+from fairlead.core.traffic import AdmissionMode, Cause
 from fairlead.ports.dataplane import Liveness
 from fairlead.ports.recorder import Head
 from fairlead.ports.traffic import Transition
@@ -15,7 +15,7 @@ from fairlead.ports.traffic import Transition
 class Standing(NamedTuple):
     """Where a group stands."""
 
-    mode: Mode
+    mode: AdmissionMode
     liveness: Liveness
     isolated: Mapping[str, Cause]
 

@@ -19,23 +19,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 from fairlead.core.traffic.limits import Limits, Liveness
 from fairlead.core.traffic.model import Admission
-from fairlead.core.traffic.modes import Mode
+from fairlead.core.traffic.state import AdmissionMode
 
 __all__ = [
     "FALLBACK_AFTER_MS",
     "HOLD_AFTER_MS",
     "SCHEMA_VERSION",
     "Admission",
+    "AdmissionMode",
     "Backend",
     "BackendSeen",
     "Dataplane",
     "GroupSeen",
     "Limits",
     "Liveness",
-    "Mode",
     "Proto",
     "RouteGroup",
     "Stale",
@@ -118,7 +118,7 @@ class GroupSeen:
 
     epoch: int
     liveness: Liveness
-    mode: Mode
+    mode: AdmissionMode
     admitted: int
     refused_soft: int
     """Told to try again (EAGAIN, 429)."""

@@ -8,7 +8,6 @@ import msgspec
 
 from fairlead.core import cpu, gpu
 from fairlead.schema import cpu as cpu_documents
-from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
 from fairlead.schema import resolve as resolve_documents
@@ -56,22 +55,22 @@ def _cpu_allocate(document: cpu_documents.AllocateDocument) -> Outcome:
     return Outcome(cpu_documents.from_node_plan(plan))
 
 
-def _gpu_cover(document: gpu_documents.CoverDocument) -> Outcome:
+def _gpu_cover(document: Any) -> Outcome:
     result = gpu_documents.decide_cover(document)
     return Outcome(result, refused=not result["funded"])
 
 
-def _gpu_fund(document: fund_documents.FundDocument) -> Outcome:
-    result = fund_documents.decide_fund(document)
+def _gpu_fund(document: Any) -> Outcome:
+    result = gpu_documents.decide_fund(document)
     return Outcome(result, refused=not result["funded"])
 
 
-def _gpu_place(document: place_documents.PlaceDocument) -> Outcome:
+def _gpu_place(document: Any) -> Outcome:
     result = place_documents.decide_place(document)
     return Outcome(result, refused=not result["placed"])
 
 
-def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
+def _gpu_resolve(document: Any) -> Outcome:
     result = resolve_documents.decide_resolve(document)
     return Outcome(result, refused=not result["resolved"])
 
@@ -109,14 +108,14 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="gpu.cover",
             summary="find the envelopes that pay for a GPU request, or say what would",
-            input_shape=gpu_documents.CoverDocument,
+            input_shape=gpu_documents.COVER.document(gpu_documents.CoverInput, "CoverDocument"),
             output_shape=gpu_documents.CoverResult,
             decide=_gpu_cover,
         ),
         Kind(
             name="gpu.fund",
             summary="the same from usage totals, as the control plane asks and records it",
-            input_shape=fund_documents.FundDocument,
+            input_shape=gpu_documents.FUND.document(gpu_documents.FundInput, "FundDocument"),
             output_shape=gpu_documents.CoverResult,
             decide=_gpu_fund,
         ),

@@ -13,13 +13,13 @@ from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS, Kind, Outcome
-from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
+from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
 
 Shipped = Mapping[tuple[str, int], Kind]
 
 
-def _resolve_by_tokens(document: ResolveDocument) -> Outcome:
+def _resolve_by_tokens(document: Any) -> Outcome:
     result = decide_resolve(document, OwnerWeighting.TOKENS)
     return Outcome(result, refused=not result["resolved"])
 
@@ -33,8 +33,8 @@ SHIPPED: Shipped = {
 }
 """The decisions this release can run again, by name and version.
 
-Whoever changes what a kind decides gives it the next number and keeps the old function here under
-the old one for as long as records of it are around.
+A change of what a kind decides takes the next number; the old function stays here under the old one
+for as long as records of it are around.
 """
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
@@ -65,6 +65,8 @@ class Replayed:
     """What is decided now, where anything is."""
     detail: str = ""
     """Why there is no result."""
+    recorded: Mapping[str, Any] | None = None
+    """What was decided then, where both can be compared."""
 
 
 class Replayer:
@@ -99,4 +101,4 @@ class Replayer:
             return Replayed(seq, kind, version, Verdict.DIFFERENT, detail=detail)
         same = canonical(result) == canonical(output)
         verdict = Verdict.SAME if same else Verdict.DIFFERENT
-        return Replayed(seq, kind, version, verdict, result)
+        return Replayed(seq, kind, version, verdict, result, recorded=output)

@@ -56,7 +56,7 @@ def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
         if lending.max_hours_ms is not None:
             yield _Cap("lending", envelope.name, own, lending.max_hours_ms, hours=True, lent=True)
     for cap in sorted(budget.aggregate_caps, key=lambda each: each.name):
-        found = (accounts.get(budget.name, name) for name in sorted(cap.envelopes))
+        found = (accounts.get(budget.name, name) for name in sorted(set(cap.envelopes)))
         members = tuple(account for account in found if account is not None)
         if cap.max_gpus is not None:
             yield _Cap("aggregate", cap.name, members, cap.max_gpus)
@@ -72,7 +72,7 @@ def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]
     found: dict[str, Demotion] = {}
     for cap in _caps_at(budget, accounts, now_ms):
         if not _reached(cap, now_ms):
-            continue  # the sums say that nothing is over: nobody is looked at
+            continue  # the sums say that nothing is over: no lease is looked at
         for lease, at_ms in _over(cap, now_ms, found):
             found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
     return list(found.values())

@@ -1,14 +1,15 @@
 """Reasons (section 13): the two most urgent conditions that hold now.
 
-Reasons are conditions, not memories: a door that is still closing down a past crisis in calm is
-steady. A tick that moves slots is never steady; it says which term of the pressure moved them most.
+Reasons are conditions, not memories: admission that is still restricted after a past crisis is
+steady once it is calm. A tick that moves slots is never steady; it names the term of the pressure
+that moved them most.
 """
 
 from collections.abc import Sequence
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic.model import Pressure
-from fairlead.core.traffic.signals import left_sum
+from fairlead.core.traffic.pressure import left_sum
 
 TOP = 2
 PRIORITY = tuple(TrafficReason)

@@ -15,8 +15,8 @@ from typing import Any
 
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
 from fairlead.dataplane.envoy import deadman
-from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, escape, replace_file
-from fairlead.ports.dataplane import Mode, RouteGroup, Table
+from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, drafts, escape, replace_text
+from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
@@ -109,8 +109,12 @@ class Files:
             self.schema,
             *(self.folder / name for name in deadman.FILES),
         ]
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
+        return [
+            *single,
+            *drafts(self.folder),
+            self.folder / deadman.ROUTES,
+            self.folder / "endpoints",
+        ]
 
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
         """A group's route: in place, of the active table, or for a dead agent."""
@@ -139,7 +143,7 @@ def version() -> str:
 
 def write(path: Path, document: Document) -> None:
     """Replace a document: Envoy takes it up whole."""
-    replace_file(path, json.dumps(document, sort_keys=True))
+    replace_text(path, json.dumps(document, sort_keys=True))
 
 
 def read(path: Path) -> Document | None:
@@ -355,7 +359,7 @@ def refusal_body(mode: str) -> Document:
 def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
     """What programs read."""
     headers = {"Fairlead-Refused": mode}
-    if mode == Mode.SOFT:
+    if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)
     return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
 

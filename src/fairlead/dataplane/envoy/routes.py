@@ -27,7 +27,7 @@ from fairlead.dataplane.envoy.documents import (
 )
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, Limits, Mode, RouteGroup, Table
+from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, RouteGroup, Table
 
 _OURS = "fairlead"
 _SCRIPT = Path(__file__).with_name("inside.lua")
@@ -73,7 +73,7 @@ def read_route(document: Document) -> Active:
 
 
 def _read_admission(kept: Document) -> Admission:
-    return Admission(Mode(kept["mode"]), kept["rate_per_s"], kept["burst"])
+    return Admission(AdmissionMode(kept["mode"]), kept["rate_per_s"], kept["burst"])
 
 
 def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
@@ -94,7 +94,7 @@ def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
 
 def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
     """What the script is told: each worker has a bucket, and a share of the numbers."""
-    if admission.mode == Mode.NORMAL:
+    if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     # A bucket below one token would never admit anything, however long it fills.
@@ -130,7 +130,7 @@ def _main(admission: Document, target: Document, now: Active) -> Document:
         "route": target | {"timeout": "0s"},
         "metadata": {"filter_metadata": {LUA: admission, _OURS: asdict(now)}},
     }
-    if admission["mode"] == Mode.NORMAL and not admission["no_backend"]:
+    if admission["mode"] == AdmissionMode.NORMAL and not admission["no_backend"]:
         skip = {"@type": typed("extensions.filters.http.lua.v3.LuaPerRoute"), "disabled": True}
         route["typed_per_filter_config"] = {LUA: skip}
     return route

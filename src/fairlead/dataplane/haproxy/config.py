@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from fairlead.core.canonical import digest
-from fairlead.core.traffic.failsafe import fnv1a
+from fairlead.core.traffic.admission import fnv1a
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
 from fairlead.dataplane.proxy import (
     HASHED,
@@ -31,6 +31,7 @@ from fairlead.dataplane.proxy import (
     SIDES,
     Address,
     address,
+    drafts,
     escape,
     other_side,
 )
@@ -39,8 +40,8 @@ from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
     Admission,
+    AdmissionMode,
     Limits,
-    Mode,
     RouteGroup,
     Table,
 )
@@ -109,8 +110,7 @@ class Files:
     def ours(self) -> list[Path]:
         """All that may be there; the folder may hold files of others."""
         single = [self.config, self.states, self.socket, self.master, self.log]
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, *sorted(self.folder.glob("counted-*.json*"))]
+        return [*single, *drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
 
 
 def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
@@ -353,7 +353,7 @@ def read_state(
 
 
 def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str:
-    if admission.mode == Mode.NORMAL:
+    if admission.mode == AdmissionMode.NORMAL:
         return f"{side}:{admission.mode}"
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     refill, size = min(round(rate * 1000), _REFILL_MAX), min(round(burst * TOKEN), _SIZE_MAX)
@@ -363,6 +363,6 @@ def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str
 def _read_admission(text: str) -> tuple[Admission, int]:
     _, mode, *rest = text.split(":")
     if not rest:
-        return Admission(Mode(mode)), FULL_RETRY_AFTER_S
+        return Admission(AdmissionMode(mode)), FULL_RETRY_AFTER_S
     refill, size, retry_after_s = (int(number) for number in rest)
-    return Admission(Mode(mode), refill / 1000, size / TOKEN), retry_after_s
+    return Admission(AdmissionMode(mode), refill / 1000, size / TOKEN), retry_after_s

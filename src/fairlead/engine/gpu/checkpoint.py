@@ -4,14 +4,12 @@ A checkpoint of another version, or one that cannot be read, is passed over: fol
 gives the same projection, only later.
 """
 
-from typing import Any
-
 import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
+from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.resolver.state import ResolverState
-from fairlead.engine.gpu.state import Condition, LeaseFact, RunState, Stored
+from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.objects import read_spec, to_budget
 from fairlead.schema.specs import BudgetSpec, ReservationSpec
@@ -28,7 +26,7 @@ class _Object(msgspec.Struct, frozen=True):
     version: int
     created_ms: int
     labels: dict[str, str]
-    document: dict[str, Any]
+    document: Document
     user: str
 
 
@@ -105,7 +103,7 @@ def restore(data: bytes) -> Projection:
             )
         )
         if isinstance(spec, BudgetSpec):
-            projection.budgets[each.name] = to_budget(each.name, spec)
+            projection.set_budget(each.name, to_budget(each.name, spec))
         elif isinstance(spec, ReservationSpec):
             projection.reserved[spec.run] = each.name
     projection.runs.update(state.runs)

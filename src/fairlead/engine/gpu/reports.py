@@ -1,42 +1,58 @@
-"""Tables for people and for chargeback, worked out from the projection."""
+"""Tables for people and for chargeback, worked out from the projection.
+
+A border: rows are documents, as the API shows them.
+"""
 
 from collections.abc import Iterator
-from typing import Any
 
-from fairlead.core.gpu import Usage
+from fairlead.core.gpu import Envelope, Usage
 from fairlead.core.gpu.charges import Part
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.entries import Document
+from fairlead.engine.gpu.fold import COUNTED
+from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.projection import DayKey
-from fairlead.engine.gpu.resolver.fold import COUNTED
+from fairlead.engine.gpu.resolver.export import OutcomeReports
+from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.engine.gpu.status import lease_document
-from fairlead.engine.gpu.store import Rows, Store
 from fairlead.ports.ledger import Archived
 from fairlead.schema.times import format_time, hours
 
+Rows = list[Document]
 
-class Reports(Store):
+
+class Reports:
     """Read-only questions over all objects."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        committer: Committer,
+        objects: Objects,
+        settlement: Settlement,
+        outcomes: OutcomeReports,
+    ) -> None:
+        self._committer, self._objects = committer, objects
+        self._settlement, self._outcomes = settlement, outcomes
+        self._projection = committer.projection
         self._scraped: dict[tuple[str, str], int] = {}
         """The highest value that each hour counter was shown with."""
-        self._ends_known_ms: int | None = None
-        """Up to when every end is recorded: the last turn that heard of all; None before one."""
 
     def budgets(self) -> Rows:
         """One row per envelope: what it grants, what is used, held and left."""
         rows: Rows = []
-        for found in self.list("Budget"):
+        for budget in self._objects.list("Budget"):
             true = [
-                each["type"] for each in found["status"]["conditions"] if each["status"] == "True"
+                condition["type"]
+                for condition in budget["status"]["conditions"]
+                if condition["status"] == "True"
             ]
-            specs = {each["name"]: each for each in found["spec"]["envelopes"]}
-            for row in found["status"]["headroom"]:
+            specs = {envelope["name"]: envelope for envelope in budget["spec"]["envelopes"]}
+            for row in budget["status"]["headroom"]:
                 rows.append(
                     {
-                        "budget": found["metadata"]["name"],
-                        "owner": found["spec"]["owner"],
+                        "budget": budget["metadata"]["name"],
+                        "owner": budget["spec"]["owner"],
                         "envelope": row["name"],
                         "flavor": row["flavor"],
                         "location": specs[row["name"]]["location"],
@@ -57,9 +73,8 @@ class Reports(Store):
 
     def leases(self) -> Rows:
         """Open leases, by id."""
-        with self._lock:
-            self._catch_up()
-            now_ms = self._now()
+        with self._committer.current():
+            now_ms = self._committer.now()
             rows: Rows = []
             for _, lease in sorted(self._projection.leases.items()):
                 document = lease_document(self._projection, lease, now_ms)
@@ -82,9 +97,8 @@ class Reports(Store):
 
     def sponsors(self, owner: str, flavor: str) -> Rows:
         """Envelopes outside the family that lend to an owner, with what they can still lend."""
-        with self._lock:
-            self._catch_up()
-            now_ms = self._now()
+        with self._committer.current():
+            now_ms = self._committer.now()
             book = self._projection.book(now_ms)
             family = set(book.families.kin(owner))
             rows: Rows = []
@@ -114,8 +128,7 @@ class Reports(Store):
 
     def owes(self) -> Rows:
         """Who owes whom: loans by borrower and lender, GPUs now and GPU-hours ever."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             sums: dict[tuple[str, str], list[int]] = {}
             for (_, owner, payer, _, _, borrowed), (used_ms, _) in self._charges().items():
                 if borrowed:
@@ -130,8 +143,7 @@ class Reports(Store):
 
     def charges(self) -> Rows:
         """Charges in GPU-milliseconds by UTC day, owner and envelope; open leases up to now."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return [
                 {
                     "day": day,
@@ -151,8 +163,7 @@ class Reports(Store):
 
     def accruals(self) -> Rows:
         """What each open lease comes to so far, by UTC day; in GPU-milliseconds."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return [
                 {
                     "lease": lease.id,
@@ -169,19 +180,21 @@ class Reports(Store):
                 for lease, part in self._accrued()
             ]
 
-    def explain(self, kind: str, name: str) -> dict[str, Any]:
+    def explain(self, kind: str, name: str) -> Document:
         """Why an object is as it is: its status, and the recorded decisions behind it."""
-        with self._lock:
-            self._catch_up()
-            document = self._document(kind, name)
+        with self._committer.current():
+            document = self._objects.document(kind, name)
             if kind == "Budget":
                 paid = [row for row in self.leases() if row["budget"] == name]
                 return {"object": document, "leases": paid}
             if kind == "Node":
-                return {"object": document, "runs": self._runs_on(name)}
+                return {"object": document, "runs": self._projection.runs_on(name)}
             if kind == "Reservation":
                 run = self._projection.get("Run", document["spec"]["run"])
-                return {"object": document, "run": None if run is None else self._render(run)}
+                return {
+                    "object": document,
+                    "run": None if run is None else self._objects.render(run),
+                }
             state = self._projection.runs[name]
             mine = [row for row in self.leases() if row["run"] == name]
             return {
@@ -189,24 +202,18 @@ class Reports(Store):
                 "leases": mine,
                 "cover": self._decision(state.cover_seq),
                 "placement": self._decision(state.place_seq),
-                "waitingFor": state.refusal["remedy"] if state.refusal else None,
-                "cut": self.why_cut(name),
+                "waitingFor": state.refusal.remedy if state.refusal else None,
+                "cut": self._outcomes.last_loss(name),
             }
 
     def living(self) -> frozenset[str]:
         """Runs that have not ended: they run, or may start again."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return frozenset(self._projection.live)
-
-    def why_cut(self, run: str) -> dict[str, Any] | None:
-        """What the last resolve did to a run; the resolver's part of the control plane knows."""
-        return None
 
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Plain values by metric name, each with its labels; counters never go down."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             projection, totals = self._projection, self._totals()
             found: dict[str, list[tuple[dict[str, str], float]]] = {
                 "cover_plans_total": [
@@ -214,7 +221,7 @@ class Reports(Store):
                     for result, count in sorted(projection.plans.items())
                 ],
                 "budget_lending_denied_total": _labelled(projection.denied),
-                "ledger_clock_behind_seconds": [({}, self.clock_behind_ms / 1000)],
+                "ledger_clock_behind_seconds": [({}, self._committer.clock_behind_ms / 1000)],
                 **{
                     name: [({}, projection.resolver.counters.get(name, 0))]
                     for name in sorted(COUNTED.values())
@@ -236,7 +243,7 @@ class Reports(Store):
         over a restart neither: what is not posted counts up to the last turn only, because a lease
         may have ended since. A word that came later still (a disk that was full under a shim) is
         made up for by waiting until the truth is above what was shown."""
-        until_ms = self._ends_known_ms
+        until_ms = self._settlement.ends_known_ms
         if until_ms is None:
             return {}
         totals = dict(self._projection.posted)
@@ -248,9 +255,9 @@ class Reports(Store):
             self._scraped[key] = max(total, self._scraped.get(key, 0))
         return dict(self._scraped)
 
-    def _decision(self, seq: int | None) -> dict[str, Any] | None:
+    def _decision(self, seq: int | None) -> Document | None:
         try:
-            entry = None if seq is None else self._ledger.entry(seq)
+            entry = None if seq is None else self._committer.ledger.entry(seq)
         except Archived:
             entry = None
         if entry is None:
@@ -274,7 +281,7 @@ class Reports(Store):
         return found
 
     def _accrued(self) -> Iterator[tuple[LeaseFact, Part]]:
-        now_ms = self._now()
+        now_ms = self._committer.now()
         for lease in self._projection.leases.values():
             account = self._projection.accounts.of_lease(lease.id)
             for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
@@ -297,7 +304,7 @@ def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], 
     ]
 
 
-def _lendable(envelope: Any, used: Usage) -> float | None:
+def _lendable(envelope: Envelope, used: Usage) -> float | None:
     """Hours that an envelope can still lend; None: no limit."""
     limits = []
     if envelope.max_hours_ms is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.node.state import StateDirectory
-from fairlead.node.traffic.orders import Order, change_order
+from fairlead.node.traffic.commands import BackendCommand, change_command
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder.chain import Chain
@@ -366,8 +366,8 @@ class RealRun:
             self._unreachable.discard(name)
             await backend.server.open()
         if event.order is not None:
-            orders: dict[str, Order | None] = {"isolate": "isolate", "drain": "drain"}
-            change_order(self._state, GROUP, name, orders.get(event.order))
+            orders: dict[str, BackendCommand | None] = {"isolate": "isolate", "drain": "drain"}
+            change_command(self._state, GROUP, name, orders.get(event.order))
 
     def _log(self, text: str) -> None:
         self.events.append(Event((time.monotonic() - self._began_s) * 1000, "event", text))

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.core.invariant import known
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
-from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
+from fairlead.core.traffic.admission import fnv1a, judge, scramble
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
