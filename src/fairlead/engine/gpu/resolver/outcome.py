@@ -1,5 +1,6 @@
 """Outcomes from beginning to end: commit, draw, carry out; and on, after an interruption.
 
+    gpu.deficit                            which scope is short, and who is a candidate
     gpu.resolve.commit, gpu.resolve.case   the conflict is frozen; for whom, in clear names
     gpu.resolve.draw or gpu.resolve.void   the entropy is revealed, and the next one is fixed
     run.cut, lease.close                   what each run loses: see `carry_out`
@@ -55,7 +56,7 @@ from fairlead.engine.gpu.resolver.carry_out import (
     reclaims,
 )
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
-from fairlead.engine.gpu.resolver.deficit import Shortage, obstacle, shortage_of
+from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
@@ -160,7 +161,7 @@ class Outcomes:
             frozen, made = self._commitment(case, shortage, chance, chain)
             return made
 
-        commit, _ = self._committer.commit(decide)
+        _, commit, _ = self._committer.commit(decide)
         self._frozen[commit.seq] = known(frozen, "what was committed was frozen")
         self.proceed(self._committer.now())
         return self._projection.resolver.outcomes[commit.seq]
@@ -205,8 +206,10 @@ class Outcomes:
             node=case.demand.node if isinstance(case.demand, NodeDemand) else None,
             nonce_owners=tuple(sorted(nonces)),
             asked=case.request,
+            deficit=projection.seq + 1,  # the entry before the commitment, in the same batch
         )
         made = [
+            deficit_decision(shortage, case.cause, now_ms),
             NewEntry(
                 body=OutcomeCommitted(commitment),
                 time_ms=now_ms,
