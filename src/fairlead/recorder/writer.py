@@ -150,7 +150,6 @@ class FileRecorder:
         return self._end.seq
 
     def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment."""
         return self._full() or kind not in self._kinds
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
@@ -177,7 +176,6 @@ class FileRecorder:
         ]
 
     def head(self) -> Head:
-        """The end of the chain."""
         return Head(self._end.seq, self._end.hash.hex())
 
     def last(self, kind: str) -> Mapping[str, Any] | None:
@@ -193,12 +191,10 @@ class FileRecorder:
             return [found for found in links(paths, Chain()) if isinstance(found, Entry)]
 
     def sync(self) -> None:
-        """Have the disk take what the kernel still holds."""
         with faults("sync the record"):
             known(self._file, "an open recorder is synced").sync()
 
     def close(self) -> None:
-        """Let another writer in; closing again does nothing."""
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
         if file is not None:
@@ -341,7 +337,6 @@ class _SegmentFile:
             raise
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
         os.fdatasync(self._descriptor)
 
     def _cut(self, at: int) -> None:
@@ -349,5 +344,4 @@ class _SegmentFile:
             os.ftruncate(self._descriptor, at)
 
     def close(self) -> None:
-        """Close the file; every line is already durable."""
         os.close(self._descriptor)
