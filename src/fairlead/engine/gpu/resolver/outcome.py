@@ -59,7 +59,7 @@ from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, n
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -111,7 +111,7 @@ class Outcomes:
         config: Config,
         effects: Effects,
         introductions: Introductions,
-        chance: Chance | None,
+        chance: EntropySource | None,
     ) -> None:
         self._committer, self._config, self._effects = committer, config, effects
         self._introductions, self._chance = introductions, chance
@@ -167,7 +167,7 @@ class Outcomes:
         return self._projection.resolver.outcomes[commit.seq]
 
     def _commitment(
-        self, case: Case, shortage: Shortage, chance: Chance, chain: str
+        self, case: Case, shortage: Shortage, chance: EntropySource, chain: str
     ) -> tuple[_Frozen, list[NewEntry]]:
         """This conflict, these odds, this entropy, before it is known which runs lose."""
         projection, now_ms = self._projection, self._committer.now()

@@ -15,7 +15,7 @@ from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, sho
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
@@ -91,7 +91,7 @@ class Preview:
 class Previews:
     """Forecasts for runs, reservations and cases."""
 
-    def __init__(self, committer: Committer, config: Config, chance: Chance | None) -> None:
+    def __init__(self, committer: Committer, config: Config, chance: EntropySource | None) -> None:
         self._committer, self._config, self._chance = committer, config, chance
 
     @property
