@@ -16,6 +16,7 @@ from fairlead.schema.border import BadInput
 from fairlead.schema.kinds import KINDS, Kind
 from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
+from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 
 Shipped = Mapping[tuple[str, int], Kind]
 
@@ -35,7 +36,7 @@ for as long as records of it are around.
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
-SEQUELS: Mapping[tuple[str, int], Sequel] = {}
+SEQUELS: Mapping[tuple[str, int], Sequel] = {(KIND, VERSION): replay_govern}
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 
 
