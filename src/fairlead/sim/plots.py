@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from fairlead.core.cpu import Mode
+from fairlead.core.cpu import CpuMode
 from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 INSTALL_HINT = "pip install 'fairlead[plots]'"
@@ -30,7 +30,11 @@ COLOURS = (
     "#117733",
     "#332288",
 )
-MODE_COLOURS = {Mode.UNCONGESTED: "#7fbf7b", Mode.CONGESTED: "#f1a340", Mode.OVERLOADED: "#c51b3a"}
+MODE_COLOURS = {
+    CpuMode.UNCONGESTED: "#7fbf7b",
+    CpuMode.CONGESTED: "#f1a340",
+    CpuMode.OVERLOADED: "#c51b3a",
+}
 INK, FAINT = "#333333", "#bbbbbb"
 STYLE = {
     "font.size": 9,
@@ -171,15 +175,15 @@ def _mode_strip(axes: Any, run: PolicyRun) -> None:
         colour = MODE_COLOURS[mode] if mode else "#dddddd"
         axes.axvspan(start, end, color=colour, lw=0)
         if mode and (end - start) * 9 > run.node.seconds:
-            ink = "white" if mode is Mode.OVERLOADED else INK
+            ink = "white" if mode is CpuMode.OVERLOADED else INK
             middle = (start + end) / 2
             axes.text(middle, 0.45, mode.value, ha="center", va="center", fontsize=8, color=ink)
     strip(axes)
 
 
-def _stretches(run: PolicyRun) -> list[tuple[float, float, Mode | None]]:
+def _stretches(run: PolicyRun) -> list[tuple[float, float, CpuMode | None]]:
     """(from, to, mode) in seconds; a frame shows the second that ends at its time."""
-    found: list[tuple[float, float, Mode | None]] = []
+    found: list[tuple[float, float, CpuMode | None]] = []
     for frame in run.frames:
         end = frame.time_ms / 1000
         if found and found[-1][2] is frame.mode:
@@ -190,17 +194,12 @@ def _stretches(run: PolicyRun) -> list[tuple[float, float, Mode | None]]:
 
 
 def _price(axes: Any, run: PolicyRun) -> None:
-    values = [frame.free_price for frame in run.frames]
+    values = [frame.shadow_price for frame in run.frames]
     # A price per core reads better than one per millicore; gaps are where there is no single price.
     heights = [float("nan") if value is None else value * 1000 for value in values]
-    recorded = [frame.shadow_price for frame in run.frames]
-    pinned = [float("nan") if value is None else value * 1000 for value in recorded]
-    axes.step(_seconds(run), pinned, color="#b2abd2", lw=1, where="post", label="as recorded")
-    axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post", label="free")
+    axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post")
     axes.set(ylabel="weight\nper core", xlabel="virtual seconds")
     axes.set_ylim(bottom=0)
-    if any(values):
-        axes.legend(loc="upper right", ncols=2, fontsize=8)
     _title(axes, "shadow price" if any(values) else "shadow price (none under this policy)")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from fairlead.api.service import Bell
+from fairlead.api.service import LedgerSignal
 
 
 def test_a_loop_that_is_busy_is_not_rung_again_and_again() -> None:
@@ -12,15 +12,15 @@ def test_a_loop_that_is_busy_is_not_rung_again_and_again() -> None:
     """
 
     async def ring() -> list[int]:
-        bell, seen = Bell(), []
+        bell, seen = LedgerSignal(), []
         bell.attach(asyncio.get_running_loop())
-        thread = threading.Thread(target=lambda: (bell.ring(7), seen.append(bell.seq)))
+        thread = threading.Thread(target=lambda: (bell.notify(7), seen.append(bell.seq)))
         thread.start()
         thread.join()  # the loop is busy with us meanwhile
         assert await bell.above(6, 5)
-        bell.ring(3)
+        bell.notify(3)
         assert bell.seq == 7
-        bell.ring(0, close=True)
+        bell.notify(0, close=True)
         assert not await bell.above(7, 5)
         return seen
 

@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 
-from fairlead.ledger.migrations import missing
-from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.ledger.store import missing_migrations
+from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 
 try:
@@ -21,7 +21,6 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-RETRY_AFTER_MS = 1_000
 LOCK_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10
 # The first half of the advisory locks' keys ("flea"); the second is the oid of a table of ours,
@@ -47,7 +46,7 @@ def fault(error: psycopg.Error, doing: str) -> Fault:
 
 
 def is_address(dsn: str) -> bool:
-    """Whether PostgreSQL's own library can read it; it may hold a password, so nobody is told."""
+    """Whether PostgreSQL's own library can read it; it may hold a password, so it is not shown."""
     try:
         ports = str(psycopg.conninfo.conninfo_to_dict(dsn).get("port") or "")
     except psycopg.Error:
@@ -57,7 +56,7 @@ def is_address(dsn: str) -> bool:
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
+def postgres_faults(doing: str) -> Iterator[None]:
     """Translate whatever psycopg raises inside."""
     try:
         yield
@@ -73,7 +72,7 @@ class Database:
 
     def connect(self) -> Connection:
         """A connection whose commits are durable when they return; what was asked is read back."""
-        with faults("connect"):
+        with postgres_faults("connect"):
             connection = psycopg.connect(
                 self._dsn,
                 autocommit=True,
@@ -105,8 +104,8 @@ class Database:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
             )
-            for migration in missing("postgres", self.migrated(connection)):
-                connection.execute(_trusted(migration.sql))
+            for migration in missing_migrations("postgres", self.migrated(connection)):
+                connection.execute(migration.sql.encode())
                 connection.execute(
                     "INSERT INTO migrations VALUES (%s, %s)", (migration.number, migration.name)
                 )
@@ -120,11 +119,6 @@ class Database:
             return 0
         found = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
         return 0 if found is None else int(found[0])
-
-
-def _trusted(text: str) -> LiteralString:
-    """Our own files are as good as literals."""
-    return text
 
 
 class Session:
@@ -146,7 +140,7 @@ class Session:
 
         So the work must bear being done twice.
         """
-        with self._lock, faults(doing):
+        with self._lock, postgres_faults(doing):
             try:
                 return work(self._open())
             except (psycopg.OperationalError, psycopg.InterfaceError):
