@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.access import Access
-from fairlead.api.chargeback import period_of, period_row, usage_rows
-from fairlead.api.idle import idle_rows
+from fairlead.api.reports import idle_rows, period_of, period_row, usage_rows
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Refused
 from fairlead.ledger import MemoryLedger

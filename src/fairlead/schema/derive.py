@@ -198,14 +198,11 @@ class Style:
             required = field in self._required.get(cls, ())
         if required or default is dataclasses.MISSING:
             return {}
-        if dataclasses.is_dataclass(default):
-            struct = self._shape(type(default)).struct
-            return {"default": msgspec.convert(self.from_core(default), struct)}
-        if isinstance(default, Enum):
-            return {"default": default}
         plain = default if codec.write is None else codec.write(default)
-        empty = isinstance(plain, list | dict)
-        return {"default_factory": type(plain)} if empty else {"default": plain}
+        if isinstance(plain, list | dict) and not plain:
+            return {"default_factory": type(plain)}
+        made = msgspec.convert(plain, codec.type)
+        return {"default_factory": made.copy} if isinstance(plain, list) else {"default": made}
 
     def _name(self, name: str, hint: Any) -> str:
         for marker in _markers(hint):

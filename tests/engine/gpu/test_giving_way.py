@@ -32,7 +32,7 @@ def test_a_drawn_gang_has_its_grace_and_is_charged_for_it() -> None:
     world = drawn(checkpointGrace="2m")
     assert stops(world)[0] == ("stop", "old", 120_000)
     assert phases(world) == {"old": "Running", "new": "Reserved"}
-    assert world.status("Run", "old")["givesWay"] != []
+    assert world.status("Run", "old")["preempting"] != []
     world.apply(run("greedy", owner="c", gpus=1))
     world.turn(0.01)
     assert phases(world)["greedy"] == "Pending", "what becomes free is the winner's"
@@ -205,7 +205,7 @@ def test_an_owner_shrinks_its_own_run() -> None:
     world.turn()
     shown = world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=4, dry_run=True).preview
     assert len(shown["leases"]) == 2
-    assert world.status("Run", "r")["givesWay"] is None
+    assert world.status("Run", "r")["preempting"] is None
     world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=4)
     world.turn()
     status = world.status("Run", "r")

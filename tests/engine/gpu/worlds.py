@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ledger import MemoryLedger
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
@@ -108,7 +108,7 @@ class World:
         ledger: Ledger | None = None,
         *,
         config: Config | None = None,
-        chance: Chance | None = None,
+        chance: EntropySource | None = None,
     ) -> None:
         self.now_ms = START
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)

@@ -192,7 +192,7 @@ def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> N
         f"({cut['label']})"
     )
     click.echo(f"{indent}{_check(number)}")
-    if status["givesWay"] is not None:
+    if status["preempting"] is not None:
         until = moment(status["graceEnds"])
         click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
     elif status["phase"] in ("Pending", "Reserved"):

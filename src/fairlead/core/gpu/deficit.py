@@ -426,11 +426,11 @@ def _movable(demand: GangDemand, holdings: Holdings) -> _Movable:
         for run in holdings.runs
         if run.flavor == flavor and run.id != demand.run and not run.ending
     }
-    found: dict[int, tuple[Mapping[str, str], list[HeldLease]]] = {}
+    found: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], list[HeldLease]]] = {}
     for lease in holdings.leases:
         if lease.run in runs:
             location = locations.of(lease)
-            found.setdefault(id(location), (location, []))[1].append(lease)
+            found.setdefault(tuple(location.items()), (location, []))[1].append(lease)
     return list(found.values())
 
 

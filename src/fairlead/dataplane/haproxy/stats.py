@@ -20,18 +20,8 @@ COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 
 Row = Mapping[str, str]
 _FIELDS = (
-    "pxname",
-    "svname",
-    "qcur",
-    "scur",
-    "stot",
-    "econ",
-    "eresp",
-    "hrsp_1xx",
-    "hrsp_2xx",
-    "hrsp_3xx",
-    "hrsp_4xx",
-    "hrsp_5xx",
+    *("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp"),
+    *(f"hrsp_{kind}xx" for kind in "12345"),
 )
 
 

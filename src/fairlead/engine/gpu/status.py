@@ -145,7 +145,7 @@ def run_status(projection: Projection, stored: Stored) -> Document:
         "reservation": projection.reserved.get(stored.name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,
-        "givesWay": None if state.reclaim is None else sorted(state.reclaim.leases),
+        "preempting": None if state.reclaim is None else sorted(state.reclaim.leases),
         "graceEnds": None if state.reclaim is None else format_time(state.reclaim.due_ms),
     }
 

@@ -26,6 +26,9 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder.chain import Chain
 from fairlead.recorder.reader import links, segments
+from fairlead.schema.border import check_shape
+from fairlead.schema.traffic import from_snapshot
+from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import Event
@@ -77,22 +80,24 @@ def read_ticks(
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
     logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
-    entries: list[Entry] = []
+    entries: list[tuple[Entry, dict[str, Any]]] = []
     voided: set[int] = set()
+    life: Settled | None = None
     for link in links(segments(record), Chain()):
         if isinstance(link, Entry):
-            entries.append(link)
+            life = follow(check_shape(dict(link.input), GovernDocument), life)
+            entries.append((link, from_snapshot(life.decision.snapshot)))
         elif isinstance(link, Mark) and link.status == "voided":
             voided.add(link.entry_seq)
     return [
         Tick(
             entry.time_ms - began_ms,
-            entry.input,
+            snapshot,
             entry.output,
             logged.get(entry.seq) or tuple(entry.output["reasons"]),
             applied=entry.seq not in voided,
         )
-        for entry in entries
+        for entry, snapshot in entries
         if 0 <= entry.time_ms - began_ms < duration_ms
     ]
 
