@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.core.cpu import Policy
-from fairlead.executor.hierarchy import KINDS
+from fairlead.executor.confine import KINDS
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle

@@ -82,7 +82,7 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 def default_directory() -> Path:
     """Beside the ledger of this machine."""
-    from fairlead.ledger.place import state_directory  # noqa: PLC0415 - rarely asked
+    from fairlead.host.paths import state_directory  # noqa: PLC0415 - rarely asked
 
     return state_directory() / "traffic"
 

@@ -1,5 +1,6 @@
 """Checks of what the GPU governor leases. Planning and simulation work without any device."""
 
+import importlib.util
 import os
 import re
 
@@ -46,9 +47,18 @@ def nvidia_smi(machine: Machine) -> Finding:
     return Finding(Status.OK, place)
 
 
+def nvml_bindings(_: Machine) -> Finding:
+    """What finds the devices: without it `fairlead up` declares no GPU node."""
+    if importlib.util.find_spec("pynvml") is None:
+        cure = "pip install 'fairlead[gpu]'"
+        return Finding(Status.MISSING, "not installed: no device is discovered", cure)
+    return Finding(Status.OK, "installed")
+
+
 _GPU = Governor.GPU
 CHECKS = (
     Check(_GPU, "devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
     Check(_GPU, "driver", "runs open their devices through it", driver),
+    Check(_GPU, "nvidia-ml-py", "discovers the devices for `fairlead up`", nvml_bindings),
     Check(_GPU, "nvidia-smi", "names and health of the devices", nvidia_smi),
 )

@@ -1,0 +1,82 @@
+"""The node agent's log: one line per event with its reasons."""
+
+import sys
+
+from fairlead.cli.log import agent_log
+from fairlead.engine.cpu_loop import Turn
+from fairlead.node.agent import Agent
+from fairlead.ports.faults import TemporaryFault
+from fairlead.schema.node import NodeDocument
+
+
+class NodeLog:
+    """Logs what the agent does on stderr; a dry run logs on stdout, as its result."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._log = agent_log("node", sys.stdout if dry_run else None)
+        self._mode: str | None = None
+
+    def started(self, agent: Agent, document: NodeDocument, port: int | None) -> None:
+        """Log the configuration."""
+        cpu = agent.config.cpu
+        self._log.info(
+            "agent started",
+            root=document.root,
+            pattern=document.pattern,
+            policy=cpu.policy.value,
+            capacity_millicores=cpu.capacity_millicores,
+            dry_run=agent.config.dry_run,
+            metrics_port=port,
+            pods_known=len(agent.loop.governor.pods),
+        )
+
+    def turn(self, turn: Turn, agent: Agent) -> None:
+        """Log one clearing: a change of mode, every write with its reasons, every failure."""
+        plan = turn.plan
+        scarcity = turn.free
+        if scarcity.mode.value != self._mode:
+            self._mode = scarcity.mode.value
+            self._log.info(
+                "mode",
+                mode=self._mode,
+                total_need=plan.total_need,
+                capacity_millicores=plan.capacity_millicores,
+                shadow_price=scarcity.shadow_price,
+            )
+        written = turn.written
+        if turn.observed_only:
+            changes = agent.loop.governor.changes(plan)
+            written = (*changes.decreases, *changes.increases)
+        event = "would limit" if turn.observed_only else "limited"
+        for change in written:
+            self._log.info(
+                event,
+                pod=change.uid,
+                container=change.container or None,
+                before_millicores=change.before,
+                after_millicores=change.after,
+                need_millicores=plan.needs[change.uid],
+                reasons=[str(reason) for reason in plan.reasons[change.uid]],
+                sequence=turn.sequence,
+            )
+        for failure in turn.failures:
+            self._log.warning(
+                "not limited",
+                pod=failure.change.uid,
+                container=failure.change.container or None,
+                after_millicores=failure.change.after,
+                reason=failure.reason,
+            )
+
+    def fault(self, fault: TemporaryFault) -> None:
+        """Log an environment error; limits stay and the agent tries again."""
+        self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
+
+    def stopped(self, agent: Agent) -> None:
+        """Log the end."""
+        self._log.info(
+            "agent stopped",
+            limits="stay as last applied",
+            missed_samples=agent.missed_samples,
+            faults=agent.faults,
+        )
