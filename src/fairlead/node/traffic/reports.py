@@ -16,6 +16,7 @@ from fairlead.core.traffic import AdmissionMode
 from fairlead.engine.traffic import GroupRound, Round
 from fairlead.ports.dataplane import Liveness
 from fairlead.ports.faults import PermanentFault
+from fairlead.schema.traffic import from_pressure
 
 if TYPE_CHECKING:
     from fairlead.node.traffic.agent import TrafficAgent
@@ -88,14 +89,7 @@ def _backend(made: GroupRound, agent: "TrafficAgent", name: str) -> dict[str, An
         "slots": plan.slots[name],
         "target": plan.target[name],
         "weight": plan.weights[name],
-        "pressure": {
-            "total": pressure.total,
-            "queue": pressure.queue,
-            "latency": pressure.latency,
-            "error": pressure.error,
-            "penalty": pressure.penalty,
-            **dict(pressure.layers),
-        },
+        "pressure": from_pressure(pressure),
         "queue": seen.queue,
         "p95_ms": seen.p95_ms,
         "error_rate": seen.error_rate,
