@@ -113,14 +113,15 @@ class FileRecorder:
                     self._lines[found.kind] = found
                     self._kinds.add(found.kind)
             whole_bytes = newest.whole_bytes
-            self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
+            if newest.path.suffix != SEALED:
+                self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
         self._end = _End(chain.seq, chain.hash or GENESIS, whole_bytes)
         self._pending = chain.pending
         # A crash may have come between a new segment and the durability of its name.
         self._names_durable = False
         if self._parts:
             self._forget_dropped()
-        else:
+        if self._file is None:
             self._begin_segment()
 
     def append(
@@ -259,15 +260,18 @@ class FileRecorder:
             self._forget_dropped()
 
     def _seal(self) -> None:
-        """Compress every segment but the newest. What fails on a full disk is tried next time."""
-        for index, part in enumerate(self._parts[:-1]):
-            if part.path.suffix == SEALED:
-                continue
+        """Compress full segments. What fails on a full disk is tried next time.
+
+        Two at a time, newest first: a caller must not wait for all that an earlier release left.
+        """
+        plain = [part for part in self._parts[:-1] if part.path.suffix != SEALED]
+        for part in plain[-2:]:
             with suppress(OSError):
                 target = sealed(part.path)
                 with files.draft(target) as draft:
                     data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
                     Path(draft).write_bytes(data)
+                index = self._parts.index(part)
                 self._parts[index] = replace(part, path=target, disk_bytes=len(data))
                 part.path.unlink()
 
