@@ -190,7 +190,8 @@ def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
 def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-    connection.executemany(STORE_BLOB, done.blobs)
+    if done.blobs:
+        connection.executemany(STORE_BLOB, done.blobs)
     store_head(_executing(connection), done.head, done.rows[0].seq - 1)
 
 

@@ -161,6 +161,12 @@ Query = Callable[..., Iterable[Row]]
 """A query's text and values to its rows."""
 _HEAD = "ledger, epoch, size, root, time_ms, key_id, signature"
 _EXCLUDED = ", ".join(f"excluded.{name}" for name in _HEAD.split(", "))
+_MARKS = ", ".join("?" for _ in _HEAD.split(", "))
+_STORE_HEAD = (
+    f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {_MARKS}) ON CONFLICT (one) "
+    f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})"
+)
+_STORE_CHECKPOINT = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({_MARKS})"
 
 
 class SqlStore:
@@ -253,17 +259,11 @@ def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
 
 def store_head(execute: Callable[..., object], signed: SignedHead, old_size: int) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
-    head, marks = signed.head, ", ".join("?" * len(_HEAD.split(",")))
+    head = signed.head
     row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
-    execute(
-        f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {marks}) ON CONFLICT (one) "
-        f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})",
-        *row,
-        signed.signature,
-    )
+    execute(_STORE_HEAD, *row, signed.signature)
     if passes_checkpoint(old_size, head.size):
-        text = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({marks})"
-        execute(text, *row, signed.signature)
+        execute(_STORE_CHECKPOINT, *row, signed.signature)
 
 
 STORE_BLOB = (
