@@ -17,7 +17,7 @@ from fairlead.core.gpu import (
     aggregate,
 )
 from fairlead.core.gpu.accounts import Account, Accounts
-from fairlead.core.gpu.charges import DAY_MS, settle, split_hold
+from fairlead.core.gpu.usage import DAY_MS, settle, split_hold
 from fairlead.core.invariant import InvariantBroken
 
 T0 = 20_454 * DAY_MS  # 2026-01-01T00:00:00Z

@@ -19,9 +19,9 @@ from fairlead.core.gpu import (
     tally,
 )
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.charges import DAY_MS
 from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.core.gpu.model import AggregateCap
+from fairlead.core.gpu.usage import DAY_MS
 
 T0 = 20_454 * DAY_MS
 NAMES = ("x", "y")

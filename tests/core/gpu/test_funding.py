@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from fairlead.core.gpu import HOUR_MS, AggregateCap, Budget, Envelope, Lease, Lending, Window
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.charges import DAY_MS
 from fairlead.core.gpu.funding import Demotion, demotions, restorations
+from fairlead.core.gpu.usage import DAY_MS
 
 T0 = 20_454 * DAY_MS
 
