@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, aggregate
-from fairlead.engine.gpu.config import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.entries import BudgetCondition, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, Stored
+from fairlead.engine.gpu.values import NEAR_LIMIT_PERCENT
 
 CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendingEntry")
 
@@ -25,11 +25,9 @@ class Gauge:
 
     @property
     def taken(self) -> int:
-        """Used and promised."""
         return self.used + self.held
 
     def text(self) -> str:
-        """For people."""
         unit = "GPU-hours" if self.hours else "GPUs"
         taken, limit = (
             (f"{self.taken / 3_600_000:.2f}", f"{self.limit / 3_600_000:.2f}")
@@ -137,7 +135,7 @@ def condition_entries(
                 condition.message,
                 condition.generation,
             )
-            made.append(NewEntry(body=body, time_ms=now_ms))
+            made.append(NewEntry(body, now_ms))
     return made
 
 

@@ -41,7 +41,6 @@ class EventLog:
             return events
 
     def wait(self, after: int, timeout_s: float) -> int:
-        """Wait until there is an entry above `after`, or the time is over; returns the last one."""
         return self._committer.wait(after, timeout_s)
 
 

@@ -40,17 +40,15 @@ class Shortage:
 
 
 def shortage_of(projection: Projection, demand: Demand) -> Shortage:
-    """The deficit of a demand as it is now."""
     flavor = demand.gang.flavor if isinstance(demand, GangDemand) else demand.scope.flavor
     holdings = holdings_of(projection, flavor)
     return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
 
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
-    """The recorded deficit."""
     return NewEntry(
-        body=DeficitDecision(cause, from_deficit(shortage.deficit)),
-        time_ms=now_ms,
+        DeficitDecision(cause, from_deficit(shortage.deficit)),
+        now_ms,
         input=deficit_document(shortage.demand, shortage.holdings),
         reasons=(shortage.deficit.reason.value,),
     )
@@ -93,7 +91,6 @@ def holdings_of(projection: Projection, flavor: str) -> Holdings:
 
 
 def _is_ending(state: RunState, lease: LeaseFact) -> bool:
-    """Whether a lease is about to close anyway."""
     if state.stopping or state.phase is not Phase.RUNNING:
         return True
     reclaim = state.reclaim
@@ -111,7 +108,6 @@ class Need:
 
 
 def need_of(projection: Projection, run: str, now_ms: int) -> Need:
-    """Why a waiting run does not start."""
     spec = projection.run_spec(run)
     assessed = assess(projection, spec, now_ms)
     if assessed.starts:

@@ -58,24 +58,19 @@ class OutcomeRecord:
 
     @property
     def voided(self) -> str | None:
-        """Why it is void."""
         return None if self.final is None else self.final.reveal.void
 
     def conflict(self) -> Document:
-        """What was frozen."""
         return self._document(self.commitment.conflict_digest)
 
     def notice(self) -> Document:
-        """What was announced."""
         return self._document(self.commitment.notice_digest)
 
     def result(self) -> Document | None:
-        """What was decided, or would have been."""
         digest = None if self.final is None else self.final.reveal.result_digest
         return None if digest is None else self._document(digest)
 
     def clear(self) -> Clear:
-        """The names behind the pseudonyms."""
         if self._case_entry is None:
             return {}
         (digest,) = self._case_entry.body["blobs"]
@@ -143,7 +138,6 @@ class OutcomeReports:
             }
 
     def list(self) -> "list[Document]":
-        """Outcomes that are kept at hand, oldest first."""
         with self._committer.current() as projection:
             return [
                 {
@@ -301,7 +295,6 @@ def _opening(record: OutcomeRecord, chance: EntropySource, owner: str) -> Docume
 
 
 def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]) -> list[Entry]:
-    """Leases of these owners that were closed by this outcome."""
     clear = record.clear()
     theirs = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
     closed = []

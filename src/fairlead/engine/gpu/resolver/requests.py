@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import (
     BudgetRequested,
@@ -27,7 +26,7 @@ from fairlead.engine.gpu.entries import (
     StepName,
     StepSkipped,
 )
-from fairlead.engine.gpu.leases import swap
+from fairlead.engine.gpu.leases import Moment, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, refuse_tenants
@@ -35,7 +34,7 @@ from fairlead.engine.gpu.resolver.preview import Preview, Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.submissions import imagined
-from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
 
 
@@ -64,6 +63,10 @@ class Resolver:
         self._settlement, self._effects = settlement, effects
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
+
+    @property
+    def enforced(self) -> bool:
+        return self._outcomes.enforced
 
     def preview(self, kind: str, name: str) -> Document:
         """What starting a run, or a reservation's, would take now: when, and which runs lose."""
@@ -114,14 +117,11 @@ class Resolver:
         """
         refuse_tenants(author)
         with self._committer.current() as projection:
-            found, acts = self._budget(budget), self._outcomes.enforced and not dry_run
+            caps, acts = caps_of(self._budget(budget)), self.enforced and not dry_run
             if acts:
                 self._settlement.refund([budget])
-            cases: dict[Step, Case] = {
-                _step(cap): Case("cap", cap, author.user)
-                for cap in caps_of(found)
-                if shortage_of(projection, cap).deficit.gpus
-            }
+            binding = [cap for cap in caps if shortage_of(projection, cap).deficit.gpus]
+            cases = {_step(cap): Case("cap", cap, author.user) for cap in binding}
             if place is not None:
                 scope, gpus = place
                 demand = PlaceDemand(scope.flavor, scope.location, gpus)
@@ -131,8 +131,8 @@ class Resolver:
             if acts and cases:
                 for preview in shown.values():
                     preview.refuse_short()
-                for flavor in {preview.scope.flavor for preview in shown.values() if preview.scope}:
-                    self._outcomes.refuse_open(flavor)
+                    if preview.scope is not None:
+                        self._outcomes.refuse_open(preview.scope.flavor)
                 state = self._request(budget, cases, place, author)
             return {
                 "outcome": next((seq for _, seq in state.values() if seq is not None), None),
@@ -211,7 +211,7 @@ class Resolver:
         return True
 
     def _case_of(self, request: BudgetRequest) -> Case | Skip:
-        if not self._outcomes.enforced:
+        if not self.enforced:
             return Skip("ResolverOff", f"the resolver is {self._config.resolver}")
         step, place = request.steps[0], request.place
         case: Case
@@ -298,14 +298,14 @@ class Resolver:
 
     def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
         """Out of service, and gangs with spares elsewhere go on with them."""
-        now_ms = self._committer.now()
-        made = cordon(stored, now_ms, author.user, cordoned=True)
+        at = Moment(self._projection, self._committer.now(), author.user)
+        made = cordon(at, stored, cordoned=True)
         for run in self._projection.runs_on(stored.name):
-            made += swap(self._projection, run, stored.name, now_ms, author.user)
+            made += swap(at, run, stored.name)
         return made
 
 
-def cordon(stored: Stored, now_ms: int, author: str, *, cordoned: bool) -> list[NewEntry]:
+def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
@@ -317,7 +317,7 @@ def cordon(stored: Stored, now_ms: int, author: str, *, cordoned: bool) -> list[
         labels=stored.labels,
         spec={**stored.document, "cordoned": cordoned},
     )
-    return [NewEntry(body=body, time_ms=now_ms, author=author)]
+    return [at.entry(body)]
 
 
 def _step(cap: CapDemand) -> Step:
