@@ -89,31 +89,24 @@ def conditions(
     out = [c for c in caps if c.hours and c.taken >= c.limit]
     over = [c for c in caps if c.taken > c.limit]
     unused = list(_unused_entries(projection, budget))
-    ill = out or over
-    answers = {
-        "Healthy": (not ill, "CapExceeded" if over else "HoursUsedUp", "WithinCaps", ill),
-        "NearLimit": (bool(near), "AboveThreshold", "BelowThreshold", near),
-        "Exhausted": (bool(out), "HoursUsedUp", "HoursLeft", out),
-        "Overcommitted": (bool(over), "CapExceeded", "WithinCaps", over),
-    }
-    found = []
-    for name, (status, bad, good, about) in answers.items():
-        reason = bad if about else good
-        found.append((name, status, reason, "; ".join(cap.text() for cap in about)))
-    found.append(
-        (
-            "UnusedLendingEntry",
-            bool(unused),
-            "NoSuchOwner" if unused else "AllEntriesMatch",
-            "; ".join(unused),
-        )
-    )
-    described = []
-    for name, status, reason, message in found:
+
+    def condition(name: str, texts: list[str], bad: str, good: str) -> Condition:
+        status = bool(texts) != (name == "Healthy")
         before = projection.conditions.get((stored.name, name))
         since_ms = now_ms if before is None or before.status != status else before.since_ms
-        described.append(Condition(name, status, reason, message, stored.generation, since_ms))
-    return described
+        reason, message = bad if texts else good, "; ".join(texts)
+        return Condition(name, status, reason, message, stored.generation, since_ms)
+
+    def of_caps(name: str, about: list[Gauge], bad: str, good: str) -> Condition:
+        return condition(name, [cap.text() for cap in about], bad, good)
+
+    return [
+        of_caps("Healthy", out or over, "CapExceeded" if over else "HoursUsedUp", "WithinCaps"),
+        of_caps("NearLimit", near, "AboveThreshold", "BelowThreshold"),
+        of_caps("Exhausted", out, "HoursUsedUp", "HoursLeft"),
+        of_caps("Overcommitted", over, "CapExceeded", "WithinCaps"),
+        condition("UnusedLendingEntry", unused, "NoSuchOwner", "AllEntriesMatch"),
+    ]
 
 
 def condition_entries(

@@ -87,14 +87,12 @@ class Verbs:
 
         with committer.current() as projection:
             if dry_run:
-                made = decide()
+                made, preempted = decide(), self._preempted(kind, name, verb, author)
                 changed = bool(made) or verb == "resolve"
-                preview = {**_touched(made), **self._preempted(kind, name, verb, author)}
-                return self._applied(kind, name, preview, changed=changed)
+                return self._applied(kind, name, {**_touched(made), **preempted}, changed=changed)
             before = projection.seq
             if (kind, verb) == ("Run", "resolve"):
-                committer.stored(kind, name)
-                self._resolver.start_run(name, author)
+                self._resolver.start_run(committer.stored(kind, name).name, author)
             elif (kind, verb) == ("Node", "drain") and self._resolver.enforced:
                 self._resolver.drain(committer.stored(kind, name), author)
             else:

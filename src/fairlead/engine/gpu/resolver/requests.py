@@ -134,20 +134,7 @@ class Resolver:
                     if preview.scope is not None:
                         self._outcomes.refuse_open(preview.scope.flavor)
                 state = self._request(budget, cases, place, author)
-            return {
-                "outcome": next((seq for _, seq in state.values() if seq is not None), None),
-                "forecast": next(iter(shown.values()), Preview()).document(),
-                "steps": [
-                    {
-                        "kind": step[0],
-                        "name": step[1] or None,
-                        "state": state[step][0],
-                        "outcome": state[step][1],
-                        "forecast": shown[step].document(),
-                    }
-                    for step in cases
-                ],
-            }
+            return _steps_document(shown, state)
 
     def _by_hand(self, case: Case, *, dry_run: bool) -> Document:
         shown = self._previews.of_case(case)
@@ -318,6 +305,26 @@ def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
         spec={**stored.document, "cordoned": cordoned},
     )
     return [at.entry(body)]
+
+
+def _steps_document(
+    shown: dict[Step, Preview], state: dict[Step, tuple[str, int | None]]
+) -> Document:
+    """Every step with its state and outcome; the first ones stand for the whole."""
+    return {
+        "outcome": next((seq for _, seq in state.values() if seq is not None), None),
+        "forecast": next(iter(shown.values()), Preview()).document(),
+        "steps": [
+            {
+                "kind": kind,
+                "name": name or None,
+                "state": state[kind, name][0],
+                "outcome": state[kind, name][1],
+                "forecast": preview.document(),
+            }
+            for (kind, name), preview in shown.items()
+        ],
+    }
 
 
 def _step(cap: CapDemand) -> Step:
