@@ -11,16 +11,9 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import of_kind
 from fairlead.core.lottery import Commitment, plan_id
 from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import (
-    Document,
-    LeaseClose,
-    OutcomeCase,
-    OutcomeCommitted,
-    OutcomeDrawn,
-    RunReclaimed,
-    decode,
-)
+from fairlead.engine.gpu.entries import Document, decode
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
@@ -35,24 +28,24 @@ class OutcomeRecord:
 
     def __init__(self, ledger: LedgerReader, seq: int) -> None:
         entry = ledger.entry(seq)
-        if entry is None or entry.kind != OutcomeCommitted.ENTRY:
+        if entry is None or entry.kind != entries.OutcomeCommitted.ENTRY:
             raise NotFound("outcome", str(seq))
         self._ledger, self.seq, self.entry = ledger, seq, entry
         self.commitment: Commitment = of_kind(
-            decode(entry), OutcomeCommitted, "its kind was looked at"
+            decode(entry), entries.OutcomeCommitted, "its kind was looked at"
         ).commitment
         self.chain, self.k = self.commitment.chain, self.commitment.k
         found = ledger.entries(0, plan_id=plan_id(self.chain, self.k))
-        self.case: OutcomeCase | None = None
-        self.final: OutcomeDrawn | None = None
+        self.case: entries.OutcomeCase | None = None
+        self.final: entries.OutcomeDrawn | None = None
         """The draw or the void."""
         self._case_entry: Entry | None = None
         self.final_entry: Entry | None = None
         for other in found:
             body = decode(other)
-            if isinstance(body, OutcomeCase):
+            if isinstance(body, entries.OutcomeCase):
                 self.case, self._case_entry = body, other
-            elif isinstance(body, OutcomeDrawn):
+            elif isinstance(body, entries.OutcomeDrawn):
                 self.final, self.final_entry = body, other
         self._documents: dict[str, Document] = {}
 
@@ -84,7 +77,7 @@ class OutcomeRecord:
         while page := self._ledger.entries(after):
             for entry in page:
                 body = decode(entry)
-                if not isinstance(body, RunReclaimed) or body.outcome != self.seq:
+                if not isinstance(body, entries.RunReclaimed) or body.outcome != self.seq:
                     return
                 yield from body.leases
             after = page[-1].seq
@@ -302,7 +295,7 @@ def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]
         if lease in theirs:
             for entry in ledger.entries(0, plan_id=lease):
                 body = decode(entry)
-                if isinstance(body, LeaseClose) and body.outcome == record.seq:
+                if isinstance(body, entries.LeaseClose) and body.outcome == record.seq:
                     closed.append(entry)
     return sorted(closed, key=lambda entry: entry.seq)
 

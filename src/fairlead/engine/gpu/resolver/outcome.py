@@ -17,37 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+from fairlead.core import gpu
 from fairlead.core.canonical import canonical
-from fairlead.core.gpu import (
-    Conflict,
-    Deficit,
-    Demand,
-    NodeDemand,
-    Resolution,
-    Scope,
-    conflict_bytes,
-    freeze,
-    resolve,
-)
 from fairlead.core.invariant import known, of_kind
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import (
-    SYSTEM,
-    BeaconValue,
-    Document,
-    NewEntry,
-    NonceGiven,
-    OutcomeApplied,
-    OutcomeCase,
-    OutcomeCommitted,
-    OutcomeDrawn,
-    OutcomeVoided,
-    ReservationState,
-    decode,
-)
+from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
@@ -73,7 +51,7 @@ class Case:
     """What asks for a resolve: what is missing, and for whom."""
 
     cause: str
-    demand: Demand
+    demand: gpu.Demand
     author: str = SYSTEM
     run: str | None = None
     reservation: str | None = None
@@ -87,7 +65,7 @@ class _Frozen:
     """An open outcome's commitment and conflict; its names are unknown after a restart."""
 
     commitment: Commitment
-    conflict: Conflict
+    conflict: gpu.Conflict
     names: Pseudonyms | None = None
 
 
@@ -112,7 +90,7 @@ class Outcomes:
     def enforced(self) -> bool:
         return self._config.resolver == "enforce" and self._chance is not None
 
-    def refusal(self, deficit: Deficit) -> Refused | None:
+    def refusal(self, deficit: gpu.Deficit) -> Refused | None:
         """Why there is no resolve for a waiting run; None: there can be one."""
         if deficit.scope is None:
             return Refused("NoDevices", "no node can hold it")
@@ -160,10 +138,10 @@ class Outcomes:
         projection, now_ms = self._projection, self._committer.now()
         last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
         names = pseudonyms(projection, chance, chain, last.k)
-        found = freeze(
+        found = gpu.freeze(
             case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
         )
-        document, notice = conflict_bytes(found.conflict), canonical(found.notice.document())
+        document, notice = gpu.conflict_bytes(found.conflict), canonical(found.notice.document())
         nonces = self._nonces(names, found.conflict)
         commitment = Commitment(
             chain=chain,
@@ -178,7 +156,7 @@ class Outcomes:
             owner_weighting=weighting,
         )
         committed = NewEntry(
-            OutcomeCommitted(commitment),
+            entries.OutcomeCommitted(commitment),
             now_ms,
             plan_id=commitment.plan_id,
             effect="commit",
@@ -190,7 +168,7 @@ class Outcomes:
         about = self._about(case, commitment, names, nonces)
         return _Frozen(commitment, found.conflict, names), [decided, committed, about]
 
-    def _nonces(self, names: Pseudonyms, conflict: Conflict) -> dict[str, str]:
+    def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
         """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
         owners, given = {run.owner for run in conflict.runs}, self._projection.resolver.nonces
         return {owner: nonce for owner, nonce in given.items() if names.owner(owner) in owners}
@@ -199,14 +177,14 @@ class Outcomes:
         self, case: Case, promised: Commitment, names: Pseudonyms, nonces: dict[str, str]
     ) -> NewEntry:
         """What a commitment is for, in clear names, and the deficit before it."""
-        body = OutcomeCase(
+        body = entries.OutcomeCase(
             chain=promised.chain,
             k=promised.k,
             flavor=self._projection.resolver.chains[promised.chain].flavor,
             cause=case.cause,
             run=case.run,
             reservation=case.reservation,
-            node=case.demand.node if isinstance(case.demand, NodeDemand) else None,
+            node=case.demand.node if isinstance(case.demand, gpu.NodeDemand) else None,
             nonce_owners=tuple(sorted(nonces)),
             asked=case.request,
             deficit=self._projection.seq + 1,  # the first entry of this batch
@@ -280,7 +258,7 @@ class Outcomes:
         taken = reclaims(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms)
         return [shown, *taken]
 
-    def _decide(self, outcome: Outcome, frozen: _Frozen) -> Resolution | None:
+    def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
         """The same for ever, in any process; None while a beacon is awaited."""
         entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
         if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
@@ -289,13 +267,13 @@ class Outcomes:
         seed = promised.seed(entropy, self._beacon_value(outcome))
         if seed is None:
             return None
-        return resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
+        return gpu.resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
 
     def _reveal(
         self,
         outcome: Outcome,
         promised: Commitment,
-        resolution: Resolution | None,
+        resolution: gpu.Resolution | None,
         now_ms: int,
         *,
         author: str = SYSTEM,
@@ -315,7 +293,11 @@ class Outcomes:
             void=void,
         )
         head = self._committer.ledger.head().as_document()
-        body = OutcomeDrawn(shown, head) if void is None else OutcomeVoided(shown, head)
+        body = (
+            entries.OutcomeDrawn(shown, head)
+            if void is None
+            else entries.OutcomeVoided(shown, head)
+        )
         return NewEntry(
             body,
             now_ms,
@@ -348,7 +330,11 @@ class Outcomes:
             entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
             if entry is None or data is None:
                 raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
-            body = of_kind(decode(entry), OutcomeCommitted, "an outcome is its commitment's entry")
+            body = of_kind(
+                entries.decode(entry),
+                entries.OutcomeCommitted,
+                "an outcome is its commitment's entry",
+            )
             document = {**parse_json(data), "seed": "0" * 64}
             conflict = to_conflict(check_shape(document, ResolveDocument))
             frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
@@ -370,10 +356,12 @@ class Outcomes:
         reservation = projection.get("Reservation", outcome.reservation or "")
         if started is not None and reservation is not None:
             message = f"other runs were preempted by outcome {seq}"
-            body = ReservationState(reservation.name, started, "Active", "Resolved", message, 0)
+            body = entries.ReservationState(
+                reservation.name, started, "Active", "Resolved", message, 0
+            )
             made.append(NewEntry(body, now_ms))
         applied = NewEntry(
-            OutcomeApplied(seq, started), now_ms, plan_id=f"outcome.{seq}", effect="applied"
+            entries.OutcomeApplied(seq, started), now_ms, plan_id=f"outcome.{seq}", effect="applied"
         )
         return [*made, applied]
 
@@ -415,7 +403,7 @@ class Outcomes:
         with self._committer.current() as projection:
             if owner not in projection.resolver.owners:
                 raise NotFound("owner", owner)
-            body = NonceGiven(owner, nonce)
+            body = entries.NonceGiven(owner, nonce)
             if not dry_run:
                 self._committer.commit(lambda: [self._committer.new(body, author.user)])
             return body.document()
@@ -427,7 +415,7 @@ class Outcomes:
         refuse_tenants(author)
         if not _VALUE.fullmatch(value):
             raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
-        body = BeaconValue(source, number, value)
+        body = entries.BeaconValue(source, number, value)
 
         def decide() -> Sequence[NewEntry]:
             key = BeaconRound(source, number).key
@@ -457,6 +445,6 @@ def refuse_tenants(author: Author) -> None:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
 
 
-def _scope(shortage: Shortage) -> Scope:
+def _scope(shortage: Shortage) -> gpu.Scope:
     """Where GPUs are missing; callers begin no outcome for a gang that no node can ever hold."""
     return known(shortage.deficit.scope, "an outcome has a scope")

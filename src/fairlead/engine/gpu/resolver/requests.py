@@ -15,17 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import (
-    BudgetRequested,
-    Document,
-    NewEntry,
-    ObjectApplied,
-    Place,
-    StepName,
-    StepSkipped,
-)
+from fairlead.engine.gpu.entries import Document, NewEntry
 from fairlead.engine.gpu.leases import Moment, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
@@ -149,12 +142,12 @@ class Resolver:
         self, budget: str, cases: dict[Step, Case], place: tuple[Scope, int] | None, author: Author
     ) -> dict[Step, tuple[str, int | None]]:
         """Record what is to be done and begin; what became of each step, and its outcome."""
-        steps = tuple(StepName(kind, name) for kind, name in cases)
+        steps = tuple(entries.StepName(kind, name) for kind, name in cases)
         freed = None
         if place is not None:
             scope, gpus = place
-            freed = Place(scope.flavor, dict(scope.location), gpus)
-        body = BudgetRequested(budget, steps, freed)
+            freed = entries.Place(scope.flavor, dict(scope.location), gpus)
+        body = entries.BudgetRequested(budget, steps, freed)
         (entry,) = self._committer.commit(lambda: [self._committer.new(body, author.user)])
         begun: dict[Step, int] = {}
         while self._next_step(entry.seq, begun):
@@ -223,7 +216,7 @@ class Resolver:
         request = self._projection.resolver.requests.get(seq)
         if request is None or request.steps[0] != step:
             return []  # another replica was quicker
-        body = StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
+        body = entries.StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
         return [self._committer.new(body)]
 
     def _budget(self, name: str) -> Budget:
@@ -296,7 +289,7 @@ def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
-    body = ObjectApplied(
+    body = entries.ObjectApplied(
         kind="Node",
         name=stored.name,
         uid=stored.uid,
