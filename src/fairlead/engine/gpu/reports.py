@@ -61,7 +61,6 @@ class Reports:
         return rows
 
     def leases(self) -> Rows:
-        """Open leases, by id."""
         with self._committer.current() as projection:
             now_ms, rows = self._committer.now(), []
             for _, lease in sorted(projection.leases.items()):
@@ -239,7 +238,6 @@ class Reports:
         }
 
     def _charges(self) -> dict[DayKey, list[int]]:
-        """Posted charges and the accrual of open leases up to now."""
         charges = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
             key = _day_key(lease, part)
