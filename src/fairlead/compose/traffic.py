@@ -46,7 +46,6 @@ def traffic_agent(
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
 ) -> TrafficAgent:
-    """An agent on this machine, as configured."""
     directory = traffic_directory(document)
     name = document.node.name or os.uname().nodename
     sensors = NetworkSensors(sensor_rules(document, name), now_ms)
@@ -77,7 +76,6 @@ def traffic_agent(
 
 
 def traffic_directory(document: TrafficDocument) -> Path:
-    """Where the agent keeps its state."""
     return Path(document.state_dir) if document.state_dir else default_directory()
 
 
@@ -132,7 +130,6 @@ def remove_dataplane(document: PlaneDocument, directory: Path) -> None:
 
 
 def group_specs(document: TrafficDocument) -> list[GroupSpec]:
-    """The groups as the agent takes them."""
     return [_group_spec(document, group) for group in document.groups]
 
 
@@ -159,7 +156,6 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
 
 
 def sensor_rules(document: TrafficDocument, name: str) -> SensorRules:
-    """What the agent watches, as configured."""
     groups = document.groups
     local = LocalMachine(name, disks=[Path(disk) for disk in document.node.disks])
     return SensorRules(

@@ -46,18 +46,15 @@ def escape(name: str) -> str:
 
 
 def unescape(escaped: str) -> str:
-    """The name that was escaped."""
     raw = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), escaped)
     return raw.encode("latin-1").decode()
 
 
 def address(host: str, port: int) -> str:
-    """An address as both proxies write it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def other_side(side: str) -> str:
-    """The copy that does not serve."""
     return SIDES[side == SIDES[0]]
 
 
@@ -98,7 +95,6 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def drafts(folder: Path) -> list[Path]:
-    """What a killed agent left of `replace_text`."""
     return sorted(folder.glob("*.draft-*"))
 
 
@@ -162,7 +158,6 @@ class LatencyWindow:
         self._samples.append((now_ms, latency_ms))
 
     def p95(self, now_ms: int) -> float | None:
-        """Of the window; None without successes."""
         while self._samples and now_ms - self._samples[0][0] >= LATENCY_WINDOW_MS:
             self._samples.popleft()
         return p95([latency for _, latency in self._samples])
@@ -223,12 +218,10 @@ class RequestLog:
         self._failures = {key: seen for key, seen in self._failures.items() if key in members}
 
     def p95(self, group: str, backend: str, now_ms: int) -> float | None:
-        """Of a backend's successes."""
         window = self._windows.get((group, backend))
         return window.p95(now_ms) if window else None
 
     def failures(self, group: str, backend: str) -> int:
-        """Connects to a backend that failed since the last that did not."""
         return self._failures.get((group, backend), 0)
 
 

@@ -128,11 +128,9 @@ class Libbpf:
 
     @property
     def possible_cpus(self) -> int:
-        """How many values a per-CPU map has for each key."""
         return self.call("libbpf_num_possible_cpus")
 
     def has_helper(self, program_type: int, helper: int) -> bool:
-        """Whether the running kernel lets programs of that type call the helper."""
         return self.call("libbpf_probe_bpf_helper", program_type, helper, None) == 1
 
     def may_make_maps(self) -> None:
@@ -175,8 +173,17 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def pinned(path: Path) -> int:
-    """Open what is pinned there."""
     return libbpf().call("bpf_obj_get", os.fsencode(path), what=str(path))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """What is pinned there, until the end of the block."""
+    descriptor = pinned(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class BpfMap(Generic[Value]):
@@ -263,7 +270,6 @@ class PerCpuMap(BpfMap[Value]):
             yield [sum(mine[field :: self._fields]) for field in range(self._fields)]
 
     def clear(self, key: int) -> None:
-        """All CPUs to zero."""
         zeros = (self._value * self._cpus)()
         self._call("bpf_map_update_elem", key, byref(zeros), 0)
 
@@ -322,6 +328,5 @@ class Maps:
         self._barrier[0] = c_uint32(self.heartbeat.descriptor)
 
     def close(self) -> None:
-        """Give the descriptors back."""
         while self._descriptors:
             os.close(self._descriptors.pop())

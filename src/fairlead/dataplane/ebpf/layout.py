@@ -200,12 +200,10 @@ def word_of(epoch: int, turn: int, side: int) -> int:
 
 
 def next_word(word: int, epoch: int) -> int:
-    """The word of the other side, one turn later."""
     return word_of(epoch, (word >> 1 & TURN_MASK) + 1, word & 1 ^ 1)
 
 
 def epoch_of(word: int) -> int:
-    """The decision that a selector names."""
     return word >> EPOCH_SHIFT
 
 
@@ -215,12 +213,10 @@ def stamp_of(word: int) -> int:
 
 
 def index_of(slot: int) -> int:
-    """The backend that a slot leads to."""
     return slot & BACKENDS_MAX - 1
 
 
 def open_of(load: Load) -> int:
-    """How many connections are in a backend."""
     return int(load.word) & UINT32_MAX
 
 

@@ -55,7 +55,6 @@ class Registry:
         self._find()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others."""
         wanted = {group.name: group for group in groups}
         self._check_room(wanted)
         gone = {name: placed for name, placed in self.placed.items() if name not in wanted}
@@ -207,7 +206,6 @@ class Registry:
     # Taking over.
 
     def _find(self) -> None:
-        """What an earlier agent left."""
         groups = self._maps.groups.first(self._maps.groups.entries)
         backends = self._maps.backends.first(self._maps.backends.entries)
         self._free_groups = [index for index, group in enumerate(groups) if not group.live]

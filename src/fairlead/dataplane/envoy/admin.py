@@ -53,7 +53,6 @@ _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_
 
 
 def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
-    """What Envoy answers."""
     try:
         reply = exchange(Endpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S)
     except NoReply as error:
@@ -66,7 +65,6 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
 
 
 def listens(path: Path) -> bool:
-    """Whether a process takes connections there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         return connection.connect_ex(str(path)) == 0
 
@@ -84,7 +82,6 @@ def process(path: Path) -> int | None:
 
 
 def document(path: Path, target: str) -> dict[str, Any]:
-    """What Envoy answers, as JSON."""
     answer: dict[str, Any] = json.loads(ask(path, target))
     return answer
 
@@ -165,7 +162,6 @@ class EnvoyProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def running(self) -> bool:
-        """Whether an Envoy answers here."""
         try:
             ask(self._files.admin, "/server_info")
         except TemporaryFault:
@@ -173,13 +169,11 @@ class EnvoyProcess:
         return True
 
     def listens(self) -> bool:
-        """Whether a process is there at all: quicker than asking."""
         if self._child is not None and self._child.poll() is not None:
             return False
         return listens(self._files.admin)
 
     def start(self, settings: EnvoySettings) -> None:
-        """Start Envoy and wait until it serves."""
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
@@ -205,7 +199,6 @@ class EnvoyProcess:
             raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
 
     def stop(self) -> None:
-        """End Envoy, now, and wait until it is gone."""
         descriptor = process(self._files.admin)
         if descriptor is None:
             return
@@ -253,7 +246,6 @@ class EnvoyLog:
         self._offset = path.stat().st_size if path.exists() else 0
 
     def catch_up(self, now_ms: int) -> None:
-        """Take in the lines that have come."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -88,7 +88,6 @@ class Files:
         return self.folder / deadman.ROUTES / f"{escape(group)}{kind}"
 
     def endpoints(self, cluster: str) -> Path:
-        """A cluster's endpoints and their weights."""
         return self.folder / "endpoints" / f"{cluster}.json"
 
 
@@ -104,12 +103,10 @@ def check_watches(groups: int) -> None:
 
 
 def version() -> str:
-    """A name that no earlier document has."""
     return f"{time.monotonic_ns():x}"
 
 
 def write(path: Path, document: Document) -> None:
-    """Replace a document: Envoy takes it up whole."""
     replace_text(path, json.dumps(document, sort_keys=True))
 
 
@@ -125,7 +122,6 @@ def read(path: Path) -> Document | None:
 
 
 def resources(path: Path) -> list[Document]:
-    """What a document holds; nothing when it is not there."""
     document = read(path)
     return list(document["resources"]) if document else []
 
@@ -137,8 +133,6 @@ def _templates() -> dict[str, Any]:
 
 
 def filled(template: str, /, **values: Any) -> Document:
-    """A template with its values."""
-
     def fill(part: Any) -> Any:
         if isinstance(part, dict):
             return {key: fill(value) for key, value in part.items()}
@@ -151,12 +145,10 @@ def filled(template: str, /, **values: Any) -> Document:
 
 
 def cluster_name(group: str, side: str) -> str:
-    """The cluster of a side."""
     return f"{escape(group)}_{side}"
 
 
 def response(version: str, resources: Sequence[Document]) -> Document:
-    """Resources as Envoy reads them from a file."""
     return {"version_info": version, "resources": list(resources)}
 
 
@@ -183,7 +175,6 @@ def runtime(biases: Mapping[str, float]) -> list[Document]:
 
 
 def biases(documents: Sequence[Document]) -> dict[str, float]:
-    """The clusters that a runtime document names."""
     return {
         key.removeprefix(_BIAS): bias
         for document in documents
@@ -192,7 +183,6 @@ def biases(documents: Sequence[Document]) -> dict[str, float]:
 
 
 def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings) -> list[Document]:
-    """Three for each group."""
     return [
         _cluster(group, side, files, settings)
         for group in sorted(groups, key=_name)
@@ -203,7 +193,6 @@ def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
 def listeners(
     groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
 ) -> list[Document]:
-    """One for each group."""
     return [_listener(group, files, settings) for group in sorted(groups, key=_name)]
 
 
@@ -291,12 +280,10 @@ def _counter(mode: str) -> Document:
 
 
 def refusal_body(mode: str) -> Document:
-    """What people read."""
     return {"inline_string": f"refused by fairlead: {mode}"}
 
 
 def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
-    """What programs read."""
     headers = {"Fairlead-Refused": mode}
     if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)

@@ -207,7 +207,6 @@ def _numbers(ids: Sequence[str]) -> dict[str, int]:
 
 
 def addresses(text: str) -> set[Address]:
-    """The virtual addresses in a configuration that was rendered here."""
     binds = re.findall(r"^    bind \[?([^\]\n]+?)\]?:(\d+)$", text, re.MULTILINE)
     return {(host, int(port)) for host, port in binds}
 
@@ -222,7 +221,6 @@ def weights(slots: Mapping[str, int]) -> dict[str, int]:
 
 
 def hashed_weights(table: Table) -> dict[str, int]:
-    """Equal weights for the members of fallback, 0 for the others."""
     members = table.limits.fallback.members
     return {id: _RING_WEIGHT if id in members else 0 for id in table.slots}
 
@@ -256,7 +254,6 @@ def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], he
 
 
 def first_map(groups: Mapping[str, Active], born_ms: int) -> str:
-    """The map of states that a worker begins with."""
     lines = [f"{BORN} {born_ms}\n"]
     lines += [f"{escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
     return "".join(lines)

@@ -71,7 +71,6 @@ def execute(path: Path, commands: Sequence[str]) -> None:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to a socket of HAProxy."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_TIMEOUT_S)
@@ -102,12 +101,10 @@ class HaproxyProcess:
         return ""
 
     def check(self) -> None:
-        """Let HAProxy read the configuration before anything is changed."""
         if problem := self._run("-c"):
             raise PermanentFault(f"HAProxy does not accept its configuration: {problem}")
 
     def start(self, description: str) -> None:
-        """Start a master that leaves us, and wait for its worker."""
         for path in (self._files.socket, self._files.master):
             path.unlink(missing_ok=True)
         if problem := self._run("-W", "-D", "-S", f"{self._files.master},mode,600"):
@@ -115,12 +112,10 @@ class HaproxyProcess:
         self._await(description)
 
     def reload(self, description: str) -> None:
-        """Let the master start a new worker; the old one finishes what it has."""
         ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
         self._await(description)
 
     def stop(self) -> None:
-        """End master and workers, now."""
         pid = self._master()
         if pid is None:
             return
@@ -133,7 +128,6 @@ class HaproxyProcess:
         wait_for_end(descriptor, _STOP_S, "HAProxy")
 
     def _master(self) -> int | None:
-        """The process id of the master, as its socket shows it."""
         try:
             answer = ask(self._files.master, "show proc")
         except TemporaryFault:
@@ -180,7 +174,6 @@ class HaproxyLog:
         self._connection: socket.socket | None = None
 
     def catch_up(self, now_ms: int) -> None:
-        """Take in the lines that have come."""
         try:
             if self._connection is None:
                 self._connection = self._follow()

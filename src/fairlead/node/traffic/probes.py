@@ -112,13 +112,11 @@ class NetworkProber:
             self._probe(group, backend, self._rules[group])
 
     def results(self) -> Sequence[Probed]:
-        """Replies since the last call."""
         with self._lock:
             results, self._results = self._results, []
         return results
 
     def check_ok(self, group: str, backend: str) -> bool | None:
-        """What the check of this backend shows."""
         check = self._checks.get((group, backend))
         return None if check is None else check.state.ok
 
@@ -230,7 +228,6 @@ class Services:
 
 
 async def addresses(service: Service) -> tuple[Backend, ...]:
-    """Every address that the name has now."""
     found = await asyncio.get_running_loop().getaddrinfo(
         service.host, service.port, family=service.family, type=socket.SOCK_STREAM
     )

@@ -83,7 +83,6 @@ def gauge(read: Iterable[Sample], selector: Selector) -> float | None:
 
 
 def counter(read: Iterable[Sample], selector: Selector) -> int | None:
-    """The same for something that is counted."""
     total = gauge(read, selector)
     return None if total is None or total > COUNT_MAX else round(total)
 
@@ -98,7 +97,6 @@ class Quantile:
 
     @property
     def name(self) -> str:
-        """Of the samples that it wants."""
         return self._selector.name
 
     def add(self, now_ms: int, read: Iterable[Sample]) -> float | None:
@@ -238,7 +236,6 @@ class Scraper:
     def watch(
         self, rules: Mapping[str, ScrapeRules], members: Mapping[str, Sequence[Backend]]
     ) -> None:
-        """Scrape these backends and no others."""
         wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
         kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
         for key in self._tasks.keys() - kept:
@@ -265,7 +262,6 @@ class Scraper:
         return () if starting and not heard else rules.covers
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        """Readings that are fresh enough."""
         with self._lock:
             return {
                 key: reading

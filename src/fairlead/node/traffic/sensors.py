@@ -59,7 +59,6 @@ class LocalMachine:
         self._disks, self._proc = tuple(disks), proc
 
     def read(self, now_ms: int) -> list[NodeReading]:
-        """This machine, now."""
         return [
             NodeReading(
                 self.name, self._totals(now_ms), tuple(self._resources()), self._cpu(now_ms)
@@ -174,7 +173,6 @@ class Machines:
         ]
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
-        """This machine now, the others as they last replied."""
         local = [] if self._local is None else self._local.read(now_ms)
         with self._lock:
             return local + [
@@ -202,7 +200,6 @@ class Machines:
 
 
 def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
-    """A node exporter's samples."""
     stalled = {
         kind: round(total * _US_PER_S)
         for kind, metric in _STALLS.items()
@@ -271,7 +268,6 @@ class NetworkSensors:
         return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        """Watch these backends and no others."""
         here = self.rules
         self._scraper.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
         self._prober.watch(here.probes, here.checks, members)
@@ -280,9 +276,7 @@ class NetworkSensors:
         self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
-        """Backends that were looked up."""
         return self._services.members(group)
 
     def close(self) -> None:
-        """Stop."""
         self._poller.close()
