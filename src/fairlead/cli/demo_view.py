@@ -23,14 +23,8 @@ WHY_FROM_WIDTH = 108
 
 # Okabe and Ito's colours, lightened for dark terminals; all carry black letters.
 POD_COLOURS = (
-    "#56b4e9",
-    "#e69f00",
-    "#2fbf93",
-    "#e08fb8",
-    "#d8cf45",
-    "#f0804a",
-    "#9aa5f0",
-    "#b9b9b9",
+    *("#56b4e9", "#e69f00", "#2fbf93", "#e08fb8"),
+    *("#d8cf45", "#f0804a", "#9aa5f0", "#b9b9b9"),
 )
 MODE_STYLES = {
     CpuMode.UNCONGESTED: Style(color="black", bgcolor="#7fcf7b", bold=True),

@@ -15,20 +15,10 @@ from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 INSTALL_HINT = "pip install 'fairlead[plots]'"
 PANELS_MAX = 12
-# Okabe and Ito's colours: told apart by colour-blind readers, and in print.
+# Okabe and Ito's colours: distinguishable for colour-blind readers, and in print.
 COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#999933",
-    "#882255",
-    "#44AA99",
-    "#AA4499",
-    "#117733",
-    "#332288",
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"),
+    *("#999933", "#882255", "#44AA99", "#AA4499", "#117733", "#332288"),
 )
 MODE_COLOURS = {
     CpuMode.UNCONGESTED: "#7fbf7b",
@@ -183,14 +173,15 @@ def _mode_strip(axes: Any, run: PolicyRun) -> None:
 
 def _stretches(run: PolicyRun) -> list[tuple[float, float, CpuMode | None]]:
     """(from, to, mode) in seconds; a frame shows the second that ends at its time."""
-    found: list[tuple[float, float, CpuMode | None]] = []
+    stretches: list[tuple[float, float, CpuMode | None]] = []
     for frame in run.frames:
         end = frame.time_ms / 1000
-        if found and found[-1][2] is frame.mode:
-            found[-1] = (found[-1][0], end, frame.mode)
+        if stretches and stretches[-1][2] is frame.mode:
+            stretches[-1] = (stretches[-1][0], end, frame.mode)
         else:
-            found.append((found[-1][1] if found else end - 1, end, frame.mode))
-    return found
+            start = stretches[-1][1] if stretches else end - 1
+            stretches.append((start, end, frame.mode))
+    return stretches
 
 
 def _price(axes: Any, run: PolicyRun) -> None:
@@ -288,9 +279,9 @@ def _compare_figure(mpl: Any, played: ScenarioResult) -> Any:
     width = 0.8 / len(played.runs)
     for axes, (field, title, scale) in zip(panels, fields, strict=True):
         for place, run in enumerate(played.runs):
-            found = {pod.pod: pod for pod in run.pods}
+            pods = {pod.pod: pod for pod in run.pods}
             heights = [
-                (getattr(found[name], field) or 0) * scale if name in found else 0 for name in names
+                (getattr(pods[name], field) or 0) * scale if name in pods else 0 for name in names
             ]
             spots = [spot + (place + 0.5) * width - 0.4 for spot in range(len(names))]
             axes.bar(spots, heights, width * 0.92, color=COLOURS[place], label=run.policy.value)

@@ -90,7 +90,7 @@ class RunRecord:
 
     def observation(self, time_ms: int, sightings: Sequence[Sighting]) -> None:
         """Record what the sensors reported, in the order of the pods' names."""
-        seen = {each.uid: _sighting(each) for each in sightings}
+        seen = {sighting.uid: _sighting(sighting) for sighting in sightings}
         self._digest({"observation": time_ms, "pods": seen})
 
     def event(self, time_ms: int, kind: str, text: str) -> None:
@@ -158,10 +158,10 @@ def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
     meter = pod.meter
     granted = meter.granted_us if meter.granted_us else None
     limits = [
-        each.limit
+        seen.limit
         for frame in frames
-        for each in frame.pods
-        if each.uid == pod.spec.name and each.limit is not None
+        for seen in frame.pods
+        if seen.uid == pod.spec.name and seen.limit is not None
     ]
     minutes = meter.lifetime_ms / 60_000
     return PodFigures(

@@ -257,7 +257,7 @@ class ScenarioResult:
 def play(
     scenario: ScenarioDocument, *, seed: int | None = None, progress: Progress | None = None
 ) -> ScenarioResult:
-    """PolicyRun the scenario under each of its policies. `seed` None: the scenario's own."""
+    """Run the scenario under each of its policies. `seed` None: the scenario's own."""
     used = scenario.seed if seed is None else seed
     # With several policies to compare, acts must not change them halfway.
     alone = len(scenario.policies) == 1

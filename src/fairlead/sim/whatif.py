@@ -225,8 +225,8 @@ def what_if(
         node = NodeChange(name)
         samples = read_samples(path, guardrails=guardrails)
         while batch := list(islice(samples, BATCH)):
-            asked = [replace(sample.snapshot, policy=policy) for sample in batch]
-            for sample, decided in zip(batch, _decide(asked, clear_all), strict=True):
+            snapshots = [replace(sample.snapshot, policy=policy) for sample in batch]
+            for sample, decided in zip(batch, _decide(snapshots, clear_all), strict=True):
                 node.add(sample, decided)
             if progress:
                 progress(name, node.snapshots)
@@ -312,14 +312,14 @@ _READERS: Mapping[tuple[str, int], Callable[[Entry, bool], Snapshot | NodeSnapsh
 
 
 def _decide(
-    asked: Sequence[Snapshot | NodeSnapshot],
+    snapshots: Sequence[Snapshot | NodeSnapshot],
     clear_all: Callable[[Sequence[Snapshot]], list[Decided]],
 ) -> list[Decided]:
     """With guardrails one by one, since their bounds depend on the policy; without, all at once."""
-    cleared = iter(clear_all([free for free in asked if isinstance(free, Snapshot)]))
+    cleared = iter(clear_all([free for free in snapshots if isinstance(free, Snapshot)]))
     return [
         next(cleared) if isinstance(snapshot, Snapshot) else _decided(allocate(snapshot))
-        for snapshot in asked
+        for snapshot in snapshots
     ]
 
 

@@ -36,6 +36,11 @@ class HttpServer:
         self.connections: set[asyncio.Transport] = set()
         self._server: asyncio.Server | None = None
 
+    @property
+    def listening(self) -> bool:
+        """Whether it takes connections."""
+        return self._server is not None
+
     async def open(self, listener: socket.socket | None = None) -> None:
         """Listen; the second time on the same port as the first."""
         loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class Transition:
 
 def read_transitions(log: Path) -> list[Transition]:
     """The transitions, in order."""
-    found = []
+    transitions = []
     for line in log.read_text(errors="replace").splitlines():
         try:
             event = json.loads(line)
@@ -60,11 +60,11 @@ def read_transitions(log: Path) -> list[Transition]:
         if isinstance(event, dict) and event.get("event") in _LOGGED:
             wall_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000
             reasons = tuple(event.get("reasons", ()))
-            found.append(Transition(wall_ms, event.get("sequence"), reasons, _text(event)))
-    return found
+            transitions.append(Transition(wall_ms, event.get("sequence"), reasons, _text(event)))
+    return transitions
 
 
-_LOGGED = ("door", "isolation", "failsafe", "agent started")
+_LOGGED = ("admission", "isolation", "failsafe", "agent started")
 
 
 def _text(event: dict[str, Any]) -> str:
@@ -197,10 +197,11 @@ def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
 
 def any_unreachable(scenario: TrafficScenarioDocument, now_s: float) -> bool:
     """Whether a backend is meant to be unreachable at this time."""
-    down: set[str | None] = set()
+    down: set[str] = set()
     for event in sorted(scenario.events, key=lambda event: event.at_s):
+        names = {spec.name for spec in scenario.backends if event.backend in (None, spec.name)}
         if event.at_s <= now_s and event.reachable is not None:
-            (down.discard if event.reachable else down.add)(event.backend)
+            down = down - names if event.reachable else down | names
     return bool(down)
 
 
@@ -223,7 +224,6 @@ class RealRun:
         self._state.create()
         self._port = _free_port()
         self._host = HostExporter()
-        self._unreachable: set[str] = set()
         self._began_s = time.monotonic()
         for spec in self.scenario.backends:
             self.backends[spec.name] = ScenarioBackend(spec, entropy.stream("backend", spec.name))
@@ -365,10 +365,8 @@ class RealRun:
         if event.blind is not None:
             backend.service.hidden = event.blind
         if event.reachable is False:
-            self._unreachable.add(name)
             backend.server.shut()
-        elif event.reachable and name in self._unreachable:
-            self._unreachable.discard(name)
+        elif event.reachable and not backend.server.listening:
             await backend.server.open()
         if event.order is not None:
             orders: dict[str, BackendCommand | None] = {"isolate": "isolate", "drain": "drain"}
