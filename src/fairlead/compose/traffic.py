@@ -15,7 +15,7 @@ from fairlead.host.clock import monotonic_ms
 from fairlead.host.paths import state_directory
 from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
-from fairlead.node.traffic.probes import CheckRules, ProbeRules, Service
+from fairlead.node.traffic.probes import CheckRules, DnsService, ProbeRules
 from fairlead.node.traffic.scrape import ScrapeRules
 from fairlead.node.traffic.sensors import LocalMachine, NetworkSensors, RemoteNode, SensorRules
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
@@ -165,7 +165,7 @@ def sensor_rules(document: TrafficDocument, name: str) -> SensorRules:
         probes={group.name: _probe(document, group.probe) for group in groups},
         checks={group.name: _check(group.check) for group in groups if group.check is not None},
         services={
-            group.name: Service(*service_place(group.service), _family(document, group))
+            group.name: DnsService(*service_place(group.service), _family(document, group))
             for group in groups
             if group.service is not None
         },
@@ -233,12 +233,12 @@ def _open_event_log(
 
 def _open_ledger(document: TrafficDocument, place: str) -> Ledger:
     """A ledger's file with its keys beside it, or a PostgreSQL database with keys of its own."""
-    if place.startswith(("postgresql://", "postgres://")):
+    from fairlead.ledger.place import is_postgres, open_file  # noqa: PLC0415 - see the package
+
+    if is_postgres(place):
         from fairlead.ledger import KeyDirectory  # noqa: PLC0415 - see the package
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         keys = document.ledger_keys or str(traffic_directory(document) / "keys")
         return PostgresLedger.open(place, KeyDirectory(Path(keys)))
-    from fairlead.ledger.place import open_file  # noqa: PLC0415 - see the package
-
     return open_file(Path(place))

@@ -29,6 +29,10 @@ SIDES, HASHED = ("a", "b"), "f"
 one that hashes flows when the agent is dead."""
 REFUSED_STATUS = {"soft": 429, "hard": 503}
 RETRY_MS = 1_000
+CONNECT_TIMEOUT_MS = 5_000
+"""Linux sends a lost SYN again after 1 s and 3 s: two losses are no failure."""
+IDLE_TIMEOUT_MS = 60_000
+"""What most proxies and load balancers allow a silent connection."""
 _SAMPLES_MAX = 4_096  # per backend: enough for 800 successes per second, bounded for more
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 _ESCAPE = re.compile(r"_([0-9a-f]{2})")

@@ -26,7 +26,7 @@ from fairlead.dataplane.ebpf.layout import (
     Capacity,
     Command,
     KernelHealth,
-    Load,
+    KernelLoad,
     open_of,
 )
 from fairlead.dataplane.ebpf.registry import Placed, Registry
@@ -218,7 +218,7 @@ def _check_sizes(table: Table) -> None:
         raise PermanentFault(f"slots: at most {SLOTS_MAX} in all, got {total}")
 
 
-def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: Load) -> BackendSeen:
+def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: KernelLoad) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
     if placed.vip.proto == PROTOCOLS[Proto.UDP]:
         return BackendSeen(admitted)  # a datagram's fate is known to the application alone

@@ -287,19 +287,19 @@ class Maps:
         try:
             self._agent = opened("prog_agent")
             self.heartbeat = BpfMap("heartbeat", opened("map_heartbeat"), c_uint64)
-            self.vips = BpfMap("vips", opened("map_vips"), c_uint32, layout.Tuple)
+            self.vips = BpfMap("vips", opened("map_vips"), c_uint32, layout.KernelTuple)
             self.groups = BpfMap("groups", opened("map_groups"), layout.KernelGroup)
             self.tables = BpfMap("tables", opened("map_tables"), layout.KernelTable)
             self.buckets = BpfMap("buckets", opened("map_buckets"), layout.KernelBucket)
             self.group_counts = PerCpuMap(
-                "group_counts", opened("map_group_counts"), layout.GroupCount
+                "group_counts", opened("map_group_counts"), layout.KernelGroupCount
             )
             self.backends = BpfMap("backends", opened("map_backends"), layout.KernelBackend)
             self.healths = BpfMap("healths", opened("map_healths"), layout.KernelHealth)
             self.backend_counts = PerCpuMap(
-                "backend_counts", opened("map_backend_counts"), layout.BackendCount
+                "backend_counts", opened("map_backend_counts"), layout.KernelBackendCount
             )
-            self.loads = BpfMap("loads", opened("map_loads"), layout.Load)
+            self.loads = BpfMap("loads", opened("map_loads"), layout.KernelLoad)
             self._barrier = BpfMap("barrier", opened("map_barrier"), c_uint32)
         except BaseException:
             self.close()

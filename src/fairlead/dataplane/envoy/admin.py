@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.dataplane.envoy.documents import EnvoySettings, Files
+from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.dataplane.proxy import (
     HASHED,
     RETRY_MS,
@@ -156,7 +156,7 @@ def _add(hosts: dict[str, BackendCount], status: dict[str, Any]) -> None:
 class EnvoyProcess:
     """Starts and stops the Envoy of one folder; finds it again by its admin socket."""
 
-    def __init__(self, files: Files, binary: str | None) -> None:
+    def __init__(self, files: EnvoyFiles, binary: str | None) -> None:
         self._files = files
         self._binary = binary
         self._child: subprocess.Popen[bytes] | None = None
@@ -180,8 +180,8 @@ class EnvoyProcess:
         options = {
             "-c": self._files.bootstrap,
             "--concurrency": settings.workers,
-            "--file-flush-interval-msec": 100,
-            "--drain-time-s": 5,
+            "--file-flush-interval-msec": 100,  # half a tick: the next one sees the latencies
+            "--drain-time-s": 5,  # listeners that go finish what they have
             "--log-level": "warning",
             "--log-path": log,
         }

@@ -15,7 +15,7 @@ from fairlead.core.traffic.limits import liveness
 from fairlead.dataplane import tables
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess
-from fairlead.dataplane.envoy.documents import EnvoySettings, Files
+from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.dataplane.envoy.routes import Layout
 from fairlead.dataplane.proxy import (
     RETRY_MS,
@@ -59,7 +59,7 @@ class EnvoyDataplane:
     def __init__(
         self, folder: Path, *, binary: str | None = None, settings: EnvoySettings | None = None
     ) -> None:
-        self._files = Files(folder.absolute())
+        self._files = EnvoyFiles(folder.absolute())
         self._settings = settings or EnvoySettings()
         self._layout = Layout(self._files, self._settings)
         self._process = EnvoyProcess(self._files, binary)

@@ -18,7 +18,16 @@ import yaml
 
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
 from fairlead.dataplane.envoy import deadman
-from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, drafts, escape, replace_text
+from fairlead.dataplane.proxy import (
+    CONNECT_TIMEOUT_MS,
+    HASHED,
+    IDLE_TIMEOUT_MS,
+    REFUSED_STATUS,
+    SIDES,
+    drafts,
+    escape,
+    replace_text,
+)
 from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -43,11 +52,11 @@ class EnvoySettings:
 
     workers: int = 1
     """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
-    connect_timeout_ms: int = 5_000
-    idle_timeout_ms: int = 60_000
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS
 
 
-class Files:
+class EnvoyFiles:
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -152,7 +161,7 @@ def response(version: str, resources: Sequence[Document]) -> Document:
     return {"version_info": version, "resources": list(resources)}
 
 
-def bootstrap(files: Files, settings: EnvoySettings) -> Document:
+def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
     """Where Envoy finds the rest, and where it is asked."""
     return filled(
         "bootstrap",
@@ -182,7 +191,9 @@ def biases(documents: Sequence[Document]) -> dict[str, float]:
     }
 
 
-def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings) -> list[Document]:
+def clusters(
+    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
+) -> list[Document]:
     return [
         _cluster(group, side, files, settings)
         for group in sorted(groups, key=_name)
@@ -191,7 +202,7 @@ def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
 
 
 def listeners(
-    groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
+    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
 ) -> list[Document]:
     return [_listener(group, files, settings) for group in sorted(groups, key=_name)]
 
@@ -200,7 +211,7 @@ def _name(group: RouteGroup) -> str:
     return group.name
 
 
-def _cluster(group: RouteGroup, side: str, files: Files, settings: EnvoySettings) -> Document:
+def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySettings) -> Document:
     name, ejection = cluster_name(group.name, side), Ejection()
     cluster = filled(
         "cluster",
@@ -255,7 +266,7 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
     return weights
 
 
-def _listener(group: RouteGroup, files: Files, settings: EnvoySettings) -> Document:
+def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> Document:
     return filled(
         "listener",
         name=escape(group.name),

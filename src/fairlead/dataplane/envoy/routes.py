@@ -15,8 +15,8 @@ from fairlead.core.traffic.limits import Concurrency, Fallback
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.documents import (
     Document,
+    EnvoyFiles,
     EnvoySettings,
-    Files,
     cluster_name,
     filled,
     refusal_body,
@@ -123,7 +123,7 @@ class Layout:
     """The documents of one folder, and what of them Envoy has. It does not know whether the agent
     lives; the dataplane decides when to call it."""
 
-    def __init__(self, files: Files, settings: EnvoySettings) -> None:
+    def __init__(self, files: EnvoyFiles, settings: EnvoySettings) -> None:
         self._files, self._settings = files, settings
 
     def active(self, group: str) -> Active | None:

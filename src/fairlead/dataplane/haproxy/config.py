@@ -27,7 +27,9 @@ from fairlead.core.canonical import digest
 from fairlead.core.traffic.admission import fnv1a
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
 from fairlead.dataplane.proxy import (
+    CONNECT_TIMEOUT_MS,
     HASHED,
+    IDLE_TIMEOUT_MS,
     REFUSED_STATUS,
     SIDES,
     Address,
@@ -91,13 +93,13 @@ class HaproxySettings:
     """Connections follow from it and from the process's own limit, whichever is lower."""
     retries: int = 0
     """A retry hides the failure that the governor should see."""
-    connect_timeout_ms: int = 5_000
-    idle_timeout_ms: int = 60_000
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS
     user: str | None = None
     """The user that the worker becomes once it listens; only root can ask for that."""
 
 
-class Files:
+class HaproxyFiles:
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -146,7 +148,7 @@ def render(
     groups: Sequence[RouteGroup],
     tables: Mapping[str, Table],
     *,
-    files: Files,
+    files: HaproxyFiles,
     settings: HaproxySettings,
 ) -> str:
     """The whole configuration; tables are laid out on both sides."""

@@ -60,7 +60,7 @@ class HaproxyDataplane:
         binary: str = "haproxy",
         settings: config.HaproxySettings | None = None,
     ) -> None:
-        self._files = config.Files(folder.absolute())
+        self._files = config.HaproxyFiles(folder.absolute())
         self._settings = settings or config.HaproxySettings(user=_unprivileged())
         self._process = HaproxyProcess(self._files, binary)
         self._log = HaproxyLog(self._files.socket)

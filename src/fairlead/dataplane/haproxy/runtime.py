@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.dataplane.haproxy.config import REQUESTS, Files
+from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
 from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog, wait_for_end
 from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
@@ -84,7 +84,7 @@ def connect(path: Path) -> socket.socket:
 class HaproxyProcess:
     """Starts, reloads and stops the HAProxy of one folder; finds it again by its sockets."""
 
-    def __init__(self, files: Files, binary: str) -> None:
+    def __init__(self, files: HaproxyFiles, binary: str) -> None:
         self._files = files
         self._binary = binary
 

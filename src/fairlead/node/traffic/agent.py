@@ -34,7 +34,7 @@ from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals
 
-STATUS_EVERY_MS = 1_000
+STATUS_EVERY_MS = 1_000  # and whenever something changed
 
 
 @dataclass(frozen=True, slots=True)

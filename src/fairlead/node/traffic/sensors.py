@@ -14,8 +14,21 @@ from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
 from fairlead.node.kernel_files import pressure
 from fairlead.node.traffic.poller import Poller, Request
-from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
-from fairlead.node.traffic.scrape import BadExposition, Sample, Scraper, ScrapeRules, gauge, samples
+from fairlead.node.traffic.probes import (
+    CheckRules,
+    DnsService,
+    DnsServices,
+    NetworkProber,
+    ProbeRules,
+)
+from fairlead.node.traffic.scrape import (
+    BadExposition,
+    MetricSample,
+    Scraper,
+    ScrapeRules,
+    gauge,
+    samples,
+)
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.traffic import CpuTimes, NodeReading, NodeSensor, Prober, Signals
 from fairlead.schema.selector import Selector
@@ -199,7 +212,7 @@ class Machines:
         return request
 
 
-def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
+def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeReading:
     stalled = {
         kind: round(total * _US_PER_S)
         for kind, metric in _STALLS.items()
@@ -211,7 +224,7 @@ def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
     return NodeReading(name, totals, tuple(_resources(read)), cpu)
 
 
-def _resources(read: Sequence[Sample]) -> Iterator[Resource]:
+def _resources(read: Sequence[MetricSample]) -> Iterator[Resource]:
     total, free = (gauge(read, Selector(name)) for name in _MEMORY)
     if total is not None and free is not None:
         yield Resource("memory", total, max(0.0, total - free))
@@ -228,7 +241,7 @@ class SensorRules:
     scrapes: Mapping[str, ScrapeRules] = field(default_factory=dict)
     probes: Mapping[str, ProbeRules] = field(default_factory=dict)
     checks: Mapping[str, CheckRules] = field(default_factory=dict)
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, DnsService] = field(default_factory=dict)
     service_every_ms: int = 5_000
     local: LocalMachine | None = None
     remote: tuple[RemoteNode, ...] = ()
@@ -246,7 +259,7 @@ class NetworkSensors:
         self.signals: Signals | None = self._scraper
         self.prober: Prober | None = self._prober
         self.nodes: NodeSensor | None = Machines(rules.local, rules.remote, self._poller, clock_ms)
-        self._services = Services(self._poller, every_ms=rules.service_every_ms)
+        self._services = DnsServices(self._poller, every_ms=rules.service_every_ms)
         try:
             self.follow(rules)
         except BaseException:
