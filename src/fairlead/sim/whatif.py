@@ -77,7 +77,6 @@ class Side:
     scarce_ms: int = 0
 
     def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
-        """One pod in one snapshot."""
         self.granted += allocation * duration_ms
         if allocation < need:
             self.below_ms += duration_ms
@@ -102,15 +101,12 @@ class PodChange:
 
     @property
     def change_millicores(self) -> int:
-        """Of the mean allocation."""
         return self.mean(self.whatif.granted) - self.mean(self.recorded.granted)
 
     def mean(self, total: int) -> int:
-        """A total over time as millicores."""
         return round(total / self.time_ms) if self.time_ms else 0
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {
             "node": self.node,
             "pod": self.pod,
@@ -141,7 +137,6 @@ class NodeChange:
     whatif: Side = field(default_factory=Side)
 
     def add(self, sample: Sample, decided: Decided) -> None:
-        """One snapshot."""
         self.snapshots += 1
         self.time_ms += sample.duration_ms
         self.policies.add(sample.snapshot.policy.value)
@@ -160,11 +155,9 @@ class NodeChange:
                     )
 
     def share(self, part_ms: int) -> float:
-        """A part of the recorded time."""
         return round(part_ms / self.time_ms, 4) if self.time_ms else 0.0
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {
             "node": self.node,
             "snapshots": self.snapshots,
@@ -192,21 +185,17 @@ class WhatIf:
 
     @property
     def snapshots(self) -> int:
-        """Of all nodes."""
         return sum(node.snapshots for node in self.nodes)
 
     @property
     def pods(self) -> list[PodChange]:
-        """Of all nodes, by node and uid."""
         return [node.pods[uid] for node in self.nodes for uid in sorted(node.pods)]
 
     def winners(self, count: int) -> list[PodChange]:
-        """Pods that would have got more, the largest gain first."""
         gains = [pod for pod in self.pods if pod.change_millicores > 0]
         return sorted(gains, key=lambda pod: -pod.change_millicores)[:count]
 
     def losers(self, count: int) -> list[PodChange]:
-        """Pods that would have got less, the largest loss first."""
         losses = [pod for pod in self.pods if pod.change_millicores < 0]
         return sorted(losses, key=lambda pod: pod.change_millicores)[:count]
 
@@ -337,7 +326,6 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
 
 
 def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
-    """With core alone."""
     return [_decided(clear(snapshot)) for snapshot in snapshots]
 
 

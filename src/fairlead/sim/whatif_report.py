@@ -19,7 +19,6 @@ _PLOTTED = 12
 
 
 def as_document(result: WhatIf, *, top: int) -> dict[str, Any]:
-    """The whole answer as JSON-ready data."""
     return {
         "fairlead": __version__,
         "policy": result.policy.value,
@@ -33,7 +32,6 @@ def as_document(result: WhatIf, *, top: int) -> dict[str, Any]:
 
 
 def title(result: WhatIf) -> str:
-    """What was asked, in a sentence."""
     policies = sorted({policy for node in result.nodes for policy in node.policies})
     kept = "recorded guardrails kept" if result.guardrails else "no guardrails"
     return (
@@ -43,7 +41,6 @@ def title(result: WhatIf) -> str:
 
 
 def node_rows(result: WhatIf) -> list[tuple[str, ...]]:
-    """A row of figures per node."""
     return [
         (
             node.node,
@@ -60,7 +57,6 @@ def node_rows(result: WhatIf) -> list[tuple[str, ...]]:
 
 
 def pod_rows(pods: Sequence[PodChange]) -> list[tuple[str, ...]]:
-    """A row of figures per pod."""
     return [
         (
             pod.pod,
@@ -114,7 +110,6 @@ def _page(result: WhatIf, pictures: Sequence[str], top: int) -> str:
 
 
 def _draw(result: WhatIf, folder: Path) -> list[str]:
-    """The largest gains and losses as bars."""
     pods = result.winners(_PLOTTED) + result.losers(_PLOTTED)[::-1]
     if not pods:
         return []
