@@ -54,7 +54,6 @@ class Sample(NamedTuple):
     time_ms: int
     duration_ms: int
     snapshot: Snapshot | NodeSnapshot
-    mode: CpuMode
     needs: Mapping[str, int]
     allocations: Mapping[str, int]
 
@@ -74,7 +73,6 @@ class Side:
     granted: int = 0
     below_ms: int = 0
     unmet: int = 0
-    scarce_ms: int = 0
 
     def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
         self.granted += allocation * duration_ms
@@ -131,6 +129,8 @@ class NodeChange:
     node: str
     snapshots: int = 0
     time_ms: int = 0
+    scarce_ms: int = 0
+    """With more need than capacity, whatever the policy."""
     policies: set[str] = field(default_factory=set)
     pods: dict[str, PodChange] = field(default_factory=dict)
     recorded: Side = field(default_factory=Side)
@@ -140,8 +140,7 @@ class NodeChange:
         self.snapshots += 1
         self.time_ms += sample.duration_ms
         self.policies.add(sample.snapshot.policy.value)
-        for side, mode in ((self.recorded, sample.mode), (self.whatif, decided.mode)):
-            side.scarce_ms += sample.duration_ms if mode is not CpuMode.UNCONGESTED else 0
+        self.scarce_ms += sample.duration_ms if decided.mode is not CpuMode.UNCONGESTED else 0
         for uid, need in decided.needs.items():
             pod = self.pods.setdefault(uid, PodChange(self.node, uid))
             pod.time_ms += sample.duration_ms
@@ -154,8 +153,9 @@ class NodeChange:
                         duration_ms=sample.duration_ms,
                     )
 
-    def share(self, part_ms: int) -> float:
-        return round(part_ms / self.time_ms, 4) if self.time_ms else 0.0
+    @property
+    def scarce_share(self) -> float:
+        return round(self.scarce_ms / self.time_ms, 4) if self.time_ms else 0.0
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -163,13 +163,10 @@ class NodeChange:
             "snapshots": self.snapshots,
             "seconds": self.time_ms / 1000,
             "pods": len(self.pods),
+            "scarce_share": self.scarce_share,
             "recorded_policies": sorted(self.policies),
             **{
-                name: {
-                    "scarce_share": self.share(side.scarce_ms),
-                    "below_need_pod_s": side.below_ms / 1000,
-                    "unmet_core_s": side.unmet_core_s,
-                }
+                name: {"below_need_pod_s": side.below_ms / 1000, "unmet_core_s": side.unmet_core_s}
                 for name, side in (("recorded", self.recorded), ("whatif", self.whatif))
             },
         }
@@ -273,7 +270,7 @@ def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
     uids = {pod.uid for pod in snapshot.pods}
     if not uids == needs.keys() == allocations.keys():
         raise NoDecisions(f"{path}: entry {entry.seq} decided for other pods than it was given")
-    return Sample(entry.time_ms, 0, snapshot, CpuMode(entry.output["mode"]), needs, allocations)
+    return Sample(entry.time_ms, 0, snapshot, needs, allocations)
 
 
 def _read_allocate(entry: Entry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table

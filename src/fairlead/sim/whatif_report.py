@@ -13,7 +13,7 @@ LIMITS_OF_THE_ANSWER = (
     "Each snapshot is decided by itself: how pods would have reacted to the other policy, and what "
     "later snapshots would have shown, is not in these figures."
 )
-NODE_HEAD = ("node", "snapshots", "hours", "pods", "scarce", "what-if", "unmet core-s", "what-if")
+NODE_HEAD = ("node", "snapshots", "hours", "pods", "scarce", "unmet core-s", "what-if")
 POD_HEAD = ("pod", "node", "need", "recorded", "what-if", "change", "below need", "what-if")
 _PLOTTED = 12
 
@@ -47,8 +47,7 @@ def node_rows(result: WhatIf) -> list[tuple[str, ...]]:
             str(node.snapshots),
             f"{node.time_ms / 3_600_000:.1f}",
             str(len(node.pods)),
-            f"{node.share(node.recorded.scarce_ms):.1%}",
-            f"{node.share(node.whatif.scarce_ms):.1%}",
+            f"{node.scarce_share:.1%}",
             f"{node.recorded.unmet_core_s:.1f}",
             f"{node.whatif.unmet_core_s:.1f}",
         )
