@@ -25,6 +25,7 @@ from fairlead.core.traffic import (
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.traffic import from_plan
+from fairlead.schema.traffic_state import plain
 
 KIND, VERSION = "traffic.govern", 1
 _DIGEST_BYTES = 16
@@ -45,7 +46,7 @@ class GovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def from_memory(memory: GroupMemory) -> dict[str, Any]:
     """The document of a memory: what an agent keeps, and where a record begins."""
-    document: dict[str, Any] = msgspec.to_builtins(memory)
+    document: dict[str, Any] = plain(memory)
     return document
 
 
@@ -74,8 +75,8 @@ def input_of(
         "group": group,
         "applied": applied,
         "memory": None if memory is None else from_memory(memory),
-        "rules": None if rules is None else msgspec.to_builtins(rules),
-        "sighting": msgspec.to_builtins(sighting),
+        "rules": None if rules is None else plain(rules),
+        "sighting": plain(sighting),
     }
 
 
@@ -84,7 +85,7 @@ def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
     return {
         **from_plan(decision.plan),
         "digest": _digest(memory, decision.snapshot),
-        "limits": msgspec.to_builtins(decision.limits),
+        "limits": plain(decision.limits),
     }
 
 

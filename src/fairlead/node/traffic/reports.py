@@ -17,6 +17,7 @@ from fairlead.core.traffic import AdmissionMode, Backend
 from fairlead.engine.traffic import GroupRound, Round
 from fairlead.ports.dataplane import Liveness
 from fairlead.ports.faults import PermanentFault
+from fairlead.schema.traffic import from_pressure
 
 if TYPE_CHECKING:
     from fairlead.node.traffic.agent import TrafficAgent
@@ -89,10 +90,7 @@ def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[
         "slots": plan.slots[name],
         "target": plan.target[name],
         "weight": plan.weights[name],
-        "pressure": {
-            **_fields(pressure, "total", "queue", "latency", "error", "penalty"),
-            **dict(pressure.layers),
-        },
+        "pressure": from_pressure(pressure),
         **_fields(backend, "queue", "p95_ms", "error_rate", "requests", "age_ms"),
         **_fields(counted, "open"),
         "isolated": agent.loop.groups[group].governor.isolated.get(name),
