@@ -56,12 +56,10 @@ class BenchTree:
         self._share(path, max(2, request_millicores * SHARES_PER_CORE // 1000))
 
     def enter(self, path: str, pid: int) -> None:
-        """Move a process into a cgroup."""
         for root in self._roots:
             (root / path / "cgroup.procs").write_text(str(pid))
 
     def unlimit(self) -> None:
-        """Take every limit away."""
         for path in self._paths:
             if path:
                 self.burst(path, 0)

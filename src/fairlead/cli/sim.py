@@ -283,7 +283,6 @@ def _policy_row(run: PolicyRun) -> tuple[str, ...]:
 
 
 def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
-    """The nodes, then the largest gains and losses."""
     yield f"what if: {title(result)}"
     yield ""
     yield from figures(_upper(NODE_HEAD), node_rows(result))

@@ -101,13 +101,11 @@ class SimContext:
         self.node, self.clock, self.faults, self.record = node, clock, faults, record
 
     def may_crash(self, when: str) -> None:
-        """One opportunity for the agent to crash."""
         rule = self.faults.fires(FaultPoint.AGENT_CRASH, AGENT, self.clock.now_ms)
         if rule is not None:
             raise AgentDied(when, max(1, rule.duration_s) * 1000)
 
     def log(self, text: str) -> None:
-        """A fault as an event of the run."""
         self.record.event(self.clock.now_ms, "fault", text)
 
 
@@ -118,7 +116,6 @@ class SimSensor:
         self._context = context
 
     def sample(self, now_ms: int) -> Sequence[Sighting]:
-        """Read every pod, or fail to."""
         self._context.may_crash("while sampling")
         sightings = [self._sight(pod, now_ms) for pod in self._context.node.present()]
         self._context.record.observation(now_ms, sightings)
@@ -187,7 +184,6 @@ class SimRecorder:
         input: dict[str, Any],
         output: dict[str, Any],
     ) -> int:
-        """Record a decision."""
         record = self._context.record
         decision = record.decision(time_ms, input, output)
         seq = len(record.decisions)
@@ -197,17 +193,14 @@ class SimRecorder:
         return seq
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
-        """Close an entry."""
         del self._open[seq]
         if status == "voided":
             self._context.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
 
     def unapplied(self) -> list[Entry]:
-        """Entries without a mark."""
         return [self._open[seq] for seq in sorted(self._open)]
 
     def head(self) -> Head:
-        """The end of the record."""
         record = self._context.record
         return Head(len(record.decisions), record.digest)
 
@@ -244,7 +237,6 @@ class SimAgent:
         self._start()
 
     def reconfigure(self, config: CpuConfig) -> None:
-        """Another policy from the next clear on."""
         self.config = config
         if self.loop is not None:
             self.loop.governor.reconfigure(config)

@@ -94,7 +94,6 @@ class RunRecord:
         self._digest({"observation": time_ms, "pods": seen})
 
     def event(self, time_ms: int, kind: str, text: str) -> None:
-        """Record that something happened."""
         self.events.append(Event(time_ms, kind, text))
 
     def _digest(self, value: dict[str, Any]) -> None:
@@ -154,7 +153,6 @@ class NodeFigures:
 
 
 def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
-    """The figures of one pod."""
     meter = pod.meter
     granted = meter.granted_us if meter.granted_us else None
     limits = [

@@ -39,7 +39,6 @@ FRAME_MS = STEP_MS = 1_000
 
 
 def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
-    """The governor's configuration for a scenario under one policy."""
     governor = scenario.governor
     room, rails, ewma = governor.headroom, governor.guardrails, governor.smoothing
     return CpuConfig(
@@ -92,7 +91,6 @@ class Simulation:
             raise InvariantBroken(f"{error} (seed {self.seed}, at {seconds:g} s)") from error
 
     def all_pods(self) -> list[SimPod]:
-        """Present and gone, in the order of their names."""
         pods = {**self.gone, **self.node.pods}
         return [pods[name] for name in sorted(pods)]
 
@@ -147,7 +145,7 @@ class Simulation:
     # --- checks
 
     def check(self) -> None:
-        """PolicyRun the standing checks on the node as it is now."""
+        """Run the state checks on the node as it is now."""
         agent = self.agent
         now = NodeState(
             limits={name: self.node.pods[name].limit_millicores for name in sorted(agent.adopted)},
@@ -250,7 +248,6 @@ class ScenarioResult:
 
     @property
     def broken(self) -> Broken | None:
-        """The first broken promise, if any."""
         return next((run.broken for run in self.runs if run.broken), None)
 
 

@@ -62,7 +62,6 @@ def write_report(
 
 
 def as_document(played: TrafficResult, checks: Sequence[PromiseCheck]) -> dict[str, Any]:
-    """The summary as JSON-ready data."""
     return {
         "fairlead": __version__,
         "scenario": played.scenario.name,
@@ -83,7 +82,6 @@ def as_document(played: TrafficResult, checks: Sequence[PromiseCheck]) -> dict[s
 
 
 def _rows(played: TrafficResult) -> Iterator[Sequence[object]]:
-    """One row per second and backend."""
     for second in timeline(played):
         shared = [getattr(second, name) for name in _SHARED]
         for name in sorted(second.slots) or [""]:
@@ -125,7 +123,6 @@ def _how(played: TrafficResult) -> list[str]:
 
 
 def figure_table(figures: TrafficFigures) -> list[str]:
-    """Names and numbers."""
     rows = (
         ("arrivals", figures.arrivals),
         ("attempts, retries included", figures.attempts),
