@@ -228,7 +228,7 @@ def _mean_queue(
         return (), None
     reach_ms = clock_ms - QUEUE_MS
     queues = (*(past for past in queues if past[0] > reach_ms), (clock_ms, queue))
-    return queues, left_sum(each for _, each in queues) / len(queues)
+    return queues, left_sum(count for _, count in queues) / len(queues)
 
 
 # --- health
@@ -389,16 +389,16 @@ def _learn(
     config, clock_ms = rules.config, memory.clock_ms
     admission = None if memory.state is None else memory.state.admission
     mode = AdmissionMode.NORMAL if admission is None else admission.mode
-    serving = [each for name, each in signals.items() if name not in isolated]
+    serving = [backend for name, backend in signals.items() if name not in isolated]
     changes: dict[str, Any] = {}
     if rules.own_reference:
-        queues = [each.queue for each in serving if each.queue is not None]
+        queues = [backend.queue for backend in serving if backend.queue is not None]
         queue, usual = memory.queue.advance(clock_ms, queues, mode)
         q_ref = memory.q_ref if usual is None else queue_reference(usual, config)
         memory = replace(memory, queue=queue, q_ref=q_ref)
         changes["q_ref"] = config.q_ref if q_ref is None else q_ref
     if rules.own_latency:
-        latencies = [each.p95_ms for each in serving if each.p95_ms is not None]
+        latencies = [backend.p95_ms for backend in serving if backend.p95_ms is not None]
         latency, usual_ms = memory.latency.advance(clock_ms, latencies, mode)
         l_ref_ms = memory.l_ref_ms if usual_ms is None else latency_reference(usual_ms, config)
         memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
@@ -501,8 +501,8 @@ def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | N
     Rejections of our own admission are repeated too. Counted as a storm they would keep admission
     closed for good, so only retries beyond them count.
     """
-    retries = [each.retries for each in signals if each.retries is not None]
+    retries = [backend.retries for backend in signals if backend.retries is not None]
     if not retries:
         return None
-    successes = sum(each.successes or 0 for each in signals)
+    successes = sum(backend.successes or 0 for backend in signals)
     return max(0, sum(retries) - (counted(memory.refused) or 0)) / max(1, successes)

@@ -84,7 +84,7 @@ class Scene(NamedTuple):
     def level(self) -> AdmissionMode:
         """What the triggers ask for, conductance apart."""
         return Triggers(
-            nobody=not self.routable,
+            unroutable=not self.routable,
             stall=self.watch.stall,
             ttf_s=self.watch.ttf_s,
             retry_index=self.retry_index,
@@ -110,7 +110,7 @@ def tick(snapshot: Snapshot) -> TickPlan:
     """Decide one tick of one group."""
     scene = _look(snapshot)
     moved = _move(scene)
-    flow = conductance(moved.slots, scene.pressures.each, scene.config)
+    flow = conductance(moved.slots, scene.pressures.values, scene.config)
     level = scene.level
     if flow < scene.config.g_min:
         level = MODES[max(level.level, AdmissionMode.SOFT.level)]
@@ -133,8 +133,8 @@ def _look(snapshot: Snapshot) -> Scene:
     memories = _memories(backends, before)
     counted = count_errors(backends, memories, clock_ms, config)
     nodes = {node.id: node for node in snapshot.nodes}
-    pressures = measure_pressure(backends, [each.rate for each in counted], nodes, config)
-    weights = inverse_weights(backends, pressures.each)
+    pressures = measure_pressure(backends, [rate.rate for rate in counted], nodes, config)
+    weights = inverse_weights(backends, pressures.values)
     if pressures.blind:
         weights = held_weights(backends, memories, weights)
     shares = warm_shares(weights, backends, config.warmup_ms)
@@ -149,7 +149,7 @@ def _look(snapshot: Snapshot) -> Scene:
         watch=watch,
         weights=weights,
         shares=shares,
-        target=_target(backends, pressures.each, shares, routable, config),
+        target=_target(backends, pressures.values, shares, routable, config),
         skew=observed_skew(backends, weights, config),
         routable=routable,
         retry_index=snapshot.retry_index,
@@ -245,7 +245,7 @@ def _plan(
         slots=dict(zip(ids, moved.slots, strict=True)),
         weights=dict(zip(ids, scene.weights, strict=True)),
         target=dict(zip(ids, scene.target, strict=True)),
-        pressure=dict(zip(ids, scene.pressures.each, strict=True)),
+        pressure=dict(zip(ids, scene.pressures.values, strict=True)),
         admission=_admission(scene, admission),
         regime=admission.regime,
         ttf_s=scene.watch.ttf_s,
@@ -314,5 +314,5 @@ def _holding(scene: Scene, moved: Moved, flow: float) -> set[TrafficReason]:
         blind=pressures.blind,
     )
     if any(moved.changes):
-        holding.add(moving_term(pressures.each, moved.changes))
+        holding.add(moving_term(pressures.values, moved.changes))
     return holding
