@@ -12,6 +12,7 @@ import msgspec
 from fairlead.core.invariant import known
 from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
+from fairlead.host.paths import state_directory
 from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.probes import CheckRules, ProbeRules, Service
@@ -82,8 +83,6 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 def default_directory() -> Path:
     """Beside the ledger of this machine."""
-    from fairlead.host.paths import state_directory  # noqa: PLC0415 - rarely asked
-
     return state_directory() / "traffic"
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 from uuid import UUID, uuid4
 
 import msgspec
-from psycopg import Cursor, IsolationLevel
 
 from fairlead.core.audit import Frontier
 from fairlead.host.clock import now_ms
@@ -27,6 +26,7 @@ from fairlead.ledger.keys import Signers
 from fairlead.ledger.postgres_connection import (
     LOCK_SPACE,
     Connection,
+    Cursor,
     Database,
     LockNotAvailable,
     Session,
@@ -323,10 +323,10 @@ def _store(connection: Connection, done: Sequenced) -> None:
     store_head(execute, done.head, done.rows[0].seq - 1)
 
 
-def _executing(connection: Connection) -> Callable[..., Cursor[Row]]:
+def _executing(connection: Connection) -> Callable[..., Cursor]:
     """Runs texts in which `?` stands for a value: bytes are sent as they are."""
 
-    def execute(text: str, *values: object) -> Cursor[Row]:
+    def execute(text: str, *values: object) -> Cursor:
         return connection.execute(_with_marks(text, values), values, binary=True)
 
     return execute
@@ -352,9 +352,7 @@ class PostgresSource:
     @contextmanager
     def view(self) -> Iterator[SqlView]:
         """One repeatable read."""
-        with postgres_faults(DOING), closing(self._database.connect()) as connection:
-            connection.isolation_level = IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
+        with postgres_faults(DOING), self._database.one_moment() as connection:
             streams = count()
 
             def stream(text: str, *values: object) -> Iterator[Row]:
@@ -365,6 +363,5 @@ class PostgresSource:
                     cursor.execute(_with_marks(text, values), values, binary=True)
                     yield from cursor
 
-            with connection.transaction():
-                # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-                yield SqlView(stream, complaint=lambda: "")
+            # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
+            yield SqlView(stream, complaint=lambda: "")

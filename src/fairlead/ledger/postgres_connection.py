@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from fairlead.ledger.store import missing_migrations
@@ -20,6 +20,7 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
+Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 LOCK_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10
@@ -94,6 +95,15 @@ class Database:
             connection.close()
             raise
         return connection
+
+    @contextmanager
+    def one_moment(self) -> Iterator[Connection]:
+        """A connection of its own, inside one repeatable read."""
+        with closing(self.connect()) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            with connection.transaction():
+                yield connection
 
     def migrate(self, connection: Connection) -> None:
         """Create or complete the tables; replicas that start together take turns."""

@@ -46,7 +46,7 @@ def write_segment(
         "last": last,
         "before": [peak.hex() for peak in Frontier.of(first - 1, store.nodes).peaks],
         "head": head.as_document(),
-        "consistency": [each.hex() for each in reader.consistency(last, head.head.size)],
+        "consistency": [node.hex() for node in reader.consistency(last, head.head.size)],
         "keys": {name: key.hex() for name, key in reader.keys().items()},
     }
     out.write(canonical(header) + b"\n")
@@ -101,7 +101,7 @@ class Segment:
         header, head = self.header, self.header.head.to_head()
         frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
         roots = {frontier.size: frontier.root()}
-        cuts, named = {each.head.size for each in held}, dict[str, int]()
+        cuts, named = {signed.head.size for signed in held}, dict[str, int]()
 
         def answer(problem: str = "", seq: int | None = None) -> Verification:
             return Verification(frontier.size, frontier.root().hex(), problem, seq)
@@ -146,7 +146,7 @@ class Segment:
             old_root=frontier.root(),
             new_size=head.head.size,
             new_root=bytes.fromhex(head.head.root),
-            proof=[bytes.fromhex(each) for each in self.header.consistency],
+            proof=[bytes.fromhex(node) for node in self.header.consistency],
         ):
             return "the entries are not those of its head"
         return ""
@@ -164,15 +164,15 @@ def open_segment(path: Path) -> Iterator[Segment]:
 
 def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes]) -> str:
     """Heads that were held elsewhere: of the same ledger, at a size inside the run."""
-    for each in held:
-        size = each.head.size
-        if each.head.ledger != head.head.ledger:
-            return f"the head held elsewhere is of ledger {each.head.ledger}"
-        if size == head.head.size and each.head.root == head.head.root:
+    for signed in held:
+        size = signed.head.size
+        if signed.head.ledger != head.head.ledger:
+            return f"the head held elsewhere is of ledger {signed.head.ledger}"
+        if size == head.head.size and signed.head.root == head.head.root:
             continue
         if size not in roots:
             return f"the head held elsewhere (size {size}) ends outside of this segment"
-        if roots[size].hex() != each.head.root:
+        if roots[size].hex() != signed.head.root:
             return f"the entries up to {size} are not those of the head held elsewhere"
     return ""
 
@@ -201,7 +201,7 @@ def verify_archive(
                     continue  # written again after a crash, under another end
                 if header.first > done + 1:
                     return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
-                before = [bytes.fromhex(each) for each in header.before]
+                before = [bytes.fromhex(peak) for peak in header.before]
                 found = segment.verify(keys=keys, progress=progress)
         except BadInput as error:
             return Verification(done, root, f"{path.name}: {error}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple, Protocol
 
-from fairlead.core.audit import Head, Node, SignedHead
+from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.core.invariant import known
 from fairlead.ports.faults import PermanentFault
@@ -126,7 +126,7 @@ class MemoryStore:
         """A projection's state."""
         return self.snapshots.get(name)
 
-    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+    def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
         """Hashes of the tree's nodes, in the order asked."""
         return [node.among(self.table[node.last_leaf].nodes) for node in nodes]
 
@@ -207,7 +207,7 @@ class SqlStore:
         text = "SELECT seq, data FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT 1"
         return _first(self._query(text, kind))
 
-    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+    def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
         """Hashes of the tree's nodes, in the order asked."""
         return read_nodes(self._query, nodes)
 
@@ -259,7 +259,7 @@ def read_kept(query: Query) -> Kept | None:
     return None
 
 
-def read_nodes(query: Query, nodes: Sequence[Node]) -> list[bytes]:
+def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
     """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
     seqs = sorted({node.last_leaf + 1 for node in nodes})
     marks = ", ".join("?" * len(seqs))

@@ -8,9 +8,9 @@ from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger.entries import Position, Prepared, prepare
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.reading import Reading, entry_of, standing_at
+from fairlead.ledger.reading import Reading, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
-from fairlead.ledger.statements import Standing, archived, restored, rotated
+from fairlead.ledger.statements import LedgerIdentity, archived, restored, rotated
 from fairlead.ledger.store import Found, Store
 from fairlead.ledger.verify import verify_tail
 from fairlead.ports.faults import Fault
@@ -47,7 +47,7 @@ class Writing(Reading, ABC):
             raise
         self._failure = None
         # Read back from the bytes: what a projection sees now is what it will see at a replay.
-        return [entry_of(each) for each in recorded]
+        return [entry_of(found) for found in recorded]
 
     def failure(self) -> str | None:
         """Why the last `append` could not be recorded; None after one that was."""
@@ -119,17 +119,17 @@ def check_opening(store: Store, signers: Signers) -> Position:
     """
     with store.view() as view:
         head = view.kept().head.head
-        checkpoints = [each for each in view.checkpoints(above=0) if each.head.size <= head.size]
-        frontier, standing = Frontier(), Standing()
+        checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
+        frontier, identity = Frontier(), LedgerIdentity()
         if checkpoints:
             start = checkpoints[-1]
             frontier = Frontier.of(start.head.size, store.nodes)
-            standing = standing_at(store, start.head.size)
+            identity = identity_at(store, start.head.size)
             if start.head.root != frontier.root().hex():
                 raise Damaged(f"the tree is not that of the checkpoint of size {start.head.size}")
-            if problem := standing.check(start):
+            if problem := identity.check(start):
                 raise Damaged(f"the checkpoint of size {start.head.size} {problem}")
-        found = verify_tail(view, frontier, standing)
+        found = verify_tail(view, frontier, identity)
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)

@@ -56,6 +56,10 @@ def _cpu_clear(document: cpu_documents.ClearDocument) -> dict[str, Any]:
     return cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document)))
 
 
+def _cpu_allocate(document: cpu_documents.AllocateDocument) -> dict[str, Any]:
+    return cpu_documents.from_node_plan(cpu.allocate(cpu_documents.to_node_snapshot(document)))
+
+
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -65,6 +69,13 @@ KINDS: Mapping[str, Kind] = {
             input_shape=cpu_documents.ClearDocument,
             output_shape=cpu_documents.ClearResult,
             decide=_cpu_clear,
+        ),
+        Kind(
+            name="cpu.allocate",
+            summary="decide a node's CPU limits inside the guardrails, as ordered writes",
+            input_shape=cpu_documents.AllocateDocument,
+            output_shape=cpu_documents.AllocateResult,
+            decide=_cpu_allocate,
         ),
         Kind(
             name="gpu.cover",

@@ -58,6 +58,7 @@ class FakeExecutor:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.calls: list[tuple[Any, ...]] = []
+        self.decisions: list[str] = []
         self.exits: list[Exit] = []
         self.ended: set[str] = set()
         self.fail: Exception | None = None
@@ -69,16 +70,20 @@ class FakeExecutor:
             self.jobs[job.id] = job
             self.calls.append(("start", job.id))
 
-    def stop(self, run: str, grace_ms: int) -> None:
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("stop", run, grace_ms))
 
-    def pause(self, run: str) -> None:
+    def pause(self, run: str, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("pause", run))
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("resume", run))
 
-    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("resize", run, devices))
 
     def end(self, run: str, time_ms: int, **how: Any) -> None:

@@ -62,20 +62,10 @@ class Sensors(Protocol):
     alarm: Callable[[], None]
     """What they call when something cannot wait for the next tick."""
 
-    @property
-    def signals(self) -> Signals | None:
-        """Metrics of applications, which show more than the dataplane sees."""
-        ...
-
-    @property
-    def prober(self) -> Prober | None:
-        """Probes and health checks."""
-        ...
-
-    @property
-    def nodes(self) -> NodeSensor | None:
-        """The machines."""
-        ...
+    signals: Signals | None
+    """Metrics of applications, which show more than the dataplane sees."""
+    prober: Prober | None
+    nodes: NodeSensor | None
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
         """Watch these backends and no others."""

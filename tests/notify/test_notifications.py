@@ -1,4 +1,4 @@
-"""The herald: every event in order, at least once, to those who asked for it."""
+"""Notifications: every event in order, at least once, to those who asked for it."""
 
 import json
 
@@ -38,7 +38,7 @@ class Box:
         return [each for notice in self.notices for each in json.loads(notice.body)["events"]]
 
 
-def herald(world: World, box: Box, *wanted: Subscription) -> Notifications:
+def notifications_of(world: World, box: Box, *wanted: Subscription) -> Notifications:
     return Notifications(
         world.ledger, world.plane.events.read, box, wanted or [Subscription("ops")], newest=0
     )
@@ -47,17 +47,17 @@ def herald(world: World, box: Box, *wanted: Subscription) -> Notifications:
 def test_everything_is_told_once_and_in_order() -> None:
     """With the signed head; nothing again when nothing is new."""
     world, box = World(), Box()
-    teller = herald(world, box)
+    deliveries = notifications_of(world, box)
     world.apply(budget("a"), node(), run("r"))
     world.turn()
-    assert teller.turn(world.now_ms) == 1
+    assert deliveries.turn(world.now_ms) == 1
     assert [each["seq"] for each in box.events()] == list(range(1, world.plane.seq + 1))
     head = read_head(json.dumps(json.loads(box.notices[0].body)["head"]).encode())
     key = world.ledger.keys()[head.head.key_id]
     assert signature_holds(key, head.head.to_sign(), head.signature)
-    assert teller.turn(world.now_ms) == 0
+    assert deliveries.turn(world.now_ms) == 0
     world.apply(run("s"))
-    teller.turn(world.now_ms)
+    deliveries.turn(world.now_ms)
     assert box.events()[-1]["object"] == {"kind": "Run", "name": "s"}
     assert len({notice.id for notice in box.notices}) == len(box.notices)
 
@@ -65,12 +65,14 @@ def test_everything_is_told_once_and_in_order() -> None:
 def test_commits_draws_and_cuts_are_told() -> None:
     """Who subscribed to the resolver hears of every step, under pseudonyms."""
     world, box = world_of(), Box()
-    teller = herald(world, box, Subscription("fair", kinds=("gpu.resolve.", "run.cut")))
+    deliveries = notifications_of(
+        world, box, Subscription("fair", kinds=("gpu.resolve.", "run.cut"))
+    )
     world.apply(run("old", owner="b", gpus=8))
     world.turn()
     reserve(world, run("new", gpus=4))
     world.turn()
-    teller.turn(world.now_ms)
+    deliveries.turn(world.now_ms)
     kinds = [each["kind"] for each in box.events() if each["kind"] != "gpu.resolve.scope"]
     assert kinds == [
         "gpu.resolve.commit",
@@ -87,26 +89,26 @@ def test_commits_draws_and_cuts_are_told() -> None:
 def test_an_owner_hears_of_its_own() -> None:
     """And of no others; the place moves on all the same."""
     world, box = World(), Box()
-    teller = herald(world, box, Subscription("a-team", owners=frozenset({"a"})))
+    deliveries = notifications_of(world, box, Subscription("a-team", owners=frozenset({"a"})))
     world.apply(budget("a"), budget("b"), node(), run("mine"), run("other", owner="b"))
     world.turn()
-    teller.turn(world.now_ms)
+    deliveries.turn(world.now_ms)
     assert {each["owner"] for each in box.events()} == {"a"}
     before = len(box.notices)
     world.apply(run("other-2", owner="b"))
-    assert teller.turn(world.now_ms) == 0
+    assert deliveries.turn(world.now_ms) == 0
     assert len(box.notices) == before
 
 
 def test_every_owner_hears_of_commits_and_draws() -> None:
     """They hold the operator to its word; what names others is not told."""
     world, box = world_of(), Box()
-    teller = herald(world, box, Subscription("c-team", owners=frozenset({"c"})))
+    deliveries = notifications_of(world, box, Subscription("c-team", owners=frozenset({"c"})))
     world.apply(run("old", owner="b", gpus=8))
     world.turn()
     reserve(world, run("new", gpus=4))
     world.turn()
-    teller.turn(world.now_ms)
+    deliveries.turn(world.now_ms)
     told = {each["kind"] for each in box.events() if each["owner"] != "c"}
     assert told == {"gpu.resolve.scope", "gpu.resolve.commit", "gpu.resolve.draw"}
 
@@ -120,23 +122,23 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
             (box if notice.receiver == "ill" else fine).deliver(notice, now_ms)
 
     both = [Subscription("ill"), Subscription("well")]
-    teller = Notifications(world.ledger, world.plane.events.read, Both(), both, newest=0)
+    deliveries = Notifications(world.ledger, world.plane.events.read, Both(), both, newest=0)
     world.apply(budget("a"))
     box.failures, tries, now_ms = 4, [], 0
     while not box.notices:
-        teller.turn(now_ms)
+        deliveries.turn(now_ms)
         tries.append(box.failures)
         now_ms += 500
     assert fine.events() == box.events()
-    assert teller.faults == {}
+    assert deliveries.faults == {}
     waits = [tries.count(left) for left in (3, 2, 1, 0)]
     assert waits == [2, 4, 8, 17], "1, 2, 4, 8 seconds in half-second steps, and the success"
     box.failures = 1
     world.apply(budget("b"))
-    teller.turn(now_ms)
-    assert teller.faults == {"ill": "not now"}
+    deliveries.turn(now_ms)
+    assert deliveries.faults == {"ill": "not now"}
     world.apply(budget("c"))
-    teller.turn(now_ms + 2_000)
+    deliveries.turn(now_ms + 2_000)
     assert [each["seq"] for each in box.events()] == [each["seq"] for each in fine.events()]
     assert box.failed[-1].id in {each.id for each in box.notices}, "although there is news by now"
 
@@ -146,12 +148,12 @@ def test_who_was_away_long_is_told_in_several_turns(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(notifications, "BATCH", 1)
     world, box = World(), Box()
     both = [Subscription("away"), Subscription("here", kinds=("object.",))]
-    teller = herald(world, box, *both)
+    deliveries = notifications_of(world, box, *both)
     world.apply(*(budget(f"b{i}") for i in range(2 * notifications.NOTICES_AT_ONCE)))
-    first = teller.turn(world.now_ms)
+    first = deliveries.turn(world.now_ms)
     assert first == 2 * notifications.NOTICES_AT_ONCE
     assert {notice.receiver for notice in box.notices} == {"away", "here"}
-    while teller.turn(world.now_ms):
+    while deliveries.turn(world.now_ms):
         pass
     away = [json.loads(each.body)["events"] for each in box.notices if each.receiver == "away"]
     assert [event["seq"] for events in away for event in events] == list(
@@ -162,9 +164,9 @@ def test_who_was_away_long_is_told_in_several_turns(monkeypatch: pytest.MonkeyPa
 def test_a_restart_goes_on_where_it_was() -> None:
     """The place is kept; a receiver that is new begins with what is new."""
     world, box = World(), Box()
-    teller = herald(world, box)
+    deliveries = notifications_of(world, box)
     world.apply(budget("a"))
-    teller.turn(world.now_ms)
+    deliveries.turn(world.now_ms)
     world.apply(budget("b"))
     again = Notifications(
         world.ledger,
@@ -189,13 +191,13 @@ def test_over_http_to_the_end(answer: int) -> None:
     world.turn()
     with receiver() as inbox:
         notifier = WebhookNotifier([Receiver("ops", inbox.url, SECRET, allow_private=True)])
-        teller = Notifications(
+        deliveries = Notifications(
             world.ledger, world.plane.events.read, notifier, [Subscription("ops")], newest=0
         )
         inbox.answers = [answer]
-        assert teller.turn(world.now_ms) == 0
-        assert f"answers {answer}" in teller.faults["ops"]
-        assert teller.turn(world.now_ms + 60_000) == 1
+        assert deliveries.turn(world.now_ms) == 0
+        assert f"answers {answer}" in deliveries.faults["ops"]
+        assert deliveries.turn(world.now_ms + 60_000) == 1
         ((headers, body),) = inbox.messages
         assert Guard(SECRET).problem(headers, body, world.now_ms / 1000 + 60) is None
         assert len(json.loads(body)["events"]) == world.plane.seq
