@@ -60,54 +60,19 @@ def observe(
     clock_ms = memory.clock_ms
     if memory.now_ms is not None:
         clock_ms += max(0, sighting.now_ms - memory.now_ms)
-    isolated = memory.isolated
-    histories = _take_probes(memory, sighting)
-    reads = {
-        name: _read(history, sighting, clock_ms, rules.window_ms)
-        for name, history in histories.items()
-    }
-    signals = {name: read.signals for name, read in reads.items()}
-    norms, pressures = _judged_pressures(memory, histories, rules)
-    streaks, broken = find_broken(
-        {name: read.streak for name, read in reads.items()},
-        {name: read.held for name, read in reads.items() if name not in isolated},
-    )
-    histories = {
-        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
-        for name, history in histories.items()
-    }
-    evidence = [
-        _evidence(
-            history,
-            sighting,
-            pressure=pressures.get(name),
-            failures_in_a_row=history.probe_failures
-            if name in isolated  # its counter stands still and would never let it back
-            else _failures_in_a_row(sighting.seen, history, signals[name]),
-            failing=name in broken,
-        )
-        for name, history in histories.items()
-    ]
-    tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
-    _follow_isolation(
-        histories,
-        isolated,
-        tracked.isolated,
-        sighting.seen,
-        clock_ms=clock_ms,
-        warmup_ms=rules.config.warmup_ms,
-    )
-    full = _full(memory, sighting.seen)
-    refused = None if sighting.seen is None else _refused(sighting.seen)
+    judged, seen = _judge(memory, sighting, rules, clock_ms), sighting.seen
+    histories, signals, tracked = judged.histories, judged.signals, judged.tracked
+    full = _full(memory, seen)
+    refused = None if seen is None else seen.refused_soft + seen.refused_hard
     memory = replace(
         memory,
         now_ms=sighting.now_ms,
         clock_ms=clock_ms,
         healths=tracked.healths,
-        backends=tuple(histories[name] for name in sorted(histories)),
-        norms=norms,
+        backends=tuple(histories.values()),
+        norms=judged.norms,
         refused=add(memory.refused, clock_ms, refused, rules.window_ms),
-        refused_soft=None if sighting.seen is None else sighting.seen.refused_soft,
+        refused_soft=None if seen is None else seen.refused_soft,
     )
     memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
     snapshot = Snapshot(
@@ -234,6 +199,54 @@ def _mean_queue(
 # --- health
 
 
+class _Judged(NamedTuple):
+    """The backends' health, and what it was judged by; histories are in the order of the ids."""
+
+    histories: Histories
+    signals: dict[str, Signals]
+    tracked: Tracked
+    norms: tuple[float, ...]
+
+
+def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms: int) -> _Judged:
+    isolated, histories = memory.isolated, _take_probes(memory, sighting)
+    reads = {
+        name: _read(history, sighting, clock_ms, rules.window_ms)
+        for name, history in histories.items()
+    }
+    norms, pressures = _judged_pressures(memory, histories, rules)
+    streaks, broken = find_broken(
+        {name: read.streak for name, read in reads.items()},
+        {name: read.held for name, read in reads.items() if name not in isolated},
+    )
+    histories = {
+        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
+        for name, history in histories.items()
+    }
+    evidence = [
+        Evidence(
+            name,
+            pressure=pressures.get(name),
+            successes=len([p for p in sighting.probed if p.backend == name and p.ok]),
+            failures=len([p for p in sighting.probed if p.backend == name and not p.ok]),
+            connect_failures_in_a_row=history.probe_failures
+            if name in isolated  # its counter stands still and would never let it back
+            else _failures_in_a_row(sighting.seen, history, reads[name].signals),
+            check_ok=sighting.checks.get(name),
+            operator_isolated=name in sighting.ordered,
+            failing=name in broken,
+        )
+        for name, history in histories.items()
+    ]
+    tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
+    warmup_ms, seen = rules.config.warmup_ms, sighting.seen
+    _follow_isolation(
+        histories, isolated, tracked.isolated, seen, clock_ms=clock_ms, warmup_ms=warmup_ms
+    )
+    signals = {name: read.signals for name, read in reads.items()}
+    return _Judged(histories, signals, tracked, norms)
+
+
 def _judged_pressures(
     memory: GroupMemory, histories: Histories, rules: GroupRules
 ) -> tuple[tuple[float, ...], dict[str, float]]:
@@ -273,28 +286,6 @@ def _held(backend: BackendSeen | None, reading: Reading, covered: Collection[str
         known = reading.looks and "queue" in covered
         return reading.looks[-1].inside if known else None
     return None if backend is None else backend.open
-
-
-def _evidence(
-    history: BackendHistory,
-    sighting: Sighting,
-    *,
-    pressure: float | None,
-    failures_in_a_row: int,
-    failing: bool,
-) -> Evidence:
-    name = history.id
-    answers = [probed.ok for probed in sighting.probed if probed.backend == name]
-    return Evidence(
-        name,
-        pressure=pressure,
-        successes=sum(answers),
-        failures=len(answers) - sum(answers),
-        connect_failures_in_a_row=failures_in_a_row,
-        check_ok=sighting.checks.get(name),
-        operator_isolated=name in sighting.ordered,
-        failing=failing,
-    )
 
 
 def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals: Signals) -> int:
@@ -478,10 +469,6 @@ def inside(sighting: Sighting) -> tuple[int | None, int]:
         return None, 0
     busy = round(left_sum(known))
     return busy, max(0, sum(opened) - busy)
-
-
-def _refused(seen: GroupSeen) -> int:
-    return seen.refused_soft + seen.refused_hard
 
 
 def _full(memory: GroupMemory, seen: GroupSeen | None) -> bool:

@@ -117,13 +117,11 @@ class Placed(NamedTuple):
     bypass: tuple[str, ...]
 
 
-def parked_slots(
-    backends: Sequence[Backend], pressures: Sequence[Pressure], s_total: int
-) -> list[int]:
+def parked_slots(pressures: Sequence[Pressure], s_total: int) -> list[int]:
     """All slots to the lowest P, ties by id: even a drip has to go somewhere."""
     totals = [pressure.total for pressure in pressures]
     best = totals.index(min(totals))
-    return [s_total if index == best else 0 for index in range(len(backends))]
+    return [s_total if index == best else 0 for index in range(len(totals))]
 
 
 def place(
@@ -153,8 +151,8 @@ def place(
 
 def slots_before(before: State, config: Config) -> dict[str, int]:
     """Slots in force by id, those of removed backends included, on today's total."""
-    slots = rescale([memory.slots for memory in before.backends], config.s_total)
-    return dict(zip((memory.id for memory in before.backends), slots, strict=True))
+    held = {memory.id: memory.slots for memory in before.backends}
+    return dict(zip(held, rescale([*held.values()], config.s_total), strict=True))
 
 
 def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
