@@ -27,6 +27,7 @@ from tests.core.gpu import test_oracle as gpu_oracle
 from tests.core.gpu import test_resolve_oracle
 from tests.core.traffic import test_oracle as traffic_oracle
 from tests.e2e import kills, plane_kills
+from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
@@ -43,6 +44,7 @@ RESOLVE_CHUNK = 1_000
 DRAW_SEEDS = 20_000
 TRAFFIC_SEQUENCES = 10_000
 TRAFFIC_CHUNK = 250
+TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
 
@@ -62,11 +64,14 @@ def cpu_clear_invariants() -> dict[str, object]:
 
 
 def cpu_clear_oracle() -> dict[str, object]:
-    """The core against the independent implementation, 100 000 clearings per policy."""
+    """The core against the independent implementation: 100 000 clearings per policy, and 10 000
+    whole decisions of a node (`cpu.allocate`).
+    """
     with ProcessPoolExecutor() as pool:
         for policy in Policy:
             seeds = range(1_000, 1_000 + CASES // CHUNK)
             list(pool.map(partial(test_oracle.compare, policy, CHUNK), seeds))
+            list(pool.map(partial(test_oracle.compare_nodes, policy, CHUNK // 10), seeds))
     return {policy.value: {"cases": CASES} for policy in Policy}
 
 
@@ -107,6 +112,18 @@ def traffic_tick_oracle() -> dict[str, object]:
         refused = pool.map(partial(traffic_oracle.refusals, TRAFFIC_CHUNK), chunks)
         met["refused"] = sum(sum(each.values()) for each in refused)
     return {"sequences": TRAFFIC_SEQUENCES, **met}
+
+
+def traffic_life() -> dict[str, object]:
+    """A life of 100 000 ticks with faults, restarts and members that change replays from its record
+    alone.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        traffic_lives.live(Path(folder), TRAFFIC_TICKS)
+        counted = traffic_lives.verdicts(Path(folder))
+    if counted != {"same": TRAFFIC_TICKS}:
+        raise AssertionError(f"not all the same: {dict(counted)}")
+    return {"ticks": TRAFFIC_TICKS}
 
 
 def node_kills() -> dict[str, object]:
@@ -154,6 +171,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "executor kills": executor_kills,
     "gpu.resolve draws": gpu_resolve_chance,
     "traffic.tick against the oracle": traffic_tick_oracle,
+    "traffic life replayed": traffic_life,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
     "resolver in a random lab": resolver_model,

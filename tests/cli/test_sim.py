@@ -56,7 +56,7 @@ def test_decide_reproduces_every_decision_of_a_report(tmp_path: Path) -> None:
     assert sim("run", "s.yaml", "--no-plots", *policies, cwd=tmp_path).returncode == 0
     folder = tmp_path / "out/small"
     done = subprocess.run(
-        [*FAIRLEAD, "decide", "cpu.clear", "--jsonl"],
+        [*FAIRLEAD, "decide", "cpu.allocate", "--jsonl"],
         check=True,
         timeout=60,
         capture_output=True,

@@ -13,7 +13,7 @@ import pytest
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.executor import LocalExecutor
 from fairlead.ledger import KeyDirectory, SqliteLedger
-from fairlead.ledger.master import open_master
+from fairlead.ledger.keys import open_master
 from fairlead.schema.times import format_time
 from tests.engine.gpu.worlds import ADMIN, budget, envelope, manifest, node, run
 from tests.executor.worlds import open_folder

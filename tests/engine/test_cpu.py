@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, Guardrails, Mode, Policy
-from fairlead.engine import BadState, Change, CpuConfig, CpuGovernor
+from fairlead.core.cpu import Counters, CpuMode, Guardrails, LimitWrite, Policy, WritePhase
+from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor
 from fairlead.ports.cpu import ContainerSighting, Sighting
 
 CONFIG = CpuConfig(
@@ -80,7 +80,7 @@ def test_a_pod_that_left_is_forgotten_and_one_that_opted_out_takes_its_limit_alo
     now = observe(governor, a, limited, unlimited)
     assert governor.capacity_millicores == 900 - 250 - 120
     assert list(governor.pods) == ["a"]
-    snapshot = governor.decide(now).snapshot
+    snapshot, _ = governor.decide(now)
     assert [pod.uid for pod in snapshot.pods] == ["a"]
     governor.observe(now + 1000, [])
     assert governor.pods == {}
@@ -109,7 +109,7 @@ def test_a_pod_seen_for_the_first_time_is_held() -> None:
     """One sample shows no rate: no signal yet, the grant stays what it was."""
     governor = CpuGovernor(CONFIG)
     governor.observe(0, [Meter("a", 640).sight(0)])
-    plan = governor.decide(0).plan
+    _, plan = governor.decide(0)
     assert plan.allocations == {"a": 640}
     assert plan.reasons["a"] == ("signal-missing.hold",)
 
@@ -121,18 +121,20 @@ def test_decreases_then_newcomers_then_increases() -> None:
     now = observe(governor, a, b)
     b.limit = 200
     for uid, limit in (("a", 700), ("b", 200)):
-        governor.applied(now, Change(uid, "", limit, limit), limit)
+        governor.applied(now, LimitWrite(uid, "", limit, limit, WritePhase.INCREASE), limit)
     governor.observe(now, [each.sight(now) for each in (a, b, new)])
-    plan = governor.decide(now).plan
+    _, plan = governor.decide(now)
     grants = dict(plan.allocations)
     assert grants["a"] < 700
     assert grants["b"] > 200
-    changes = governor.changes(plan)
-    assert changes.decreases == (Change("a", "", 700, grants["a"]),)
-    assert [change.uid for change in changes.increases] == ["new", "b"]
-    for change in (*changes.decreases, *changes.increases):
-        governor.applied(now, change, change.after)
-    assert governor.changes(plan) == ((), ()), "what is in force is not written again"
+    assert plan.writes[0] == LimitWrite("a", "", 700, grants["a"], WritePhase.DECREASE)
+    assert [(write.uid, write.phase) for write in plan.writes[1:]] == [
+        ("new", WritePhase.NEWCOMER),
+        ("b", WritePhase.INCREASE),
+    ]
+    for write in plan.writes:
+        governor.applied(now, write, write.after)
+    assert governor.decide(now)[1].writes == (), "what is in force is not written again"
 
 
 def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
@@ -144,10 +146,9 @@ def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
             rest.second(others)
         governor.observe(second * 1000, [a.sight(second * 1000), rest.sight(second * 1000)])
         if second and second % 5 == 0:
-            plan = governor.decide(second * 1000).plan
-            for change in (c for phase in governor.changes(plan) for c in phase):
-                governor.applied(second * 1000, change, change.after)
-                {"a": a, "rest": rest}[change.uid].limit = change.after
+            for write in governor.decide(second * 1000)[1].writes:
+                governor.applied(second * 1000, write, write.after)
+                {"a": a, "rest": rest}[write.uid].limit = write.after
     return governor.pods["a"].misses
 
 
@@ -158,7 +159,7 @@ def test_a_satisfied_pod_collects_no_misses() -> None:
 
 def test_throttling_that_outlives_a_grant_is_a_miss_up_to_the_cap() -> None:
     """8 misses bring the headroom from 10 % to its cap of 50 %; more would be forgotten late."""
-    assert CONFIG.misses_max == 8
+    assert CONFIG.headroom.misses_max == 8
     assert misses_after(20, used=200, held=100) > 0
     assert misses_after(300, used=200, held=100) == 8
 
@@ -172,9 +173,9 @@ def test_the_state_survives_a_restart_through_json() -> None:
     """A restored governor decides what the old one would have decided."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b", 500)
     now = observe(governor, a, b, used=450)
-    plan = governor.decide(now).plan
-    for change in governor.changes(plan).increases:
-        governor.applied(now, change, change.after)
+    _, plan = governor.decide(now)
+    for write in plan.writes:
+        governor.applied(now, write, write.after)
     again = CpuGovernor.restore(CONFIG, json.loads(canonical(governor.export())))
     assert again.export() == governor.export()
     for each in (governor, again):
@@ -234,11 +235,11 @@ def test_mode_and_policy_are_passed_on() -> None:
     """The last label goes into the next snapshot; a new policy holds from the next clear."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b")
     now = observe(governor, a, b, used=700)
-    snapshot, plan, _ = governor.decide(now)
-    assert (snapshot.previous_mode, plan.mode) == (None, Mode.CONGESTED)
+    snapshot, plan = governor.decide(now)
+    assert (snapshot.previous_mode, plan.mode) == (None, CpuMode.CONGESTED)
     governor.reconfigure(CpuConfig(node_millicores=1000, reserve=0.0, policy=Policy.NASH))
-    snapshot = governor.decide(now).snapshot
-    assert (snapshot.previous_mode, snapshot.policy) == (Mode.CONGESTED, Policy.NASH)
+    snapshot, _ = governor.decide(now)
+    assert (snapshot.previous_mode, snapshot.policy) == (CpuMode.CONGESTED, Policy.NASH)
 
 
 def test_a_configuration_out_of_range_is_refused() -> None:

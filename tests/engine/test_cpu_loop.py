@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.cpu import Counters, Guardrails
-from fairlead.engine import CpuConfig, CpuGovernor
-from fairlead.engine.cpu_loop import CpuLoop
+from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
 from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
@@ -24,6 +23,7 @@ class World:
         self.used = dict.fromkeys(wants, 0)
         self.diary: list[tuple[str, Any]] = []
         self.faults: dict[str, Exception] = {}
+        self.decisions: set[int] = set()
 
     def sample(self, now_ms: int) -> list[Sighting]:
         sightings = []
@@ -35,7 +35,8 @@ class World:
             )
         return sightings
 
-    def write(self, uid: str, container: str, millicores: int) -> int:
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
+        self.decisions.add(decision)
         if uid in self.faults:
             raise self.faults[uid]
         self.diary.append(("write", (uid, millicores)))
@@ -108,6 +109,7 @@ def test_record_and_state_come_before_the_first_write() -> None:
     turn = turned(world).clear(5000)
     assert verbs(world) == ["record", "keep", "write", "write", "applied", "keep"]
     assert turn.sequence == 7
+    assert world.decisions == {7}, "every write carries the id of its recorded decision"
     assert sum(world.limits.values()) <= 1000
 
 
@@ -133,7 +135,7 @@ def test_a_failed_decrease_keeps_increases_waiting() -> None:
     for second in range(30, 95):
         loop.sample(second * 1000)
     turn = loop.clear(95_000)
-    assert [failure.change.uid for failure in turn.failures] == ["b"]
+    assert [failure.write.uid for failure in turn.failures] == ["b"]
     assert world.limits == before
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from fairlead.core.cpu import Headroom, Mode, Plan, Pod, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, Headroom, Plan, Pod, Policy, Snapshot, clear
 from fairlead.fleet import FleetPlan, FleetSnapshot, clear_fleet
 from tests.core.cpu import cases
 
@@ -35,7 +35,7 @@ def _node(rng: random.Random, policy: Policy, count: int) -> Snapshot:
         capacity_millicores=int(minimums * rng.choice((0.7, 1.05, 1.5, 2.0, 3.0, 8.0))),
         pods=pods,
         policy=policy,
-        previous_mode=rng.choice((None, *Mode)),
+        previous_mode=rng.choice((None, *CpuMode)),
         headroom=rng.choice((Headroom(), Headroom(0.2, 0.1, 0.05, 0.3))),
     )
 

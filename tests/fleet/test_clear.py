@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.core.cpu import Mode, Pod, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, Pod, Policy, Snapshot, clear
 from fairlead.core.invariant import InvariantBroken
 from fairlead.fleet import FleetSnapshot, clear_fleet, table
 from fairlead.fleet import clear as fleet_clear
@@ -57,9 +57,9 @@ def test_sizes_of_a_trillion_do_not_overflow(policy: Policy) -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_empty_nodes_are_uncongested(policy: Policy) -> None:
     """No pods: nothing to hand out, nothing scarce, with or without other nodes around."""
-    empty = Snapshot(1000, (), policy, previous_mode=Mode.CONGESTED)
+    empty = Snapshot(1000, (), policy, previous_mode=CpuMode.CONGESTED)
     both_ways([])
-    assert one(both_ways([empty])).mode is Mode.UNCONGESTED
+    assert one(both_ways([empty])).mode is CpuMode.UNCONGESTED
     both_ways([empty, Snapshot(500, (Pod("a", 100, 900, 0.7),), policy), empty])
 
 
@@ -118,9 +118,9 @@ def test_bounds_on_both_sides_of_the_level() -> None:
 def test_hysteresis_moves_the_label_only() -> None:
     """Inside the band a congested label stays, per node, and the grants are the needs."""
     pods = (Pod("a", 100, 500, 1.0), Pod("b", 100, 480, 1.0))
-    fleet = [Snapshot(1000, pods, previous_mode=mode) for mode in (None, *Mode)]
+    fleet = [Snapshot(1000, pods, previous_mode=mode) for mode in (None, *CpuMode)]
     modes = [plan.mode for plan in both_ways(fleet).to_plans()]
-    assert modes.count(Mode.CONGESTED) == 1
+    assert modes.count(CpuMode.CONGESTED) == 1
 
 
 def test_idle_pods_leave_dust_not_fallbacks() -> None:

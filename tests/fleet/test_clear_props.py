@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import Mode, Pod, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, Pod, Policy, Snapshot
 from fairlead.fleet import FleetSnapshot, clear_fleet
 from tests.fleet.fleets import both_ways
 
@@ -17,7 +17,7 @@ demands = st.sampled_from((0.0, 0.1, 0.3, 0.5, 0.7, 1.0)) | st.floats(0, 1)
 weights = st.none() | st.sampled_from((0.0, 0.1, 1.0, 2.0, 3.0)) | st.floats(0, 1e6)
 pods = st.builds(
     Pod,
-    uid=st.text(max_size=3),
+    uid=st.text(min_size=1, max_size=3),
     min_millicores=sizes,
     max_millicores=sizes,
     demand=demands,
@@ -34,7 +34,7 @@ snapshots = st.builds(
     capacity_millicores=sizes,
     pods=st.lists(pods, max_size=8, unique_by=lambda pod: pod.uid).map(tuple),
     policy=st.sampled_from(Policy),
-    previous_mode=st.none() | st.sampled_from(Mode),
+    previous_mode=st.none() | st.sampled_from(CpuMode),
     hysteresis_band=st.floats(0, 1),
 )
 

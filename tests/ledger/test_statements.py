@@ -7,7 +7,7 @@ import pytest
 from fairlead.core.audit import EMPTY_ROOT, Head, statement_to_sign
 from fairlead.ledger.entries import parse, prepare
 from fairlead.ledger.keys import SecretKey, sign_head
-from fairlead.ledger.statements import Standing, archived, created, restored, rotated
+from fairlead.ledger.statements import LedgerIdentity, archived, created, restored, rotated
 from fairlead.ports.ledger import Draft, Entry
 from tests.ledger.drafts import draft
 
@@ -22,15 +22,15 @@ def entry(statement: Draft, seq: int) -> Entry:
 
 
 @pytest.fixture
-def standing() -> Standing:
+def standing() -> LedgerIdentity:
     """A ledger of two entries: begun with the old key, rotated to the one of now."""
-    standing = Standing()
+    standing = LedgerIdentity()
     assert standing.follow(entry(created("l", OLD, time_ms=1), 1)) == ""
     assert standing.follow(entry(rotated("l", OLD, NOW, **BY), 2)) == ""
     return standing
 
 
-def test_the_keys_and_the_epoch_follow_the_entries(standing: Standing) -> None:
+def test_the_keys_and_the_epoch_follow_the_entries(standing: LedgerIdentity) -> None:
     """Created, rotated, restored, archived."""
     assert (standing.ledger, standing.key_id, standing.epoch) == ("l", NOW.key_id, 0)
     assert standing.keys == {OLD.key_id: OLD.public_key, NOW.key_id: NOW.public_key}
@@ -78,14 +78,14 @@ FORGED = {
 
 
 @pytest.mark.parametrize("which", FORGED)
-def test_a_forged_statement_is_refused(standing: Standing, which: str) -> None:
+def test_a_forged_statement_is_refused(standing: LedgerIdentity, which: str) -> None:
     """With what is wrong about it; and nothing changes."""
     statement, word = FORGED[which]
     assert word in standing.follow(entry(statement, 3), root_before=EMPTY_ROOT)
     assert (standing.key_id, standing.epoch) == (NOW.key_id, 0)
 
 
-def test_a_head_is_signed_by_the_key_of_its_time(standing: Standing) -> None:
+def test_a_head_is_signed_by_the_key_of_its_time(standing: LedgerIdentity) -> None:
     """Not by an earlier one, not of another ledger or epoch, not forged."""
     good = sign_head(HEAD, NOW)
     assert standing.check(good) == ""

@@ -52,7 +52,10 @@ class Simulated:
     def __init__(self) -> None:
         self.node, entropy = SimNode(2000), Entropy(1)
         self.entropy = entropy
-        self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), RunRecord())
+        record = RunRecord()
+        self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), record)
+        # An actuator writes nothing that was not decided and recorded.
+        record.decision(0, {"capacity_millicores": 2000, "now_ms": 0, "pods": []}, {})
 
     def create(self, path: str) -> None:
         want = [{"kind": "constant", "millicores": 100}]
@@ -97,7 +100,7 @@ def test_pods_are_seen_with_their_own_limits(world: World) -> None:
     """Unlimited is None, never 0; counters are there from the first look."""
     world.create("a")
     world.create("b")
-    world.actuator().write("b", "", 250)
+    world.actuator().write(1, "b", "", 250)
     seen = sight(world.sensor())
     assert list(seen) == ["a", "b"]
     assert (seen["a"].limit_millicores, seen["b"].limit_millicores) == (None, 250)
@@ -109,10 +112,10 @@ def test_a_written_limit_is_in_force_to_the_millicore(world: World, millicores: 
     """Below 10m the period grows, since the kernel takes no quota under 1 ms."""
     world.create("a")
     actuator = world.actuator()
-    assert actuator.write("a", "", millicores) == millicores
+    assert actuator.write(1, "a", "", millicores) == millicores
     assert sight(world.sensor())["a"].limit_millicores == millicores
-    assert actuator.write("a", "", millicores) == millicores  # idempotent
-    assert actuator.write("a", "", 500) == 500
+    assert actuator.write(1, "a", "", millicores) == millicores  # idempotent
+    assert actuator.write(1, "a", "", 500) == 500
 
 
 def test_pods_come_and_go_between_samples(world: World) -> None:
@@ -132,7 +135,7 @@ def test_a_limit_of_a_vanished_pod_is_gone(world: World) -> None:
     world.create("a")
     world.remove("a")
     with pytest.raises(Gone):
-        world.actuator().write("a", "", 100)
+        world.actuator().write(1, "a", "", 100)
 
 
 def test_a_reborn_pod_has_another_identity() -> None:
@@ -154,7 +157,7 @@ def test_a_burst_is_what_was_saved_and_never_above_the_quota(cgroups: Cgroups, b
     files = cgroups.tree.files()
     actuator = CgroupActuator(files, burst=burst)
     for millicores in (400, 900, 100, 5, 250):
-        assert actuator.write("a", "", millicores) == millicores
+        assert actuator.write(1, "a", "", millicores) == millicores
         quota = files.quota("a")
         assert quota is not None
         assert quota.burst_us == (quota.quota_us if burst else 0)
@@ -167,7 +170,7 @@ def test_putting_back_restores_the_burst_too(cgroups: Cgroups) -> None:
     own = Quota(40_000, 50_000, 10_000)
     files.set_quota("a", own)
     actuator = CgroupActuator(files)
-    actuator.write("a", "", 300)
+    actuator.write(1, "a", "", 300)
     actuator.put_back("a", "", own)
     assert files.quota("a") == own
     unlimited = Quota(None, 100_000, 0)
@@ -181,12 +184,12 @@ def test_child_cgroups_are_containers(cgroups: Cgroups) -> None:
     cgroups.create("pod/sidecar")
     cgroups.create("plain")
     actuator = cgroups.actuator()
-    actuator.write("pod", "app", 300)
+    actuator.write(1, "pod", "app", 300)
     seen = sight(cgroups.sensor())
     assert [c.name for c in seen["pod"].containers] == ["app", "sidecar"]
     assert [c.limit_millicores for c in seen["pod"].containers] == [300, None]
     assert seen["pod"].limit_millicores is None
-    actuator.write("pod", "sidecar", 100)
+    actuator.write(1, "pod", "sidecar", 100)
     assert sight(cgroups.sensor())["pod"].limit_millicores == 400
     assert [c.name for c in seen["plain"].containers] == [""]
 

@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> PlainTree:
 def test_paths_that_lead_elsewhere_are_refused(tree: PlainTree, uid: str) -> None:
     """`..`, absolute and empty components never reach the file system."""
     with pytest.raises(PermanentFault):
-        CgroupActuator(tree.files()).write(uid, "", 500)
+        CgroupActuator(tree.files()).write(1, uid, "", 500)
 
 
 def test_symlinks_are_not_followed(tree: PlainTree, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_symlinks_are_not_followed(tree: PlainTree, tmp_path: Path) -> None:
     actuator = CgroupActuator(tree.files())
     for uid, container in (("link", ""), ("web", "inner"), ("odd", "")):
         with pytest.raises(PermanentFault):
-            actuator.write(uid, container, 500)
+            actuator.write(1, uid, container, 500)
     assert (victim / "cpu.max").read_text() == "max 100000\n"
     seen = [sighting.uid for sighting in CgroupSensor(tree.files(), "*").sample(0)]
     assert "link" not in seen
@@ -72,4 +72,4 @@ def test_a_missing_root_is_explained(tmp_path: Path) -> None:
 def test_a_pod_that_is_gone_is_said_to_be_gone(tree: PlainTree) -> None:
     """Not an error to shout about: its limit went with it."""
     with pytest.raises(Gone):
-        CgroupActuator(tree.files()).write("nobody", "", 500)
+        CgroupActuator(tree.files()).write(1, "nobody", "", 500)

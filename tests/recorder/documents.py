@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.cpu import Headroom, Mode, Pod, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, Headroom, Pod, Policy, Snapshot, clear
 from fairlead.recorder import FileRecorder
 from fairlead.schema.cpu import from_plan, from_snapshot
 
@@ -19,7 +19,12 @@ def clearings(*, pods: int, changed: int, capacity_millicores: int) -> Iterator[
     node = [_pod(rng, index) for index in range(pods)]
     while True:
         snapshot = Snapshot(
-            capacity_millicores, tuple(node), Policy.DEMAND_CAPPED, Mode.CONGESTED, 0.05, Headroom()
+            capacity_millicores,
+            tuple(node),
+            Policy.DEMAND_CAPPED,
+            CpuMode.CONGESTED,
+            0.05,
+            Headroom(),
         )
         yield from_snapshot(snapshot), from_plan(clear(snapshot))
         for index in rng.sample(range(pods), changed):

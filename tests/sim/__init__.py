@@ -1,1 +1,1 @@
-"""The virtual world."""
+"""Simulations."""

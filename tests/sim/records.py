@@ -18,7 +18,7 @@ def record_of(
     with FileRecorder(folder, sync_each=False) as recorder:
         for made in simulation.record.decisions:
             sequence = recorder.append(
-                "cpu.clear",
+                "cpu.allocate",
                 version=1,
                 time_ms=made.time_ms,
                 input=json.loads(made.input),

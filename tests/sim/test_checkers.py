@@ -1,11 +1,12 @@
 """The checkers can fail: each is shown a broken world and names it, with the seed and the time."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from fairlead.core.cpu import Plan
-from fairlead.engine import Changes, CpuGovernor
+from fairlead.core.cpu import NodePlan, WritePhase
+from fairlead.engine.cpu import CpuLoop
 from fairlead.sim import Broken, Simulation, play
 from fairlead.sim.checkers import (
     NodeState,
@@ -21,20 +22,24 @@ from tests.sim.scenarios import BUSY, pod, scenario
 GREEDY = (pod("a", {"kind": "constant", "millicores": 2000}), pod("b"))
 
 
-def plan_of(capacity: int = 1000, **grants: int) -> Plan:
-    """As much of a plan as the standing checks look at."""
+def plan_of(capacity: int = 1000, **grants: int) -> NodePlan:
+    """As much of a plan as the state checks look at."""
     reasons = dict.fromkeys(grants, ())
-    return Plan(
+    return NodePlan(
         mode="uncongested",
         capacity_millicores=capacity,
         total_min=200,
         total_need=0,
         shadow_price=None,
         needs=grants,
+        bounds={},
         allocations=grants,
         reduction_ratio={},
         reasons=reasons,
-    )  # type: ignore[arg-type]
+        split={uid: {"": grant} for uid, grant in grants.items()},
+        writes=(),
+        memory={},
+    )  # type: ignore[arg-type]  # a mode in words will do
 
 
 SOUND = NodeState(
@@ -114,20 +119,20 @@ def turning(before: int, after: int) -> dict[str, object]:
 SEESAW = (pod("a", turning(100, 1800)), pod("b", turning(1800, 100)))
 
 
-class Reckless(CpuGovernor):
-    """A governor that would write increases before decreases."""
+class Reckless(CpuLoop):
+    """A loop that writes increases before decreases."""
 
-    def changes(self, plan: Plan) -> Changes:
+    def _apply(self, decision: int, now_ms: int, plan: NodePlan, actuator: Any) -> Any:
         """Everything in the wrong order, in the phase that is not guarded."""
-        safe = super().changes(plan)
-        return Changes((*safe.increases, *safe.decreases), ())
+        wrong = (replace(write, phase=WritePhase.DECREASE) for write in reversed(plan.writes))
+        return super()._apply(decision, now_ms, replace(plan, writes=tuple(wrong)), actuator)
 
 
 def test_increases_before_decreases_are_caught() -> None:
     """The limits are judged between two writes, not only after the last."""
     world = Simulation(scenario(*SEESAW), seed=5, policy=None)
     assert world.agent.loop is not None
-    world.agent.loop.governor = Reckless(world.agent.config)
+    world.agent.loop.__class__ = Reckless
     with pytest.raises(Broken, match=r"limits-fit: the limits add up to .* \(seed 5, at "):
         world.advance(60_000)
 

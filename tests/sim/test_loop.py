@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.cpu import Mode, Policy
+from fairlead.core.cpu import CpuMode, Policy
 from fairlead.sim import PolicyRun, play
 from tests.sim.scenarios import pod, scenario
 
@@ -50,7 +50,7 @@ def test_scarcity_is_shared_and_nobody_falls_below_its_minimum(policy: Policy) -
     greedy = {"kind": "constant", "millicores": 2000}
     run = run_of(*(pod(name, greedy) for name in "abc"), policies=[policy.value], duration_s=120)
     late = run.frames[30:]
-    assert {frame.mode for frame in late} == {Mode.CONGESTED}
+    assert {frame.mode for frame in late} == {CpuMode.CONGESTED}
     assert {frame.limits_total for frame in late} == {1800}
     for frame in late:
         assert all(abs((p.limit or 0) - 600) <= 1 for p in frame.pods), "equals are treated equally"
@@ -62,8 +62,8 @@ def test_when_scarcity_ends_everything_returns() -> None:
     run = run_of(
         *(pod(name, {"kind": "points", "points": points}) for name in "ab"), duration_s=180
     )
-    assert run.frames[50].mode is Mode.CONGESTED
-    assert run.frames[-1].mode is Mode.UNCONGESTED
+    assert run.frames[50].mode is CpuMode.CONGESTED
+    assert run.frames[-1].mode is CpuMode.UNCONGESTED
     assert all(300 < (p.limit or 0) < 400 for p in run.frames[-1].pods)
 
 

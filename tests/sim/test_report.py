@@ -42,13 +42,13 @@ def test_everything_is_there_and_consistent(played: ScenarioResult, tmp_path: Pa
 def test_the_recorded_decisions_replay_to_the_recorded_results(
     played: ScenarioResult, tmp_path: Path
 ) -> None:
-    """decisions.jsonl is valid input for `fairlead decide cpu.clear --jsonl`, line by line."""
+    """decisions.jsonl is valid input for `fairlead decide cpu.allocate --jsonl`, line by line."""
     write_report(played, tmp_path / "r", plots=False)
     inputs = (tmp_path / "r" / "decisions.jsonl").read_bytes().splitlines()
     results = (tmp_path / "r" / "results.jsonl").read_bytes().splitlines()
     assert len(inputs) == len(results) == 2 * 12
     for document, result in zip(inputs, results, strict=True):
-        assert canonical(KINDS["cpu.clear"].run(document).result) == result
+        assert canonical(KINDS["cpu.allocate"].run(document).result) == result
 
 
 def test_the_same_seed_writes_the_same_bytes(played: ScenarioResult, tmp_path: Path) -> None:

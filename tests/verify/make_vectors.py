@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.audit import Frontier, Node, consistency_proof, inclusion_proof
+from fairlead.core.audit import Frontier, TreeNode, consistency_proof, inclusion_proof
 from fairlead.core.canonical import canonical
 from tests.core.gpu import resolve_cases, resolve_oracle
 from tests.verify import stories
@@ -174,7 +174,7 @@ def proofs() -> tuple[list[Document], list[Document]]:
     roots = [Frontier().extend(leaves[:size]).frontier.root().hex() for size in range(18)]
 
     def stored(nodes: Any) -> list[bytes]:
-        return [Node.among(node, grown.completed[node.last_leaf]) for node in nodes]
+        return [TreeNode.among(node, grown.completed[node.last_leaf]) for node in nodes]
 
     inclusion, consistency = [], []
     for size in (1, 2, 3, 5, 8, 13, 17):

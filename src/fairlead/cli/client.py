@@ -23,7 +23,7 @@ from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Waiting
 from fairlead.cli.table import Output, output_option
 from fairlead.host.http import Endpoint, NoReply, Reply, Stream, parse, stream
-from fairlead.ledger.place import state_directory
+from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
 SOCKET = "fairlead.sock"

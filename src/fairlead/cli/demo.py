@@ -125,5 +125,5 @@ def farewell(simulation: Simulation, policy: str | None) -> list[str]:
         f"{number} decisions in {seconds} virtual seconds, every one replayed.",
         "try next, the last decision again by hand:",
         f"  {play} --no-plots",
-        f"  sed -n {number}p out/{SCENARIO}/decisions.jsonl | fairlead decide cpu.clear",
+        f"  sed -n {number}p out/{SCENARIO}/decisions.jsonl | fairlead decide cpu.allocate",
     ]

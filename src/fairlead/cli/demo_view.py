@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.style import Style
 from rich.text import Text
 
-from fairlead.core.cpu import Mode, Plan
+from fairlead.core.cpu import CpuMode, NodePlan
 from fairlead.sim import Simulation
 from fairlead.sim.node import peak
 from fairlead.sim.record import Event, Frame, PodFrame
@@ -23,19 +23,13 @@ WHY_FROM_WIDTH = 108
 
 # Okabe and Ito's colours, lightened for dark terminals; all carry black letters.
 POD_COLOURS = (
-    "#56b4e9",
-    "#e69f00",
-    "#2fbf93",
-    "#e08fb8",
-    "#d8cf45",
-    "#f0804a",
-    "#9aa5f0",
-    "#b9b9b9",
+    *("#56b4e9", "#e69f00", "#2fbf93", "#e08fb8"),
+    *("#d8cf45", "#f0804a", "#9aa5f0", "#b9b9b9"),
 )
 MODE_STYLES = {
-    Mode.UNCONGESTED: Style(color="black", bgcolor="#7fcf7b", bold=True),
-    Mode.CONGESTED: Style(color="black", bgcolor="#f1b040", bold=True),
-    Mode.OVERLOADED: Style(color="white", bgcolor="#c51b3a", bold=True),
+    CpuMode.UNCONGESTED: Style(color="black", bgcolor="#7fcf7b", bold=True),
+    CpuMode.CONGESTED: Style(color="black", bgcolor="#f1b040", bold=True),
+    CpuMode.OVERLOADED: Style(color="white", bgcolor="#c51b3a", bold=True),
 }
 MARKS = {
     "act": ("▶", "bold"),
@@ -117,7 +111,7 @@ def _mode_line(picture: Picture, frame: Frame) -> Text:
     if frame.mode is None or plan is None:
         return Text("no decision yet: the users' own limits hold", style=DIM)
     pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
-    if frame.mode is Mode.OVERLOADED:
+    if frame.mode is CpuMode.OVERLOADED:
         said = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
     else:
         said = f"  needs {plan.total_need / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
@@ -217,7 +211,7 @@ def _figures(pod: PodFrame) -> Text:
     return text.append(f"   {SPARKS[level]} {pod.throttled:4.0%}", style=style)
 
 
-def _why(plan: Plan | None, uid: str) -> str:
+def _why(plan: NodePlan | None, uid: str) -> str:
     if plan is None or uid not in plan.reasons:
         return ""
     cut = plan.reduction_ratio[uid]
@@ -232,7 +226,7 @@ def _spark_lines(frames: Sequence[Frame], columns: int) -> list[Text]:
     """Scarcity over time: what was not served, and the price of a core where there is one."""
     recent = frames[-(columns - 26) :]
     short = [sum(pod.unserved for pod in frame.pods) / 1000 for frame in recent]
-    prices = [frame.free_price for frame in recent]
+    prices = [frame.shadow_price for frame in recent]
     price = prices[-1]
     said = "none" if price is None else f"{price * 1000:.0f} per core"
     return [
@@ -271,7 +265,7 @@ def _event_lines(events: Sequence[Event], room: int, columns: int) -> list[Text]
 # --- small functions
 
 
-def _plan(simulation: Simulation) -> Plan | None:
+def _plan(simulation: Simulation) -> NodePlan | None:
     decisions = simulation.record.decisions
     return decisions[-1].plan if decisions else None
 

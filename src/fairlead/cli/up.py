@@ -132,7 +132,7 @@ class Postgres(click.ParamType[str]):
         if not is_postgres(value):
             form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
             self.fail(f"must be {form}; without --ledger it is a file in DIR", param, ctx)
-        from fairlead.ledger.postgres_db import is_address
+        from fairlead.ledger.postgres_connection import is_address
 
         if not is_address(value):
             escapes = "%2F for /, %40 for @ and %25 for %"
@@ -340,7 +340,7 @@ def _lab(server: "ControlServer") -> "Lab":
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
     """The data directory; a demo without one gets a temporary one."""
-    from fairlead.ledger.place import state_directory
+    from fairlead.host.paths import state_directory
 
     if data is not None or not demo:
         yield (data or state_directory()).resolve()

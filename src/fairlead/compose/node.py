@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.engine.cpu_loop import Turn
+from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent, NodeConfig, cpu_config
 from fairlead.node.cgroups import CgroupFiles, open_files
 from fairlead.node.host import CgroupHost, read_cgroup_host
@@ -20,7 +20,7 @@ def node_agent(
     document: NodeDocument,
     *,
     dry_run: bool,
-    report: Callable[[Turn, Agent], None],
+    report: Callable[[CpuTurn, Agent], None],
     fault: Callable[[TemporaryFault], None],
 ) -> Agent:
     """An agent on this machine's cgroups, as configured."""

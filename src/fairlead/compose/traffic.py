@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from fairlead.core.invariant import known
-from fairlead.engine.traffic import GroupRules
-from fairlead.engine.traffic_loop import Round
+from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
+from fairlead.host.paths import state_directory
 from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.probes import CheckRules, ProbeRules, Service
@@ -22,7 +22,7 @@ from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
-from fairlead.ports.traffic import Chronicle
+from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
     GroupDocument,
     PlaneDocument,
@@ -83,8 +83,6 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 def default_directory() -> Path:
     """Beside the ledger of this machine."""
-    from fairlead.ledger.place import state_directory  # noqa: PLC0415 - rarely asked
-
     return state_directory() / "traffic"
 
 
@@ -229,7 +227,7 @@ def _open_recorder(path: Path, warn: Callable[[str], None]) -> FlightRecorder:
 
 def _open_event_log(
     document: TrafficDocument, name: str, warn: Callable[[str], None]
-) -> Chronicle | None:
+) -> EventLog | None:
     if document.ledger is None:
         return None
     from fairlead.node.traffic.event_log import LedgerEventLog  # noqa: PLC0415 - if configured

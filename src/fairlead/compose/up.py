@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.executor import LocalExecutor, discover
 from fairlead.executor.devices import MachineNode, host_name, machine_nodes, visible
-from fairlead.ledger.master import open_master
+from fairlead.host.clock import now_ms
+from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.faults import Fault, PermanentFault
@@ -84,18 +84,16 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
             beacon=None if config.beacon is None else BeaconSource(*config.beacon),
             owner_weighting=OwnerWeighting(config.owner_weighting),
         )
-        plane = ControlPlane(ledger, executor, _now_ms, settings, open_master(config.data / KEYS))
+        plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
             declare_machine(plane, host, machine_nodes(found, host))
         keep_ms = config.keep_output_ms
 
         def prune() -> None:
             if keep_ms is not None:
-                executor.prune(_now_ms() - keep_ms, living=plane.reports.living())
+                executor.prune(now_ms() - keep_ms, living=plane.reports.living())
 
-        service = Service(
-            plane, ledger, Access(ledger, _now_ms), executor.log_parts, _now_ms, prune
-        )
+        service = Service(plane, ledger, Access(ledger, now_ms), executor.log_parts, now_ms, prune)
         mode = config.socket_mode or (0o666 if config.socket_group is None else 0o660)
         listen = Listen(config.socket_path, config.port, mode, config.socket_group)
         with notifying(config.webhooks, ledger, plane):
@@ -133,7 +131,7 @@ def notifying(webhooks: Path | None, ledger: Ledger, plane: ControlPlane) -> Ite
 def _deliver(notifications: Notifications, stop: threading.Event) -> None:
     while not stop.is_set():
         with contextlib.suppress(Fault):  # the ledger is busy or full: retried at the next turn
-            notifications.turn(_now_ms())
+            notifications.turn(now_ms())
         stop.wait(1)
 
 
@@ -156,7 +154,3 @@ def declare_machine(plane: ControlPlane, host: str, nodes: list[MachineNode]) ->
         ],
         author=Author("fairlead", admin=True),
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

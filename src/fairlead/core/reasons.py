@@ -22,6 +22,23 @@ class CpuReason(StrEnum):
     """The lower bounds together passed the capacity; this pod's was lowered to fit."""
 
 
+class BoundReason(StrEnum):
+    """Which guardrail set the bounds that a pod's grant may move in."""
+
+    COOLDOWN = "cooldown"
+    """The grant changed less than a cooldown ago: it is held."""
+    DEAD_BAND = "dead-band"
+    """The target is so near that a write is not worth it: the grant is held."""
+    STEP = "step"
+    """One step at most, up or down."""
+    GRACE = "grace"
+    """Young or newly found: it keeps its limit, as far as the other pods leave capacity."""
+    NEWCOMER = "newcomer"
+    """The limit in force is still the user's: the first grant may lie anywhere."""
+    UNLIMITED = "unlimited"
+    """No limit is in force yet: there is nothing to move from."""
+
+
 class CoverRefusal(StrEnum):
     """Why a GPU request is not covered: the first single relaxation that would have helped."""
 

@@ -17,19 +17,11 @@ from math import gcd
 from fairlead.core.invariant import InvariantBroken, known
 from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.limits import Concurrency, liveness, share
-from fairlead.dataplane.proxy import LatencyWindow
-from fairlead.dataplane.tables import (
-    Active,
-    active,
-    check_flip,
-    check_groups,
-    check_table,
-    group_seen,
-)
+from fairlead.dataplane.proxy import BackendCount, GroupCount, RequestLog
+from fairlead.dataplane.tables import Active, active, check_flip, check_groups, check_table
 from fairlead.ports.dataplane import (
     SCHEMA_VERSION,
     AdmissionMode,
-    BackendSeen,
     GroupSeen,
     Liveness,
     Proto,
@@ -48,27 +40,12 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Counts:
-    admitted: int = 0
-    connect_failures: int = 0
-    consecutive_failures: int = 0
-    successes: int = 0
-    errors: int = 0
-    open: int = 0
-    queue: int | None = None
-    window: LatencyWindow = field(default_factory=LatencyWindow)
-
-
-@dataclass(slots=True)
 class _Group:
     group: RouteGroup
     active: Active
     bucket: Bucket | None = None
     turn: int = 0
-    admitted: int = 0  # not the sum of the counts: backends leave, what they were sent stays
-    refused_soft: int = 0
-    refused_hard: int = 0
-    counts: dict[str, _Counts] = field(default_factory=dict)
+    counts: GroupCount = field(default_factory=GroupCount)
 
 
 class MemoryDataplane:
@@ -86,6 +63,7 @@ class MemoryDataplane:
         self._clock_ms = clock_ms
         self._beat_ms = clock_ms()
         self._groups: dict[str, _Group] = {}
+        self._log = RequestLog()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others."""
@@ -95,10 +73,13 @@ class MemoryDataplane:
             was = before.get(group.name)
             now = was or _Group(group, active(group, None))
             now.group, now.active = group, active(group, was.active if was else None)
-            now.counts = {
-                backend.id: now.counts.get(backend.id, _Counts()) for backend in group.backends
+            known = now.counts.backends
+            now.counts.backends = {
+                backend.id: known.get(backend.id, BackendCount(queue=None))
+                for backend in group.backends
             }
             self._groups[group.name] = now
+        self._log.keep({(group.name, each.id) for group in groups for each in group.backends})
         self.heartbeat()
 
     def schema_version(self) -> int:
@@ -129,7 +110,18 @@ class MemoryDataplane:
 
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
-        return {name: self._seen(group) for name, group in self._groups.items()}
+        now_ms, alive = self._clock_ms(), self.liveness()
+        return {
+            name: group.counts.seen(
+                group.active,
+                alive,
+                self._log,
+                now_ms,
+                group=name,
+                names={id: id for id in group.counts.backends},
+            )
+            for name, group in self._groups.items()
+        }
 
     def detach(self) -> None:
         """Nothing to let go."""
@@ -152,7 +144,8 @@ class MemoryDataplane:
         bound = None if alone else limits.concurrency
         if not (limits.fallback.members if alone else any(table.slots.values())):
             return self._refuse(here, AdmissionMode.HARD)
-        inside = sum(counts.open for counts in here.counts.values())
+        counts = here.counts
+        inside = sum(backend.open for backend in counts.backends.values())
         if bound is not None and inside >= bound.inside_max:
             return self._refuse(here, AdmissionMode.SOFT)
         if admission.mode != AdmissionMode.NORMAL:
@@ -170,28 +163,27 @@ class MemoryDataplane:
             backend = _with_room(flow, here, bound, inside + 1)
         else:
             backend = _slotted(flow, table.slots)
-        here.admitted += 1
-        here.counts[backend].admitted += 1
-        here.counts[backend].open += 1
+        counts.admitted += 1
+        counts.backends[backend].admitted += 1
+        counts.backends[backend].open += 1
         return Verdict(backend=backend)
 
     def done(self, group: str, backend: str, *, latency_ms: float, ok: bool) -> None:
         """What was sent to a backend has been answered, well or with an error."""
         counts = self._counts(group, backend)
         counts.open -= 1
-        counts.consecutive_failures = 0
         if ok:
             counts.successes += 1
-            counts.window.add(self._clock_ms(), latency_ms)
         else:
             counts.errors += 1
+        self._log.add(group, backend, self._clock_ms(), latency_ms if ok else None, connected=True)
 
     def connect_failed(self, group: str, backend: str) -> None:
         """What was sent to a backend did not reach it."""
         counts = self._counts(group, backend)
         counts.open -= 1
         counts.connect_failures += 1
-        counts.consecutive_failures += 1
+        self._log.add(group, backend, self._clock_ms(), None, connected=False)
 
     def waiting(self, group: str, backend: str, queue: int | None) -> None:
         """How many wait in a backend; None when that is unknown."""
@@ -199,9 +191,9 @@ class MemoryDataplane:
 
     def _refuse(self, group: _Group, mode: AdmissionMode) -> Verdict:
         if mode == AdmissionMode.SOFT:
-            group.refused_soft += 1
+            group.counts.refused_soft += 1
         else:
-            group.refused_hard += 1
+            group.counts.refused_hard += 1
         return Verdict(refused=mode)
 
     def _group(self, name: str) -> _Group:
@@ -209,29 +201,11 @@ class MemoryDataplane:
             raise PermanentFault(f"group {name!r} is not configured")
         return self._groups[name]
 
-    def _counts(self, group: str, backend: str) -> _Counts:
-        here = self._group(group)
-        if backend not in here.counts:
+    def _counts(self, group: str, backend: str) -> BackendCount:
+        backends = self._group(group).counts.backends
+        if backend not in backends:
             raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
-        return here.counts[backend]
-
-    def _seen(self, group: _Group) -> GroupSeen:
-        now_ms = self._clock_ms()
-        backends = {
-            id: BackendSeen(
-                admitted=counts.admitted,
-                connect_failures=counts.connect_failures,
-                consecutive_failures=counts.consecutive_failures,
-                successes=counts.successes,
-                errors=counts.errors,
-                open=counts.open,
-                queue=counts.queue,
-                p95_ms=counts.window.p95(now_ms),
-            )
-            for id, counts in group.counts.items()
-        }
-        counted = (group.admitted, group.refused_soft, group.refused_hard)
-        return group_seen(group.active, self.liveness(), counted, backends)
+        return backends[backend]
 
 
 def _slotted(flow: int | bytes, slots: Mapping[str, int]) -> str:
@@ -254,7 +228,7 @@ def _with_room(flow: int | bytes, group: _Group, bound: Concurrency, inside: int
     number = flow if isinstance(flow, int) else _number(flow)
     for turn in range(total):
         id = _slotted(number + turn, slots)
-        if group.counts[id].open < share(slots[id], total, inside, bound.room_least):
+        if group.counts.backends[id].open < share(slots[id], total, inside, bound.room_least):
             return id
     return _slotted(flow, slots)
 

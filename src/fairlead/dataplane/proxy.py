@@ -5,17 +5,21 @@ import functools
 import os
 import re
 import select
+import shutil
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from fairlead.core.traffic.limits import LATENCY_WINDOW_MS, p95, restart_wait_ms, succeeded
+from fairlead.dataplane.tables import Active, group_seen
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
-from fairlead.ports.dataplane import RouteGroup
+from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 Address = tuple[str, int]
@@ -98,6 +102,17 @@ def drafts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.draft-*"))
 
 
+def remove_files(folder: Path, ours: Sequence[Path]) -> None:
+    """Take our files away, and the folder unless it has files of others."""
+    for path in ours:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
     """Wait until the process behind a pidfd has ended, and close it."""
     try:
@@ -153,10 +168,16 @@ class LatencyWindow:
         return p95([latency for _, latency in self._samples])
 
 
+class Ended(Enum):
+    """How a request ended, as a proxy's log shows it."""
+
+    WELL, BROKEN, UNREACHED = range(3)
+
+
 class RequestLog:
     """What a proxy's log shows of single requests: how long successes took, failures in a row.
 
-    A backend's key is its escaped group and its name in the log.
+    A backend's key is its group and its name, as the dataplane writes them.
     """
 
     def __init__(self) -> None:
@@ -176,24 +197,30 @@ class RequestLog:
         """The rest of the last line will not come."""
         self._rest = b""
 
-    def add(
-        self,
-        copy: str,
-        backend: str,
-        *,
-        now_ms: int,
-        connected: bool,
-        status: str,
-        took: str | None,
+    def read(
+        self, copy: str, backend: str, status: str, took_ms: str, *, now_ms: int, ended: Ended
     ) -> None:
-        """One request; `took` None: it did not end as it should."""
+        """One request of a log; `copy` is the group's with its side."""
         group, _, side = copy.rpartition("_")
-        if side not in (*SIDES, HASHED):
-            return  # a refusal of our own
+        if side in (*SIDES, HASHED):  # else a refusal of our own
+            ok = ended is Ended.WELL and status.isdigit() and succeeded(int(status))
+            latency_ms = float(took_ms) if ok else None
+            connected = ended is not Ended.UNREACHED
+            self.add(group, backend, now_ms, latency_ms, connected=connected)
+
+    def add(
+        self, group: str, backend: str, now_ms: int, latency_ms: float | None, *, connected: bool
+    ) -> None:
+        """One request; without a latency it was no success."""
         key = (group, backend)
         self._failures[key] = 0 if connected else self._failures.get(key, 0) + 1
-        if connected and took is not None and status.isdigit() and succeeded(int(status)):
-            self._windows.setdefault(key, LatencyWindow()).add(now_ms, float(took))
+        if latency_ms is not None:
+            self._windows.setdefault(key, LatencyWindow()).add(now_ms, latency_ms)
+
+    def keep(self, members: Collection[tuple[str, str]]) -> None:
+        """Forget all other backends: the next one of a name begins afresh."""
+        self._windows = {key: seen for key, seen in self._windows.items() if key in members}
+        self._failures = {key: seen for key, seen in self._failures.items() if key in members}
 
     def p95(self, group: str, backend: str, now_ms: int) -> float | None:
         """Of a backend's successes."""
@@ -203,3 +230,48 @@ class RequestLog:
     def failures(self, group: str, backend: str) -> int:
         """Connects to a backend that failed since the last that did not."""
         return self._failures.get((group, backend), 0)
+
+
+@dataclass(slots=True)
+class BackendCount:
+    """One backend of a group, over all copies of the group."""
+
+    admitted: int = 0
+    connect_failures: int = 0
+    successes: int = 0
+    errors: int = 0
+    open: int = 0
+    queue: int | None = 0
+
+
+@dataclass(slots=True)
+class GroupCount:
+    """One group; backends by their name in the proxy. `admitted` is not the sum of theirs: they
+    leave, what they were sent stays."""
+
+    admitted: int = 0
+    refused_soft: int = 0
+    refused_hard: int = 0
+    backends: dict[str, BackendCount] = field(default_factory=dict)
+
+    def seen(
+        self,
+        active: Active,
+        liveness: Liveness,
+        log: RequestLog,
+        now_ms: int,
+        *,
+        group: str,
+        names: Mapping[str, str],
+    ) -> GroupSeen:
+        """As the port has it; `group` and `names` (by id) are the dataplane's in the log."""
+        backends = {
+            id: BackendSeen(
+                **asdict(self.backends.get(name, BackendCount())),
+                consecutive_failures=log.failures(group, name),
+                p95_ms=log.p95(group, name, now_ms),
+            )
+            for id, name in names.items()
+        }
+        totals = (self.admitted, self.refused_soft, self.refused_hard)
+        return group_seen(active, liveness, totals, backends)

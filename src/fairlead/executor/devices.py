@@ -141,7 +141,7 @@ def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
 
 
 def visible(found: Discovery, host: str) -> dict[str, str]:
-    """What CUDA calls each slot of this machine, whoever declared its nodes."""
+    """What CUDA calls each slot of this machine, however its nodes were declared."""
     slots = found.visible(host)
     for node in machine_nodes(found, host):
         slots |= {f"{node.name}#{i}": device.visible for i, device in enumerate(node.devices)}

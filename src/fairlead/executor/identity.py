@@ -1,4 +1,4 @@
-"""Who a process is: its number, when it started, in which boot. A number alone may be reused.
+"""A process's identity: its number, start time and boot. A number alone may be reused.
 
 Used by the shim and by the executor; standard library only.
 """
@@ -38,7 +38,7 @@ def identify(pid: int) -> dict[str, Any]:
 
 
 def send(identity: dict[str, Any] | None, number: int) -> bool:
-    """Signal this very process; False when it is gone, whoever has its number now.
+    """Signal this very process; False when it is gone, even if another has its number now.
 
     The descriptor is opened before the start time is compared, so the process that was compared
     is the process that is signalled.
@@ -88,7 +88,7 @@ def descendants(root: int) -> list[dict[str, Any]]:
 def marked(mark: str, uid: int) -> list[dict[str, Any]]:
     """Processes of a user whose environment at their start held `mark` (`NAME=value`).
 
-    For the case that nobody is left who knows the tree. A process may have hidden from this.
+    For the case that no shim is left that knows the tree. A process may have hidden from this.
     """
     boot, wanted, matches = boot_id(), mark.encode(), []
     for pid in processes():

@@ -1,6 +1,6 @@
 """From the shim's child to the user's command: drop everything that is ours, then exec.
 
-Runs in the forked child only. Whatever fails is told to the shim as a sentence and an exit code by
+Runs in the forked child only. What fails is reported to the shim as a sentence and an exit code by
 the conventions of the shell: 127 for a command that is not there, 126 for one that cannot be run.
 """
 

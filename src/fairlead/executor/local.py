@@ -54,6 +54,7 @@ class LocalExecutor:
         self._mutex = threading.RLock()
         self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
+        # "told" holds the width files; running jobs know its path.
         self._runs, self._widths = self._folder / "runs", self._folder / "told"
         with faults("open the executor's folder"):
             for part in (self._folder, self._jobs, self._done, self._runs, self._widths):

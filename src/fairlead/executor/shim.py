@@ -47,7 +47,7 @@ class Shim:
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
-        self._said = b""  # why the command could not be started, as its own process reports
+        self._reason = b""  # why the command could not be started, as its own process reports
         self._child = 0
         self._status: int | None = None
         self._deadline: float | None = None
@@ -90,10 +90,10 @@ class Shim:
         """Turn signals into bytes on a pipe, and outlive what is meant for the control plane."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        wake, told = os.pipe()
-        for descriptor in (wake, told):
+        wake, written = os.pipe()
+        for descriptor in (wake, written):
             os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         for number in (WAKE, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         self._poll.register(wake, select.POLLIN)
@@ -139,9 +139,9 @@ class Shim:
             elif descriptor == self._pipe:
                 self._keep()
             else:
-                said = os.read(self._complaint, _CHUNK)
-                self._said += said
-                if not said:
+                more = os.read(self._complaint, _CHUNK)
+                self._reason += more
+                if not more:
                     self._poll.unregister(self._complaint)
 
     def _timeout_ms(self) -> float | None:
@@ -194,7 +194,7 @@ class Shim:
         self._deadline = min(self._deadline, deadline)
 
     def _signal(self, number: int) -> None:
-        # Our own child that nobody has collected: its number cannot belong to another.
+        # Our own child, not collected yet: its number cannot belong to another process.
         try:
             os.killpg(self._child, number)
         except ProcessLookupError:  # it has not yet come to lead its own group
@@ -212,17 +212,17 @@ class Shim:
             self._reap()
         while self._keep():
             pass
-        reason = self._why()
+        reason = self._failure()
         if os.WIFSIGNALED(status):
             self._record(signal=os.WTERMSIG(status), reason=reason)
         else:
             self._record(code=os.WEXITSTATUS(status), reason=reason)
 
-    def _why(self) -> str | None:
+    def _failure(self) -> str | None:
         os.set_blocking(self._complaint, False)
         with contextlib.suppress(BlockingIOError):
-            self._said += os.read(self._complaint, _CHUNK)
-        return str(json.loads(self._said)["reason"]) if self._said else None
+            self._reason += os.read(self._complaint, _CHUNK)
+        return str(json.loads(self._reason)["reason"]) if self._reason else None
 
     def _record(self, **how: Any) -> None:
         """The exit, durably; a disk that is full now may have room later, and we can wait."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.core.cpu import Mode, Policy, clear
+from fairlead.core.cpu import CpuMode, Policy, clear
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CpuReason
@@ -82,10 +82,10 @@ def _label(table: NodeTable, total_want: Ints, overloaded: Bools) -> Codes:
     fleet, nodes = table.fleet, table.nodes
     capacity = fleet.capacity_millicores[nodes]
     leaves_at = capacity * (1 - fleet.hysteresis_band[nodes])
-    was_congested = fleet.previous_mode[nodes] == MODE_CODE[Mode.CONGESTED]
+    was_congested = fleet.previous_mode[nodes] == MODE_CODE[CpuMode.CONGESTED]
     congested = (total_want > capacity) | (was_congested & (total_want > leaves_at))
-    mode = np.where(congested, MODE_CODE[Mode.CONGESTED], MODE_CODE[Mode.UNCONGESTED])
-    return np.where(overloaded, MODE_CODE[Mode.OVERLOADED], mode).astype(np.int8)
+    mode = np.where(congested, MODE_CODE[CpuMode.CONGESTED], MODE_CODE[CpuMode.UNCONGESTED])
+    return np.where(overloaded, MODE_CODE[CpuMode.OVERLOADED], mode).astype(np.int8)
 
 
 def _write(table: NodeTable, pods: PodTable, division: Division, plan: FleetPlan) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.core import units
-from fairlead.core.cpu import Mode, Policy
+from fairlead.core.cpu import CpuMode, Policy
 from fairlead.core.reasons import CpuReason
 from fairlead.core.units import OutOfRange
 
@@ -26,7 +26,7 @@ Bits = npt.NDArray[np.uint8]
 Item = TypeVar("Item", bound=np.generic)
 
 POLICIES = tuple(Policy)
-MODES = tuple(Mode)
+MODES = tuple(CpuMode)
 
 UNKNOWN = -1
 """What a column of optional sizes (or of previous modes) holds where core says `None`: sizes are
@@ -114,6 +114,8 @@ class Roster:
         starts = set(self.offsets.tolist())
         for index, uid in enumerate(self.uids):
             units.name(uid, f"uids[{index}]")
+            if not uid:
+                raise OutOfRange(f"uids[{index}]", "must be a non-empty string, got ''")
             if index not in starts and not self.uids[index - 1] < uid:
                 raise OutOfRange(f"uids[{index}]", "must be above the uid before it in its node")
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.core.cpu import Headroom, Mode, Plan, Pod, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, Headroom, Plan, Pod, Policy, Snapshot
 from fairlead.core.reasons import CpuReason
 from fairlead.core.units import FLOAT_MAX, SIZE_MAX
 from fairlead.fleet.columns import (
@@ -172,7 +172,7 @@ def _optional(values: Sequence[int | None]) -> Ints:
     return _ints([UNKNOWN if value is None else value for value in values])
 
 
-def _mode_code(mode: Mode | None) -> int:
+def _mode_code(mode: CpuMode | None) -> int:
     return UNKNOWN if mode is None else MODE_CODE[mode]
 
 

@@ -7,13 +7,13 @@ from typing import BinaryIO, Self
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
-from fairlead.ledger.archive import verify_archive
-from fairlead.ledger.disk import whole_file
+from fairlead.host import files
 from fairlead.ledger.entries import NotAnEntry, parse
-from fairlead.ledger.segment import write_segment
-from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, Standing
+from fairlead.ledger.segment import verify_archive, write_segment
+from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Found, Store
 from fairlead.ledger.verify import verify
+from fairlead.ports.faults import faults
 from fairlead.ports.ledger import Archived, Damaged, Entry, Progress, Snapshot, Verification
 
 LIMIT_MAX = 100_000
@@ -43,7 +43,7 @@ class Reading:
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
         after = min(after, INTEGER_MAX)
         found = self._store.select(after=after, limit=limit, kind=kind, plan_id=plan_id)
-        return [entry_of(each) for each in found]
+        return [entry_of(row) for row in found]
 
     def last(self, kind: str) -> Entry | None:
         """The newest entry of a kind."""
@@ -60,7 +60,7 @@ class Reading:
 
     def keys(self) -> Mapping[str, bytes]:
         """Every key that ever signed, by its id."""
-        return standing_at(self._store, self.head().head.size).keys
+        return identity_at(self._store, self.head().head.size).keys
 
     def inclusion(self, seq: int, size: int) -> Proof:
         """Proof that entry `seq` is in the log of that size, from O(log n) stored nodes."""
@@ -115,7 +115,7 @@ class Reading:
         progress: Progress | None = None,
     ) -> int:
         """The same into a file that appears whole, durably, or not at all."""
-        with whole_file(path) as draft, draft.open("wb") as out:
+        with faults(f"write {path}"), files.draft(path) as draft, open(draft, "wb") as out:
             return self.export(out, first=first, last=last, progress=progress)
 
     def close(self) -> None:
@@ -129,16 +129,16 @@ class Reading:
         self.close()
 
 
-def standing_at(store: Store, size: int) -> Standing:
-    """The standing after `size` entries, from the few that change it; signatures are checked."""
-    standing, own = Standing(), list[Entry]()
+def identity_at(store: Store, size: int) -> LedgerIdentity:
+    """The identity after `size` entries, from the few that change it; signatures are checked."""
+    identity, own = LedgerIdentity(), list[Entry]()
     for kind in (CREATED, ROTATED, EPOCH):
         found = store.select(after=0, limit=LIMIT_MAX, kind=kind, plan_id=None)
-        own += [entry_of(each) for each in found if each.seq <= size]
+        own += [entry_of(row) for row in found if row.seq <= size]
     for entry in sorted(own, key=lambda each: each.seq):
-        if problem := standing.follow(entry):
+        if problem := identity.follow(entry):
             raise Damaged(f"entry {entry.seq}: {problem}")
-    return standing
+    return identity
 
 
 def entry_of(found: Found) -> Entry:

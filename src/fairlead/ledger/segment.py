@@ -1,5 +1,7 @@
 """Segments: a run of entries in a file that can be verified by itself, for archives and exports.
 
+An archive is a directory of segments that together hold what a ledger has moved away.
+
 One line of JSON about the run, then each entry's canonical bytes as a line of its own, then the
 blobs that these entries name, each once, as a line of canonical JSON. The first line holds the
 frontier before the run, a signed head of the ledger, and the proof that the log up to the end of
@@ -44,7 +46,7 @@ def write_segment(
         "last": last,
         "before": [peak.hex() for peak in Frontier.of(first - 1, store.nodes).peaks],
         "head": head.as_document(),
-        "consistency": [each.hex() for each in reader.consistency(last, head.head.size)],
+        "consistency": [node.hex() for node in reader.consistency(last, head.head.size)],
         "keys": {name: key.hex() for name, key in reader.keys().items()},
     }
     out.write(canonical(header) + b"\n")
@@ -99,7 +101,7 @@ class Segment:
         header, head = self.header, self.header.head.to_head()
         frontier = Frontier(header.first - 1, tuple(map(bytes.fromhex, header.before)))
         roots = {frontier.size: frontier.root()}
-        cuts, named = {each.head.size for each in held}, dict[str, int]()
+        cuts, named = {signed.head.size for signed in held}, dict[str, int]()
 
         def answer(problem: str = "", seq: int | None = None) -> Verification:
             return Verification(frontier.size, frontier.root().hex(), problem, seq)
@@ -144,7 +146,7 @@ class Segment:
             old_root=frontier.root(),
             new_size=head.head.size,
             new_root=bytes.fromhex(head.head.root),
-            proof=[bytes.fromhex(each) for each in self.header.consistency],
+            proof=[bytes.fromhex(node) for node in self.header.consistency],
         ):
             return "the entries are not those of its head"
         return ""
@@ -162,14 +164,53 @@ def open_segment(path: Path) -> Iterator[Segment]:
 
 def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes]) -> str:
     """Heads that were held elsewhere: of the same ledger, at a size inside the run."""
-    for each in held:
-        size = each.head.size
-        if each.head.ledger != head.head.ledger:
-            return f"the head held elsewhere is of ledger {each.head.ledger}"
-        if size == head.head.size and each.head.root == head.head.root:
+    for signed in held:
+        size = signed.head.size
+        if signed.head.ledger != head.head.ledger:
+            return f"the head held elsewhere is of ledger {signed.head.ledger}"
+        if size == head.head.size and signed.head.root == head.head.root:
             continue
         if size not in roots:
             return f"the head held elsewhere (size {size}) ends outside of this segment"
-        if roots[size].hex() != each.head.root:
+        if roots[size].hex() != signed.head.root:
             return f"the entries up to {size} are not those of the head held elsewhere"
     return ""
+
+
+def segment_name(ledger: str, first: int, last: int) -> str:
+    """A name that sorts by the entries it holds."""
+    return f"{ledger}-{first:012d}-{last:012d}.jsonl"
+
+
+def verify_archive(
+    directory: Path, store: Store, keys: Mapping[str, bytes], progress: Progress | None = None
+) -> Verification:
+    """Whether the segments in a directory hold every archived entry, exactly as the tree has them.
+
+    A segment's entries are the tree's if the frontiers at both ends are the tree's.
+    """
+    kept = store.kept()
+    done, root = 0, Frontier().root().hex()
+    for path in sorted(directory.glob(f"{kept.head.head.ledger}-*.jsonl")):
+        if done >= kept.archived_to:
+            break
+        try:
+            with open_segment(path) as segment:
+                header = segment.header
+                if header.last <= done:
+                    continue  # written again after a crash, under another end
+                if header.first > done + 1:
+                    return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
+                before = [bytes.fromhex(peak) for peak in header.before]
+                found = segment.verify(keys=keys, progress=progress)
+        except BadInput as error:
+            return Verification(done, root, f"{path.name}: {error}")
+        start = list(Frontier.of(header.first - 1, store.nodes).peaks)
+        end = Frontier.of(header.last, store.nodes).root().hex()
+        if not found.ok or before != start or found.root != end:
+            problem = found.problem or "its entries are not those of the ledger"
+            return Verification(done, root, f"{path.name}: {problem}", found.seq)
+        done, root = header.last, end
+    if done < kept.archived_to:
+        return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
+    return Verification(done, root)

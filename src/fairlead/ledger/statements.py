@@ -76,7 +76,7 @@ def _signed(
 
 
 @dataclass(slots=True)
-class Standing:
+class LedgerIdentity:
     """What a ledger's own entries add up to, followed in order: its id, epoch, keys."""
 
     ledger: str = ""
@@ -132,8 +132,8 @@ class Standing:
         self.keys[self.key_id] = key
 
     def _unsigned(self, kind: str, body: dict[str, Any]) -> str:
-        said = {name: value for name, value in body.items() if name != "signature"}
-        data = statement_to_sign(self.ledger, {"kind": kind, **said})
+        unsigned = {name: value for name, value in body.items() if name != "signature"}
+        data = statement_to_sign(self.ledger, {"kind": kind, **unsigned})
         if body["key_id"] != self.key_id:
             return f"{kind} is not signed with the key in force, {self.key_id}"
         if not signature_holds(self.keys[self.key_id], data, body["signature"]):

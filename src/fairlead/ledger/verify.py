@@ -13,7 +13,7 @@ import msgspec
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
-from fairlead.ledger.statements import OWN_KINDS, Standing
+from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
 from fairlead.ledger.store import StoredRow, View
 from fairlead.ports.ledger import Damaged, Progress, Verification
 
@@ -37,10 +37,10 @@ def verify(
     return _Walk(view, held, progress).run()
 
 
-def verify_tail(view: View, start: Frontier, standing: Standing) -> Verification:
-    """Follow what came after a checkpoint, of which the caller knows frontier and standing."""
+def verify_tail(view: View, start: Frontier, identity: LedgerIdentity) -> Verification:
+    """Follow what came after a checkpoint, of which the caller knows frontier and identity."""
     walk = _Walk(view, (), None)
-    walk.frontier, walk.standing, walk.whole = start, standing, False
+    walk.frontier, walk.identity, walk.whole = start, identity, False
     return walk.run()
 
 
@@ -49,12 +49,12 @@ class _Walk:
 
     def __init__(self, view: View, held: Sequence[SignedHead], progress: Progress | None) -> None:
         self.view, self.held, self.progress = view, held, progress
-        self.frontier, self.standing, self.whole = Frontier(), Standing(), True
+        self.frontier, self.identity, self.whole = Frontier(), LedgerIdentity(), True
         self.named: dict[str, tuple[int, int]] = {}
         """Blobs that entries name: the entry, and how many bytes it says."""
 
     def run(self) -> Verification:
-        """The answer; only faults of the world are raised."""
+        """The answer; only environment errors are raised."""
         try:
             self._entries()
             self._held()
@@ -124,7 +124,7 @@ class _Walk:
             entry = parse(row.data)
         except NotAnEntry as error:
             raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
-        problem = self.standing.follow(entry, root_before=self.frontier.root())
+        problem = self.identity.follow(entry, root_before=self.frontier.root())
         if problem:
             raise Problem(f"entry {row.seq}: {problem}", row.seq)
 
@@ -132,25 +132,25 @@ class _Walk:
         size = signed.head.size
         if signed.head.root != self.roots[size].hex():
             raise Problem(f"the entries up to {size} are not those of {which}")
-        if problem := self.standing.check(signed):
+        if problem := self.identity.check(signed):
             raise Problem(f"{which} of size {size} {problem}")
 
     def _held(self) -> None:
         for signed in self.held:
-            head, standing = signed.head, self.standing
+            head, identity = signed.head, self.identity
             what = f"the head held elsewhere (size {head.size})"
-            if head.ledger != standing.ledger:
-                raise Problem(f"{what} is of ledger {head.ledger}, this is {standing.ledger}")
-            lost = _lost(standing, signed)
+            if head.ledger != identity.ledger:
+                raise Problem(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
+            lost = _lost(identity, signed)
             if lost is not None:
                 raise Problem(
                     f"{what} covers entries that are gone: the ledger was restored from a backup "
                     f"of {lost} entries",
                     lost + 1,
                 )
-            if head.epoch > standing.epoch or head.size > self.frontier.size:
+            if head.epoch > identity.epoch or head.size > self.frontier.size:
                 raise Problem(f"{what} covers more than the {self.frontier.size} entries here")
-            if problem := standing.check_signature(signed):
+            if problem := identity.check_signature(signed):
                 raise Problem(f"{what} {problem}")
             if self.roots[head.size].hex() != head.root:
                 raise Problem(f"the entries up to {head.size} are not those of {what}")
@@ -168,9 +168,9 @@ class _Walk:
             raise Problem(f"the database is damaged: {complaint}")
 
 
-def _lost(standing: Standing, signed: SignedHead) -> int | None:
+def _lost(identity: LedgerIdentity, signed: SignedHead) -> int | None:
     """The size to which a later epoch was restored, if that cut off what the head covers."""
-    later = standing.restored_from[signed.head.epoch :]
+    later = identity.restored_from[signed.head.epoch :]
     return min(later) if later and min(later) < signed.head.size else None
 
 

@@ -2,6 +2,7 @@
 
 import errno
 
+from fairlead.core.invariant import require
 from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import container_path
@@ -18,8 +19,9 @@ class CgroupActuator:
     def __init__(self, files: CgroupFiles, *, burst: bool = True) -> None:
         self._files, self._burst = files, burst
 
-    def write(self, uid: str, container: str, millicores: int) -> int:
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
         """Limit one container, keeping its period where the grant allows; reads the limit back."""
+        require(decision >= 0, "a limit is written for a recorded decision")
         path = container_path(uid, container)
         try:
             before = self._files.quota(path)

@@ -13,9 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from fairlead.core.cpu import Guardrails, Headroom, Smoothing
-from fairlead.engine.cpu import CpuGovernor
-from fairlead.engine.cpu_loop import CpuLoop, Turn
-from fairlead.engine.cpu_state import BadState, CpuConfig
+from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.node.actuator import CgroupActuator
 from fairlead.node.cgroups import CgroupFiles
 from fairlead.node.originals import Originals
@@ -25,6 +23,7 @@ from fairlead.node.status import status_document
 from fairlead.ports.cpu import Sighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
+from fairlead.schema.cpu import fields_of
 from fairlead.schema.node import NodeDocument
 
 
@@ -63,11 +62,11 @@ class Agent:
         *,
         files: CgroupFiles,
         open_recorder: Callable[[Path], Recorder],
-        report: Callable[[Turn, "Agent"], None],
+        report: Callable[[CpuTurn, "Agent"], None],
         fault: Callable[[TemporaryFault], None] = lambda _: None,
     ) -> None:
         self.config = config
-        self.last_turn: Turn | None = None
+        self.last_turn: CpuTurn | None = None
         self.clears = self.writes = self.write_failures = 0
         self.missed_samples = self.faults = 0
         self._files, self._report, self._report_fault = files, report, fault
@@ -138,7 +137,7 @@ class Agent:
                 next_sample = time.monotonic()
             self._stop.wait(max(0.0, next_sample - time.monotonic()))
 
-    def _tell(self, turn: Turn) -> None:
+    def _tell(self, turn: CpuTurn) -> None:
         self.last_turn = turn
         self.clears += 1
         self.writes += len(turn.written)
@@ -183,7 +182,6 @@ def now_ms() -> int:
 
 def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
     """The governor's configuration from a checked document."""
-    rails, room, ewma = document.guardrails, document.headroom, document.smoothing
     return CpuConfig(
         node_millicores=node_millicores,
         policy=document.policy,
@@ -191,13 +189,7 @@ def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
         sample_ms=document.sample_ms,
         clear_ms=document.clear_ms,
         hysteresis_band=document.hysteresis_band,
-        headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
-        guardrails=Guardrails(
-            rails.cooldown_ms,
-            rails.step_ratio,
-            rails.step_millicores,
-            rails.dead_band,
-            rails.grace_ms,
-        ),
+        headroom=Headroom(**fields_of(document.headroom)),
+        smoothing=Smoothing(**fields_of(document.smoothing)),
+        guardrails=Guardrails(**fields_of(document.guardrails)),
     )

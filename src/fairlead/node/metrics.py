@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fairlead.core.cpu import Mode
-from fairlead.engine.cpu_loop import Turn
+from fairlead.core.cpu import CpuMode
+from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
 from fairlead.node.pressure import read_node_pressure
 from fairlead.ports.faults import PermanentFault
@@ -52,13 +52,13 @@ class NodeCollector:
                 value=pressure.some_us / 1e6,
             )
 
-    def _node_metrics(self, turn: Turn) -> Iterator[Metric]:
+    def _node_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
         plan, governor = turn.plan, self._agent.loop.governor
         mode = GaugeMetricFamily(
             "apex_allocation_mode", "which allocation mode was used", labels=["node", "mode"]
         )
-        for each in Mode:
-            mode.add_metric([self._node, each.value], float(each is turn.free.mode))
+        for each in CpuMode:
+            mode.add_metric([self._node, each.value], float(each is plan.mode))
         yield mode
         for name, text, millicores in (
             ("capacity_cores", "what may be handed out", plan.capacity_millicores),
@@ -67,11 +67,11 @@ class NodeCollector:
             ("limits_cores", "sum of the limits in force", governor.adopted_millicores),
         ):
             yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=millicores / 1000)
-        if turn.free.shadow_price is not None:
+        if plan.shadow_price is not None:
             yield GaugeMetricFamily(
                 "fairlead_cpu_shadow_price",
                 "marginal value of one more millicore",
-                value=turn.free.shadow_price,
+                value=plan.shadow_price,
             )
         yield GaugeMetricFamily(
             "fairlead_cpu_observe_only",
@@ -79,7 +79,7 @@ class NodeCollector:
             value=float(turn.observed_only),
         )
 
-    def _pod_metrics(self, turn: Turn) -> Iterator[Metric]:
+    def _pod_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
         plan, pods = turn.plan, self._agent.loop.governor.pods
         usage = {pod.uid: pod.usage_millicores for pod in turn.snapshot.pods}
         need = GaugeMetricFamily("apex_need_milli", "what the pod needs", labels=_POD)

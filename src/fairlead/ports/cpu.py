@@ -71,8 +71,8 @@ class CpuSensor(Protocol):
 class CpuActuator(Protocol):
     """Puts limits in force. Idempotent: writing a limit twice is writing it once."""
 
-    def write(self, uid: str, container: str, millicores: int) -> int:
-        """Limit one container; returns the limit really in force.
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
+        """Limit one container as recorded decision `decision` says; returns the limit in force.
 
         Raises `Gone` when the container is no longer there, another `PermanentFault` when it may
         not be touched, `TemporaryFault` when trying again may help.

@@ -60,7 +60,7 @@ class Exit:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the command said that it did its work."""
+        """Whether the command reported success."""
         return self.code == 0
 
 

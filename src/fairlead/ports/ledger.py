@@ -3,7 +3,7 @@
     (entry,) = ledger.append([Draft(kind="lease.open", time_ms=now_ms, author="control-plane",
                                     plan_id=plan, effect="open", body={...})])
     head = ledger.head()                                  # hand it out with every reply
-    proof = ledger.inclusion(entry.seq, head.head.size)   # and this to whoever asks
+    proof = ledger.inclusion(entry.seq, head.head.size)   # and this on request
 
 Sequence numbers count from 1 without a gap; entry `seq` is leaf `seq - 1` of the Merkle tree, and a
 head of size n covers the entries 1 to n. The first entry of a ledger is its own, `ledger.created`;
@@ -18,12 +18,12 @@ from fairlead.core.audit import Proof, SignedHead
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 Progress = Callable[[int, int], None]
-"""Told from time to time how many entries are done, of how many."""
+"""Called from time to time with how many entries are done, of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What somebody wants recorded."""
+    """What is to be recorded."""
 
     kind: str
     time_ms: int
@@ -74,14 +74,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What following the whole log showed; an expected no is a value."""
+    """What following the whole log showed."""
 
     size: int
     """How many entries were followed without a problem."""
     root: str
     problem: str = ""
     seq: int | None = None
-    """The first entry that is not as it was, where that can be said."""
+    """The first entry that is not as it was, where that is known."""
 
     @property
     def ok(self) -> bool:
@@ -154,7 +154,7 @@ class LedgerReader(Protocol):
     ) -> Verification:
         """Follow the whole log, and compare it with heads that were held elsewhere.
 
-        Without such a head, what is found is damage; a rewriting by whoever has the key is not.
+        Without such a head, damage is found; a rewriting by a holder of the key is not.
         """
 
     def close(self) -> None:

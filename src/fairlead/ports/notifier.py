@@ -1,4 +1,4 @@
-"""The port of notices: what is told to somebody outside, who was not there to watch.
+"""The port of notices: events delivered to receivers outside.
 
 A notice is delivered at least once. Its id is the same however often it is tried, so that a
 receiver can tell a repetition from news.
@@ -21,5 +21,5 @@ class Notifier(Protocol):
     """Delivers notices. Raises `TemporaryFault` or `PermanentFault` when it could not."""
 
     def deliver(self, notice: Notice, now_ms: int) -> None:
-        """Returns when the receiver has said that it has it."""
+        """Returns when the receiver has acknowledged it."""
         ...

@@ -1,20 +1,29 @@
-"""Border types of the CPU governor: the `cpu.clear` contract as documents."""
+"""Border types of the CPU governor: the contracts `cpu.clear` and `cpu.allocate` as documents."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fairlead.core import cpu
+from fairlead.core.reasons import BoundReason
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
 from fairlead.schema.border import BadInput
 
+_T = TypeVar("_T")
+
 Millicores = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="thousandths of a CPU core")]
 Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+Total = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Weight = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
 Pause = Annotated[int, Meta(ge=0, le=86_400_000, description="milliseconds")]
+Time = Annotated[
+    int, Meta(ge=-INTEGER_MAX, le=INTEGER_MAX, description="milliseconds since the epoch")
+]
 Step = Annotated[float, Meta(ge=1, le=1000)]
+Uid = Annotated[str, Meta(min_length=1)]
 
 
 class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -27,13 +36,14 @@ class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How fast limits may move."""
+    """How fast limits may move, and how far off a split must be to be written again."""
 
     cooldown_ms: Pause = 10_000
     step_ratio: Step = 2.0
     step_millicores: Millicores = 2_000
     dead_band: Ratio = 0.02
     grace_ms: Pause = 45_000
+    split_band: Ratio = 0.10
 
 
 class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -47,7 +57,7 @@ class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One claimant of the node's CPU."""
 
-    uid: str
+    uid: Uid
     min_millicores: Millicores
     max_millicores: Millicores
     demand: Ratio
@@ -66,7 +76,7 @@ class ClearDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     capacity_millicores: Millicores
     pods: list[PodDocument]
     policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
-    previous_mode: cpu.Mode | None = None
+    previous_mode: cpu.CpuMode | None = None
     hysteresis_band: Ratio = 0.05
     headroom: HeadroomDocument = HeadroomDocument()
 
@@ -74,10 +84,10 @@ class ClearDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class ClearResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Output of `cpu.clear`: grants and reasons by uid."""
 
-    mode: cpu.Mode
+    mode: cpu.CpuMode
     capacity_millicores: Millicores
-    total_min: Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
-    total_need: Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+    total_min: Total
+    total_need: Total
     shadow_price: float | None
     needs: dict[str, Millicores]
     allocations: dict[str, Millicores]
@@ -85,71 +95,150 @@ class ClearResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reasons: dict[str, list[str]]
 
 
+class ContainerDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One container: what it wants, its limit in force and the user's own (null: unlimited)."""
+
+    name: str
+    want_millicores: Millicores
+    current_millicores: Millicores | None = None
+    original_limit_millicores: Millicores | None = None
+
+
+class GovernedPodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One claimant with its containers and what the guardrails remember of it."""
+
+    uid: Uid
+    min_millicores: Millicores
+    max_millicores: Millicores
+    demand: Ratio
+    first_seen_ms: Time
+    containers: list[ContainerDocument]
+    weight: Annotated[Weight | UnsetType, Meta(description="defaults to max(1, min)")] = UNSET
+    usage_millicores: Millicores | None = None
+    headroom_misses: Count = 0
+    signal_ok: bool = True
+    changed_ms: Time | None = None
+    adopted: bool = False
+    missed_ms: Time | None = None
+    throttling: Ratio | None = None
+
+
+class AllocateDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `cpu.allocate`: a node, its pods, the guardrails, what they remember, and now."""
+
+    capacity_millicores: Millicores
+    now_ms: Time
+    pods: list[GovernedPodDocument]
+    policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
+    previous_mode: cpu.CpuMode | None = None
+    hysteresis_band: Ratio = 0.05
+    headroom: HeadroomDocument = HeadroomDocument()
+    guardrails: GuardrailsDocument = GuardrailsDocument()
+
+
+class BoundResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What the guardrails allowed a grant (null: anything), and which of them."""
+
+    lower_millicores: Millicores | None
+    upper_millicores: Millicores | None
+    reasons: list[BoundReason]
+
+
+class WriteResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One limit to write, in this order."""
+
+    uid: str
+    container: str
+    before: Millicores | None
+    after: Millicores
+    phase: cpu.WritePhase
+
+
+class MemoryResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What goes into the pod's next document."""
+
+    headroom_misses: Count
+    missed_ms: Time | None
+
+
+class AllocateResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Output of `cpu.allocate`: scarcity, bounds, grants, split, ordered writes and memory."""
+
+    mode: cpu.CpuMode
+    capacity_millicores: Millicores
+    total_min: Total
+    total_need: Total
+    shadow_price: float | None
+    needs: dict[str, Millicores]
+    bounds: dict[str, BoundResult]
+    allocations: dict[str, Millicores]
+    reduction_ratio: dict[str, float]
+    reasons: dict[str, list[str]]
+    split: dict[str, dict[str, Millicores]]
+    writes: list[WriteResult]
+    memory: dict[str, MemoryResult]
+
+
+def fields_of(document: msgspec.Struct) -> dict[str, Any]:
+    """A document's fields by name; the defaults that core fills in are left to it."""
+    values = {name: getattr(document, name) for name in document.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _checked(path: str, make: Callable[..., _T], **fields: Any) -> _T:
+    """A core value; what only core can see is refused with its path too."""
+    try:
+        return make(**fields)
+    except OutOfRange as error:
+        raise BadInput(f"{path}{error.field}", error.message) from error
+
+
 def to_snapshot(document: ClearDocument) -> cpu.Snapshot:
-    """A checked document as core's frozen value; what only core can see is refused by path too."""
+    """The input of `cpu.clear` as core's value."""
+    pods = tuple(
+        _checked(f"pods[{index}].", cpu.Pod, **fields_of(pod))
+        for index, pod in enumerate(document.pods)
+    )
+    headroom = cpu.Headroom(**fields_of(document.headroom))
+    return _checked(
+        "", cpu.Snapshot, **(fields_of(document) | {"pods": pods, "headroom": headroom})
+    )
+
+
+def to_node_snapshot(document: AllocateDocument) -> cpu.NodeSnapshot:
+    """The input of `cpu.allocate` as core's value."""
     pods = []
     for index, pod in enumerate(document.pods):
-        weight = None if pod.weight is UNSET else pod.weight
-        try:
-            value = cpu.Pod(
-                pod.uid,
-                pod.min_millicores,
-                pod.max_millicores,
-                pod.demand,
-                weight,
-                pod.usage_millicores,
-                pod.current_millicores,
-                pod.headroom_misses,
-                pod.signal_ok,
-                pod.lower_millicores,
-                pod.upper_millicores,
-            )
-        except OutOfRange as error:
-            raise BadInput(f"pods[{index}].{error.field}", error.message) from error
-        pods.append(value)
-    room = document.headroom
-    try:
-        return cpu.Snapshot(
-            document.capacity_millicores,
-            tuple(pods),
-            document.policy,
-            document.previous_mode,
-            document.hysteresis_band,
-            cpu.Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        )
-    except OutOfRange as error:
-        raise BadInput(error.field, error.message) from error
-
-
-def from_snapshot(snapshot: cpu.Snapshot) -> dict[str, Any]:
-    """The document of a snapshot, every default filled in: what a recorder stores."""
-    return {
-        "capacity_millicores": snapshot.capacity_millicores,
-        "policy": snapshot.policy.value,
-        "previous_mode": snapshot.previous_mode.value if snapshot.previous_mode else None,
-        "hysteresis_band": snapshot.hysteresis_band,
-        "headroom": {
-            name: getattr(snapshot.headroom, name) for name in HeadroomDocument.__struct_fields__
-        },
-        "pods": [
-            {name: getattr(pod, name) for name in PodDocument.__struct_fields__}
-            for pod in snapshot.pods
-        ],
+        containers = tuple(cpu.Container(**fields_of(container)) for container in pod.containers)
+        fields = fields_of(pod) | {"containers": containers}
+        pods.append(_checked(f"pods[{index}].", cpu.GovernedPod, **fields))
+    fields = fields_of(document) | {
+        "pods": tuple(pods),
+        "headroom": cpu.Headroom(**fields_of(document.headroom)),
+        "guardrails": cpu.Guardrails(**fields_of(document.guardrails)),
     }
+    return _checked("", cpu.NodeSnapshot, **fields)
+
+
+def from_snapshot(snapshot: cpu.Snapshot | cpu.NodeSnapshot) -> dict[str, Any]:
+    """The document of a snapshot, every default filled in: what a recorder stores."""
+    document: dict[str, Any] = msgspec.to_builtins(snapshot)
+    return document
 
 
 def from_plan(plan: cpu.Plan) -> dict[str, Any]:
     """The document of a plan. Totals that JSON cannot carry exactly are refused, not rounded."""
+    _check_totals(plan)
+    return {name: getattr(plan, name) for name in ClearResult.__struct_fields__}
+
+
+def from_node_plan(plan: cpu.NodePlan) -> dict[str, Any]:
+    """The document of a node's plan, under the same rule."""
+    _check_totals(plan)
+    document: dict[str, Any] = msgspec.to_builtins(plan)
+    return document
+
+
+def _check_totals(plan: cpu.Plan | cpu.NodePlan) -> None:
     if max(plan.total_need, plan.total_min) > INTEGER_MAX:
         raise BadInput("pods", f"add up to more than {INTEGER_MAX} millicores")
-    return {
-        "mode": plan.mode.value,
-        "capacity_millicores": plan.capacity_millicores,
-        "total_min": plan.total_min,
-        "total_need": plan.total_need,
-        "shadow_price": plan.shadow_price,
-        "needs": plan.needs,
-        "allocations": plan.allocations,
-        "reduction_ratio": plan.reduction_ratio,
-        "reasons": plan.reasons,
-    }

@@ -76,6 +76,7 @@ class _Shape(NamedTuple):
     codecs: dict[str, _Codec]
     written: dict[str, str]
     readers: list[tuple[str, Callable[[Any, str], Any]]]
+    writers: list[tuple[str, Callable[[Any], Any]]]
 
 
 class Style:
@@ -148,10 +149,9 @@ class Style:
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
         shape = self._shape(type(value))
-        plain = {}
-        for name, codec in shape.codecs.items():
-            part = getattr(value, name)
-            plain[shape.written[name]] = part if codec.write is None else codec.write(part)
+        plain = {written: getattr(value, name) for name, written in shape.written.items()}
+        for written, write in shape.writers:
+            plain[written] = write(plain[written])
         return plain
 
     # -- shapes -----------------------------------------------------------------------------------
@@ -189,7 +189,8 @@ class Style:
             tag_field=None if tag is None else "type",
         )
         readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
-        return _Shape(struct, codecs, written, readers)
+        writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
+        return _Shape(struct, codecs, written, readers, writers)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -198,14 +199,11 @@ class Style:
             required = field in self._required.get(cls, ())
         if required or default is dataclasses.MISSING:
             return {}
-        if dataclasses.is_dataclass(default):
-            struct = self._shape(type(default)).struct
-            return {"default": msgspec.convert(self.from_core(default), struct)}
-        if isinstance(default, Enum):
-            return {"default": default}
         plain = default if codec.write is None else codec.write(default)
-        empty = isinstance(plain, list | dict)
-        return {"default_factory": type(plain)} if empty else {"default": plain}
+        if isinstance(plain, list | dict) and not plain:
+            return {"default_factory": type(plain)}
+        made = msgspec.convert(plain, codec.type)
+        return {"default_factory": made.copy} if isinstance(plain, list) else {"default": made}
 
     def _name(self, name: str, hint: Any) -> str:
         for marker in _markers(hint):

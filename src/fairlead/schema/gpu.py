@@ -237,45 +237,32 @@ def from_plan(
 ) -> dict[str, Any]:
     """The result document of a plan; hour caps are quoted as written, where that is known."""
     lines = [
-        {
-            "budget": line.budget,
-            "envelope": line.envelope,
-            "owner": line.owner,
-            "gpus": line.gpus,
-            "tier": line.tier.value,
-            "borrowed": line.borrowed,
-        }
+        LineDocument(line.budget, line.envelope, line.owner, line.gpus, line.tier, line.borrowed)
         for line in plan.lines
     ]
     refusal = None
     if plan.refusal is not None:
         change = None if remedy is None else _remedy(remedy, written)
-        refusal = {
-            "code": plan.refusal.code.value,
-            "message": _message(plan.refusal, change),
-            "shortfall_gpus": plan.refusal.shortfall_gpus,
-            "binding": [_binding(binding, written) for binding in plan.refusal.binding],
-            "remedy": change,
-        }
-    return {"funded": plan.funded, "gpus": plan.gpus, "plan": lines, "refusal": refusal}
+        refusal = RefusalDocument(
+            plan.refusal.code,
+            _message(plan.refusal, change),
+            plan.refusal.shortfall_gpus,
+            [_binding(binding, written) for binding in plan.refusal.binding],
+            change,
+        )
+    return dict(msgspec.to_builtins(CoverResult(plan.funded, plan.gpus, lines, refusal)))
 
 
-def _binding(binding: gpu.Binding, written: WrittenHours) -> dict[str, Any]:
+def _binding(binding: gpu.Binding, written: WrittenHours) -> BindingDocument:
     limit: Any = binding.limit
     used: float = binding.used
     if binding.hours:
         limit = written.get((binding.kind, binding.budget, binding.name), limit / gpu.HOUR_MS)
         used = binding.used / gpu.HOUR_MS
-    return {
-        "kind": binding.kind,
-        "budget": binding.budget,
-        "name": binding.name,
-        "limit": limit,
-        "used": used,
-    }
+    return BindingDocument(binding.kind, binding.budget, binding.name, limit, used)
 
 
-def _remedy(remedy: gpu.Remedy, written: WrittenHours) -> dict[str, Any]:
+def _remedy(remedy: gpu.Remedy, written: WrittenHours) -> RemedyDocument:
     before: Any = remedy.before
     after: Any = remedy.after
     if remedy.change.in_hours:
@@ -284,13 +271,7 @@ def _remedy(remedy: gpu.Remedy, written: WrittenHours) -> dict[str, Any]:
         after = hours(after)
     elif isinstance(after, tuple):
         before, after = list(before), list(after)
-    return {
-        "change": remedy.change.value,
-        "budget": remedy.budget,
-        "name": remedy.name,
-        "from": before,
-        "to": after,
-    }
+    return RemedyDocument(remedy.change, remedy.budget, remedy.name, before, after)
 
 
 _SENTENCES = {
@@ -302,11 +283,11 @@ _SENTENCES = {
 }
 
 
-def _message(refusal: gpu.Refusal, remedy: dict[str, Any] | None) -> str:
+def _message(refusal: gpu.Refusal, remedy: RemedyDocument | None) -> str:
     """One sentence for people: what is short, and what would help."""
     text = f"{refusal.shortfall_gpus} GPUs short: {_SENTENCES[refusal.code]}"
     if remedy is None:
         return text
-    target = f"{remedy['budget']}/{remedy['name']}" if remedy["budget"] else remedy["name"]
-    change = f"{remedy['change']} of {target} from {remedy['from']} to {remedy['to']}"
+    target = f"{remedy.budget}/{remedy.name}" if remedy.budget else remedy.name
+    change = f"{remedy.change} of {target} from {remedy.before} to {remedy.after}"
     return f"{text}; {change} would do"

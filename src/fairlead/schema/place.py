@@ -28,7 +28,7 @@ class PlaceInput:
 PlaceDocument = STYLE.document(PlaceInput, "PlaceDocument")
 
 
-class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PlacedGroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One group's devices as `node#ordinal`."""
 
     group: int
@@ -40,7 +40,7 @@ class PlaceResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Output of `gpu.place`: all groups, or none and the shortfall."""
 
     placed: bool
-    groups: list[GroupDocument]
+    groups: list[PlacedGroupDocument]
     shortfall_gpus: int
 
 
@@ -52,18 +52,16 @@ def decide_place(document: Any) -> dict[str, Any]:
 
 def from_placement(placement: gpu.Placement) -> dict[str, Any]:
     """The result document of a placement."""
-    return {
-        "placed": placement.placed,
-        "groups": [
-            {
-                "group": group.group,
-                "active": [slot_text(slot) for slot in group.active],
-                "spares": [slot_text(slot) for slot in group.spares],
-            }
-            for group in placement.groups
-        ],
-        "shortfall_gpus": placement.shortfall_gpus,
-    }
+    groups = [
+        PlacedGroupDocument(
+            group.group,
+            [slot_text(slot) for slot in group.active],
+            [slot_text(slot) for slot in group.spares],
+        )
+        for group in placement.groups
+    ]
+    result = PlaceResult(placement.placed, groups, placement.shortfall_gpus)
+    return dict(msgspec.to_builtins(result))
 
 
 def no_room(missing_gpus: int, gpus: int) -> str:

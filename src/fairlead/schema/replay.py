@@ -6,28 +6,25 @@ Both the recorder (`replay_record`) and the ledger (`replay_ledger`) use this.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
-from fairlead.schema.kinds import KINDS, Kind, Outcome
+from fairlead.schema.kinds import KINDS, Kind
 from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
+from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 
 Shipped = Mapping[tuple[str, int], Kind]
-
-
-def _resolve_by_tokens(document: Any) -> Outcome:
-    result = decide_resolve(document, OwnerWeighting.TOKENS)
-    return Outcome(result, refused=not result["resolved"])
 
 
 SHIPPED: Shipped = {
     **{(name, 1): kind for name, kind in KINDS.items()},
     ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
-        KINDS["gpu.resolve"], decide=_resolve_by_tokens
+        KINDS["gpu.resolve"], decide=partial(decide_resolve, owner_weighting=OwnerWeighting.TOKENS)
     ),
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
 }
@@ -39,7 +36,7 @@ for as long as records of it are around.
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
-SEQUELS: Mapping[tuple[str, int], Sequel] = {}
+SEQUELS: Mapping[tuple[str, int], Sequel] = {(KIND, VERSION): replay_govern}
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 
 

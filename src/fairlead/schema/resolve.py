@@ -4,11 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
-
 from fairlead.core import gpu
 from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
-from fairlead.core.reasons import CutKind
 from fairlead.core.units import Count, Hex, OutOfRange
 from fairlead.schema.derive import Style
 
@@ -38,43 +35,33 @@ class ResolveInput:
         return self.conflict.faults()
 
 
-ResolveDocument = STYLE.document(ResolveInput, "ResolveDocument")
-
-
-class ActionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A lease that ends; `draw` is the index of the draw that ended it."""
-
-    lease: str
-    run: str
-    kind: CutKind
-    gpus: int
-    in_scope: bool
-    tier: gpu.CutTier
-    draw: int | None
-
-
-class DrawDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One draw: who could be drawn, and who was."""
+@dataclass(frozen=True, slots=True)
+class DrawRow:
+    """One draw: the owners and tokens that could be selected, and those that were."""
 
     index: int
     tier: gpu.CutTier
-    owners: list[str]
+    owners: tuple[str, ...]
     owner: str
-    tokens: list[str]
+    tokens: tuple[str, ...]
     token: str
 
 
-class ResolveResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ResolveResult:
     """Output of `gpu.resolve`: enough is freed, or nothing is done."""
 
     resolved: bool
     deficit_gpus: int
     freed_gpus: int
-    actions: list[ActionDocument]
-    withdrawn: list[ActionDocument]
-    draws: list[DrawDocument]
+    actions: tuple[gpu.Action, ...]
+    withdrawn: tuple[gpu.Action, ...]
+    draws: tuple[DrawRow, ...]
     conflict_digest: str
     shortfall_gpus: int
+
+
+ResolveDocument = STYLE.document(ResolveInput, "ResolveDocument")
 
 
 def to_conflict(document: Any) -> gpu.Conflict:
@@ -93,37 +80,20 @@ def decide_resolve(
 
 def from_resolution(resolution: gpu.Resolution, conflict_digest: str) -> dict[str, Any]:
     """The result document of a resolution."""
-    return {
-        "resolved": resolution.resolved,
-        "deficit_gpus": resolution.deficit_gpus,
-        "freed_gpus": resolution.freed_gpus,
-        "actions": [from_action(action) for action in resolution.actions],
-        "withdrawn": [from_action(action) for action in resolution.withdrawn],
-        "draws": [
-            {
-                "index": draw.index,
-                "tier": each.tier.value,
-                "owners": owners,
-                "owner": draw.owner,
-                "tokens": tokens,
-                "token": draw.token,
-            }
-            for each in resolution.rounds
-            for draw, owners, tokens in unfold(each.tokens, each.draws)
-        ],
-        "conflict_digest": conflict_digest,
-        "shortfall_gpus": resolution.shortfall_gpus,
-    }
-
-
-def from_action(action: gpu.Action) -> dict[str, Any]:
-    """The document of a cut."""
-    return {
-        "lease": action.lease,
-        "run": action.run,
-        "kind": action.kind.value,
-        "gpus": action.gpus,
-        "in_scope": action.in_scope,
-        "tier": action.tier.value,
-        "draw": action.draw,
-    }
+    draws = tuple(
+        DrawRow(draw.index, lottery.tier, tuple(owners), draw.owner, tuple(tokens), draw.token)
+        for lottery in resolution.rounds
+        for draw, owners, tokens in unfold(lottery.tokens, lottery.draws)
+    )
+    return STYLE.from_core(
+        ResolveResult(
+            resolution.resolved,
+            resolution.deficit_gpus,
+            resolution.freed_gpus,
+            resolution.actions,
+            resolution.withdrawn,
+            draws,
+            conflict_digest,
+            resolution.shortfall_gpus,
+        )
+    )

@@ -9,10 +9,12 @@
         limit_millicores: 2000
         want: [{kind: constant, millicores: 300}, {kind: spikes, millicores: 900, per_minute: 4}]
 
-A pod's want is the sum of its traces. All times are whole seconds of virtual time.
+A pod's want is the sum of its traces; outside [`from_s`, `until_s`) a trace wants nothing. All
+times are whole seconds of virtual time.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -22,8 +24,110 @@ from msgspec import Meta
 from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.cpu import GuardrailsDocument, HeadroomDocument, Ratio, SmoothingDocument
-from fairlead.schema.traces import TRACES, Seconds, Trace, check_trace
 from fairlead.schema.yaml import parse_yaml
+
+Seconds = Annotated[int, Meta(ge=0, le=7 * 86_400, description="virtual seconds")]
+SecondsAtLeastOne = Annotated[int, Meta(ge=1, le=7 * 86_400, description="virtual seconds")]
+Level = Annotated[int, Meta(ge=0, le=10_000_000, description="thousandths of a CPU core")]
+
+
+class TraceBase(
+    msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag_field="kind", kw_only=True
+):
+    """What all traces share: when they are on."""
+
+    from_s: Seconds = 0
+    until_s: Seconds | None = None
+
+
+class Constant(TraceBase, frozen=True, tag="constant"):
+    """Always the same."""
+
+    millicores: Level
+
+
+class Steps(TraceBase, frozen=True, tag="steps"):
+    """One level after the other, `every_s` each, from the beginning again at the end."""
+
+    every_s: SecondsAtLeastOne
+    millicores: Annotated[list[Level], Meta(min_length=1)]
+
+
+class Sine(TraceBase, frozen=True, tag="sine"):
+    """A wave between a low and a high level, rising through the middle at `phase_s`."""
+
+    low_millicores: Level
+    high_millicores: Level
+    period_s: SecondsAtLeastOne
+    phase_s: Seconds = 0
+
+
+class Bursty(TraceBase, frozen=True, tag="bursty"):
+    """On and off by seeded chance; the means are of geometric times."""
+
+    high_millicores: Level
+    on_s: SecondsAtLeastOne
+    off_s: SecondsAtLeastOne
+    low_millicores: Level = 0
+
+
+class Ramp(TraceBase, frozen=True, tag="ramp"):
+    """From one level to another over `ramp_s` seconds after `from_s`; then it stays."""
+
+    start_millicores: Level
+    end_millicores: Level
+    ramp_s: SecondsAtLeastOne
+
+
+class Point(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A level from a time on."""
+
+    at_s: Seconds
+    millicores: Level
+
+
+class Points(TraceBase, frozen=True, tag="points"):
+    """Explicit levels; each holds until the next, or leads to it in a line if `linear`."""
+
+    points: Annotated[list[Point], Meta(min_length=1)]
+    linear: bool = False
+
+
+class Spikes(TraceBase, frozen=True, tag="spikes"):
+    """Short spikes at seeded Poisson times; those that overlap add up."""
+
+    millicores: Level
+    per_minute: Annotated[float, Meta(ge=0, le=300)]
+    length_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 1_000
+
+
+Trace = Constant | Steps | Sine | Bursty | Ramp | Points | Spikes
+TRACES: Mapping[str, type[TraceBase]] = {
+    shape.__name__.lower(): shape for shape in (Constant, Steps, Sine, Bursty, Ramp, Points, Spikes)
+}
+
+
+def check_trace(value: Any, path: str) -> None:
+    """Check one trace against the shape of its kind; `BadInput` carries the whole path."""
+    if not isinstance(value, dict):
+        return  # the scenario's own shape says it better
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in TRACES:
+        wanted = f"must be one of {', '.join(TRACES)}"
+        raise BadInput(f"{path}.kind", wanted if "kind" in value else f"is required; {wanted}")
+    try:
+        trace = check_shape(value, TRACES[kind])
+    except BadInput as error:
+        raise BadInput(f"{path}.{error.path}", error.message) from None
+    if isinstance(trace, Sine | Bursty) and trace.low_millicores > trace.high_millicores:
+        raise BadInput(f"{path}.low_millicores", "must not be above high_millicores")
+    if isinstance(trace, Points):
+        times = [point.at_s for point in trace.points]
+        if times != sorted(set(times)):
+            raise BadInput(f"{path}.points", "must be in the order of at_s, no time twice")
+    if trace.until_s is not None and trace.until_s <= trace.from_s:
+        raise BadInput(f"{path}.until_s", "must be after from_s")
+
 
 DURATION_S_MAX = 7 * 86_400
 PODS_MAX = 2_000
@@ -35,7 +139,7 @@ Step = Annotated[int, Meta(ge=100, le=3_600_000, description="milliseconds")]
 
 
 class FaultPoint(StrEnum):
-    """The named places where the world may misbehave."""
+    """The named places where faults are injected."""
 
     SENSOR_MISSING = "sensor.missing"
     """A pod's counters cannot be read."""
@@ -79,7 +183,7 @@ class GovernorDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     guardrails: GuardrailsDocument = GuardrailsDocument()
 
 
-class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class SimNodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The machine: all its cores, before the governor's reserve."""
 
     millicores: Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -105,7 +209,7 @@ class SimPodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ActDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A chapter of the story: a title from a time on, and perhaps another policy."""
+    """A chapter of the run: a title from a time on, and perhaps another policy."""
 
     at_s: Seconds
     title: Name
@@ -113,11 +217,11 @@ class ActDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ScenarioDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A virtual world: a node, its pods, and what goes wrong."""
+    """A simulated node, its pods, and the faults."""
 
     name: Name
     duration_s: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)]
-    node: NodeDocument
+    node: SimNodeDocument
     pods: Annotated[list[SimPodDocument], Meta(max_length=PODS_MAX)]
     about: str = ""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
@@ -173,15 +277,3 @@ def _check_whole(scenario: ScenarioDocument) -> None:
 def scenario_schema() -> dict[str, Any]:
     """JSON Schema of a scenario, for editors."""
     return msgspec.json.schema(ScenarioDocument)
-
-
-__all__ = [
-    "TRACES",
-    "ActDocument",
-    "FaultDocument",
-    "FaultPoint",
-    "ScenarioDocument",
-    "SimPodDocument",
-    "read_scenario",
-    "scenario_schema",
-]

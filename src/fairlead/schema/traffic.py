@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from fairlead.core import traffic
 from fairlead.core.reasons import TrafficReason
@@ -21,7 +22,7 @@ from fairlead.schema.traffic_config import (
     from_config,
     to_config,
 )
-from fairlead.schema.traffic_state import StateDocument, from_state, to_state
+from fairlead.schema.traffic_state import StateDocument, from_state, plain, to_state
 
 Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -142,7 +143,7 @@ def to_snapshot(document: TickDocument) -> traffic.Snapshot:
         return traffic.Snapshot(
             now_ms=document.now_ms,
             group=document.group,
-            backends=tuple(_backend(each) for each in document.backends),
+            backends=tuple(traffic.Backend(**asdict(backend)) for backend in document.backends),
             nodes=nodes,
             retry_index=document.retry_index,
             config=config,
@@ -152,36 +153,13 @@ def to_snapshot(document: TickDocument) -> traffic.Snapshot:
         raise BadInput(error.field, error.message) from error
 
 
-def _backend(b: BackendDocument) -> traffic.Backend:
-    debt, drain_per_s = None, None
-    if isinstance(b, AgentBackendDocument):
-        debt, drain_per_s = b.debt, b.drain_per_s
-    return traffic.Backend(
-        b.id,
-        b.queue,
-        b.p95_ms,
-        b.error_rate,
-        b.requests,
-        b.isolated,
-        b.age_ms,
-        b.rtt_ms,
-        b.retrans_rate,
-        b.jitter_ms,
-        b.node,
-        debt,
-        drain_per_s,
-    )
-
-
 def _node(document: NodeDocument, path: str) -> traffic.Node:
     psi = document.psi
     try:
         return traffic.Node(
             document.id,
-            None
-            if psi is None
-            else traffic.Psi(psi.cpu_some, psi.mem_some, psi.mem_full, psi.io_some, psi.io_full),
-            tuple(traffic.Resource(r.name, r.limit, r.used) for r in document.resources),
+            None if psi is None else traffic.Psi(**asdict(psi)),
+            tuple(traffic.Resource(**asdict(resource)) for resource in document.resources),
             document.stall_score,
             document.iowait_ratio,
         )
@@ -199,7 +177,7 @@ def from_snapshot(snapshot: traffic.Snapshot) -> dict[str, Any]:
             {name: getattr(backend, name) for name in shape.__struct_fields__}
             for backend in snapshot.backends
         ],
-        "nodes": [_from_node(node) for node in snapshot.nodes],
+        "nodes": plain(snapshot.nodes),
         "retry_index": snapshot.retry_index,
         "config": from_config(snapshot.config),
         "state": None if snapshot.state is None else from_state(snapshot.state),
@@ -211,43 +189,15 @@ def version_of(snapshot: traffic.Snapshot) -> int:
     return 2 if snapshot.config.w_debt else 1
 
 
-def _from_node(node: traffic.Node) -> dict[str, Any]:
-    fields = PsiDocument.__struct_fields__
-    return {
-        "id": node.id,
-        "psi": None if node.psi is None else {name: getattr(node.psi, name) for name in fields},
-        "resources": [
-            {"name": each.name, "limit": each.limit, "used": each.used} for each in node.resources
-        ],
-        "stall_score": node.stall_score,
-        "iowait_ratio": node.iowait_ratio,
-    }
-
-
 def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
     """The document of a plan."""
-    admission = plan.admission
     return {
         "state": from_state(plan.state),
         "slots": plan.slots,
         "weights": plan.weights,
         "target": plan.target,
-        "pressure": {
-            name: {
-                "total": pressure.total,
-                "queue": pressure.queue,
-                "latency": pressure.latency,
-                "error": pressure.error,
-                "penalty": pressure.penalty,
-                **dict(pressure.layers),
-            }
-            for name, pressure in plan.pressure.items()
-        },
-        "admission": {
-            "mode": admission.mode.value,
-            "rate_per_s": admission.rate_per_s,
-            "burst": admission.burst,
-        },
+        "pressure": {name: from_pressure(each) for name, each in plan.pressure.items()},
+        "admission": plain(plan.admission),
         "regime": plan.regime.value,
         "ttf_s": plan.ttf_s,
         "stall": plan.stall,
@@ -258,3 +208,10 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
         "bypass": list(plan.bypass),
         "reasons": [reason.value for reason in plan.reasons],
     }
+
+
+def from_pressure(pressure: traffic.Pressure) -> dict[str, float]:
+    """The labelled terms of a pressure."""
+    terms: dict[str, Any] = pressure._asdict()
+    layers = terms.pop("layers")
+    return {**terms, **dict(layers)}

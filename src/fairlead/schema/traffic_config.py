@@ -1,113 +1,79 @@
 """Border type of the traffic governor's parameters: every default can be overridden by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from fairlead.core.traffic.config import (
-    DAY_MS,
     DEFAULT_CONFIG,
+    INTEGER_RANGES,
     NUMBER_MAX,
-    POSITIVE_MIN,
-    SAMPLES_MAX,
-    SLOTS_MAX,
+    NUMBER_RANGES,
+    OPTIONAL,
     Config,
     Theta,
 )
-from fairlead.core.units import SIZE_MAX, OutOfRange
+from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Part = Annotated[float, Meta(ge=POSITIVE_MIN, le=1)]
 Number = Annotated[float, Meta(ge=0, le=NUMBER_MAX)]
-Positive = Annotated[float, Meta(ge=POSITIVE_MIN, le=NUMBER_MAX)]
-Factor = Annotated[float, Meta(ge=1, le=NUMBER_MAX)]
-Pause = Annotated[int, Meta(ge=0, le=DAY_MS, description="milliseconds")]
-Window = Annotated[int, Meta(ge=1, le=DAY_MS, description="milliseconds")]
-Requests = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-_CORE, _THETA = DEFAULT_CONFIG, DEFAULT_CONFIG.theta
+AGENT_ONLY = ("w_debt", "t_ref_s", "debt_max")
+"""Backlog debt: only the agent sees it, and `traffic.tick` as a contract does not have it."""
+_THETA = tuple(each.name for each in fields(Theta))
 
 
 class ThetaDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Stall thresholds by PSI field, merged over the defaults; `io_some` never stalls anything."""
 
-    cpu_some: Number = _THETA.cpu_some
-    mem_some: Number = _THETA.mem_some
-    mem_full: Number = _THETA.mem_full
-    io_full: Number = _THETA.io_full
+    cpu_some: Number = DEFAULT_CONFIG.theta.cpu_some
+    mem_some: Number = DEFAULT_CONFIG.theta.mem_some
+    mem_full: Number = DEFAULT_CONFIG.theta.mem_full
+    io_full: Number = DEFAULT_CONFIG.theta.io_full
     io_some: Number = 1.0
 
 
-class ConfigDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Parameters by name; what is left out keeps its default."""
-
-    s_total: Annotated[int, Meta(ge=1, le=SLOTS_MAX)] = _CORE.s_total
-    delta_max: Factor | None = _CORE.delta_max
-    crisis_factor: Factor = _CORE.crisis_factor
-    delta_w: Share = _CORE.delta_w
-    t_hold_ms: Pause = _CORE.t_hold_ms
-    warmup_ms: Pause = _CORE.warmup_ms
-    w_q: Number = _CORE.w_q
-    w_l: Number = _CORE.w_l
-    w_e: Number = _CORE.w_e
-    q_ref: Positive = _CORE.q_ref
-    l_ref_ms: Positive = _CORE.l_ref_ms
-    e_ref: Positive = _CORE.e_ref
-    e_max: Number = _CORE.e_max
-    eta: Number = _CORE.eta
-    k_e: Number = _CORE.k_e
-    p_min: Positive = _CORE.p_min
-    p_ref: Positive = _CORE.p_ref
-    g_min: Number = _CORE.g_min
-    error_requests_min: Requests = _CORE.error_requests_min
-    error_keep_ms: Pause = _CORE.error_keep_ms
-    wilson_z: Number = _CORE.wilson_z
-    alpha: Part = _CORE.alpha
-    derivative_window_ms: Window = _CORE.derivative_window_ms
-    stall_m: Annotated[int, Meta(ge=1, le=SAMPLES_MAX)] = _CORE.stall_m
-    stall_p: Part = _CORE.stall_p
-    theta: ThetaDocument = ThetaDocument()
-    t_safe_s: Number = _CORE.t_safe_s
-    t_hard_s: Number = _CORE.t_hard_s
-    ttf_max_s: Positive = _CORE.ttf_max_s
-    retry_soft: Number = _CORE.retry_soft
-    retry_hard: Number = _CORE.retry_hard
-    skew_max: Share = _CORE.skew_max
-    epsilon_skew: Share = _CORE.epsilon_skew
-    skew_requests_min: Annotated[int, Meta(ge=1, le=SIZE_MAX)] = _CORE.skew_requests_min
-    guard_quiet_ms: Window = _CORE.guard_quiet_ms
-    t_recover_min_ms: Pause = _CORE.t_recover_min_ms
-    bucket_burst: Factor = _CORE.bucket_burst
-    bucket_rate: Positive = _CORE.bucket_rate
-    recover_share: Share = _CORE.recover_share
-    drip_share: Share = _CORE.drip_share
-    drip_rate_min: Number = _CORE.drip_rate_min
-    inside_max: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = _CORE.inside_max
-    w_rtt: Number = _CORE.w_rtt
-    rtt_ref_ms: Positive = _CORE.rtt_ref_ms
-    w_retx: Number = _CORE.w_retx
-    retx_ref: Positive = _CORE.retx_ref
-    w_jit: Number = _CORE.w_jit
-    jit_ref_ms: Positive = _CORE.jit_ref_ms
-    w_psi: Number = _CORE.w_psi
-    stall_score_max: Number = _CORE.stall_score_max
-    w_fd: Number = _CORE.w_fd
-    fd_ref: Positive = _CORE.fd_ref
-    w_ct: Number = _CORE.w_ct
-    ct_ref: Positive = _CORE.ct_ref
-    w_io: Number = _CORE.w_io
-    io_ref: Positive = _CORE.io_ref
+def _field(name: str) -> tuple[str, Any, Any]:
+    """A parameter's shape in documents, from its range and default in core."""
+    if name == "theta":
+        return name, ThetaDocument, ThetaDocument()
+    number = name in NUMBER_RANGES
+    low, high = NUMBER_RANGES[name] if number else INTEGER_RANGES[name]
+    unit = "milliseconds" if name.endswith("_ms") and not number else None
+    shape: Any = Annotated[float if number else int, Meta(ge=low, le=high, description=unit)]
+    return name, shape | None if name in OPTIONAL else shape, getattr(DEFAULT_CONFIG, name)
 
 
-class AgentConfigDocument(ConfigDocument, frozen=True):
-    """With what only the agent can see: backlog debt."""
+if TYPE_CHECKING:
 
-    w_debt: Number = _CORE.w_debt
-    t_ref_s: Positive = _CORE.t_ref_s
-    debt_max: Number = _CORE.debt_max
+    class ConfigDocument(msgspec.Struct, frozen=True):
+        """Parameters by name; what is left out keeps its default."""
+
+        theta: ThetaDocument = ThetaDocument()
+
+    class AgentConfigDocument(ConfigDocument, frozen=True):
+        """With what only the agent can see: backlog debt."""
+
+else:
+    ConfigDocument = msgspec.defstruct(
+        "ConfigDocument",
+        [_field(each.name) for each in fields(Config) if each.name not in AGENT_ONLY],
+        namespace={"__doc__": "Parameters by name; what is left out keeps its default."},
+        module=__name__,
+        frozen=True,
+        forbid_unknown_fields=True,
+    )
+    AgentConfigDocument = msgspec.defstruct(
+        "AgentConfigDocument",
+        [_field(name) for name in AGENT_ONLY],
+        bases=(ConfigDocument,),
+        namespace={"__doc__": "With what only the agent can see: backlog debt."},
+        module=__name__,
+        frozen=True,
+    )
 
 
 DEFAULT = ConfigDocument()
@@ -121,10 +87,9 @@ only where it means something: one error of 200 requests is chance, and weighs 1
 def to_config(document: ConfigDocument) -> Config:
     """Core's value. Kept, because a group's parameters are the same tick after tick."""
     names = [name for name in document.__struct_fields__ if name != "theta"]
-    theta = document.theta
     try:
         return Config(
-            theta=Theta(theta.cpu_some, theta.mem_some, theta.mem_full, theta.io_full),
+            theta=Theta(**{name: getattr(document.theta, name) for name in _THETA}),
             **{name: getattr(document, name) for name in names},
         )
     except OutOfRange as error:
@@ -133,15 +98,15 @@ def to_config(document: ConfigDocument) -> Config:
 
 def from_config(config: Config) -> dict[str, Any]:
     """The document of the parameters: what differs from the defaults, by name."""
-    document: dict[str, Any] = {}
-    for name in AgentConfigDocument.__struct_fields__:
-        value, default = getattr(config, name), getattr(DEFAULT_CONFIG, name)
-        if value == default:
-            continue
-        if name == "theta":
-            fields = ("cpu_some", "mem_some", "mem_full", "io_full")
-            value = {
-                f: getattr(value, f) for f in fields if getattr(value, f) != getattr(default, f)
-            }
-        document[name] = value
+    document = _differing(config, DEFAULT_CONFIG, AgentConfigDocument.__struct_fields__)
+    if "theta" in document:
+        document["theta"] = _differing(config.theta, DEFAULT_CONFIG.theta, _THETA)
     return document
+
+
+def _differing(value: Any, default: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: getattr(value, name)
+        for name in names
+        if getattr(value, name) != getattr(default, name)
+    }

@@ -81,7 +81,7 @@ class EventDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     order: Annotated[str, Meta(description="isolate, drain or restore")] | None = None
     load_factor: Factor | None = None
     repeat: Share | None = None
-    """How likely clients repeat what was answered well: a bug of theirs, and a storm."""
+    """Probability that clients repeat a request that succeeded: a bug of theirs, and a storm."""
     agent_dead_s: Seconds | None = None
     stall: Share | None = None
     memory_used: Share | None = None
@@ -94,9 +94,9 @@ class What(StrEnum):
     SHARE = "share"
     """A backend's share of the slots, in every tick of the time."""
     MODE = "mode"
-    """The door is in this mode at least once in the time."""
+    """Admission is in this mode at least once in the time."""
     MODES_ONLY = "modes-only"
-    """The door is in none but this mode in the time."""
+    """Admission is in none but this mode in the time."""
     REASON = "reason"
     """A reason is given at least once in the time."""
     GOODPUT = "goodput"
@@ -112,7 +112,7 @@ class What(StrEnum):
 
 
 class ExpectDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A promise of the scenario, judged after the play."""
+    """A promise of the scenario, checked after the run."""
 
     what: What
     from_s: Seconds = 0
@@ -127,7 +127,7 @@ class ExpectDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class LimitsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Bounds of what every play has to keep."""
+    """Bounds that every run has to keep."""
 
     mode_changes_per_minute: Count = 2
     isolations_per_minute: Count = 2
@@ -146,7 +146,7 @@ class TrafficScenarioDocument(msgspec.Struct, forbid_unknown_fields=True, frozen
     tick_ms: Annotated[int, Meta(ge=50, le=10_000)] = 200
     config: dict[str, Any] = {}
     scrape: bool = False
-    """Signals from the backends' own metrics also where the plane has them; for real planes."""
+    """Signals from the backends' own metrics also where a real dataplane has them."""
     events: list[EventDocument] = []
     expect: list[ExpectDocument] = []
     limits: LimitsDocument = LimitsDocument()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, Plan
-from fairlead.engine import CpuConfig, CpuGovernor
-from fairlead.engine.cpu_loop import CpuLoop
+from fairlead.core.cpu import Counters, NodePlan
+from fairlead.core.invariant import require
+from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
 from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
@@ -150,9 +150,10 @@ class SimActuator:
     def __init__(self, context: SimContext, written: Callable[[str], None]) -> None:
         self._context, self._written = context, written
 
-    def write(self, uid: str, container: str, millicores: int) -> int:
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
         """Set a pod's limit; slow, failing or wrong where the scenario says so."""
         context, clock, faults = self._context, self._context.clock, self._context.faults
+        require(0 < decision <= len(context.record.decisions), "a write is of a recorded decision")
         context.may_crash("between two writes")
         slow = faults.fires(FaultPoint.ACTUATOR_SLOW, uid, clock.now_ms)
         if slow is not None:
@@ -230,7 +231,7 @@ class SimAgent:
         """Pods whose limit is ours."""
         self.capacity_millicores: int | None = None
         """What the limits must fit into; None until a plan was applied completely."""
-        self.settled: Plan | None = None
+        self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
         self._context, self._check, self._on_decision = context, check, on_decision
         self._sensor = SimSensor(context)

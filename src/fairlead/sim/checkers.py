@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Plan
+from fairlead.core.cpu import NodePlan
 from fairlead.schema.kinds import KINDS
 from fairlead.sim.record import Decision
 
@@ -36,7 +36,7 @@ class NodeState:
     limits: Mapping[str, int | None]
     bounds: Mapping[str, tuple[int, int]]
     capacity_millicores: int | None
-    settled: Plan | None
+    settled: NodePlan | None
 
 
 def limits_fit(now: NodeState) -> str | None:
@@ -70,7 +70,8 @@ def minimums_kept(now: NodeState) -> str | None:
 
 def applied_as_decided(now: NodeState) -> str | None:
     """What is in force is what was decided."""
-    for uid, grant in now.settled.allocations.items() if now.settled else ():
+    for uid, split in now.settled.split.items() if now.settled else ():
+        grant = sum(split.values())
         limit = now.limits.get(uid, grant)  # a pod may have left since
         if limit != grant:
             return f"{uid} was granted {grant}m and has {limit}m"
@@ -87,7 +88,7 @@ def reasons_given(decision: Decision) -> str | None:
 
 def replays(decision: Decision) -> str | None:
     """The recorded input, decided again from its bytes, gives the recorded bytes."""
-    again = canonical(KINDS["cpu.clear"].run(decision.input).result)
+    again = canonical(KINDS["cpu.allocate"].run(decision.input).result)
     return None if again == decision.result else "a replay of the decision differs from the record"
 
 

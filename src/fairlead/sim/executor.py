@@ -21,7 +21,7 @@ _RETRY_AFTER_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a command does when it is left alone, and when it is asked to end."""
+    """What a command does when it is left alone, and when it gets SIGTERM."""
 
     duration_ms: int | None = 0
     """None: it runs until it is stopped."""
@@ -46,7 +46,7 @@ class _Process:
         self.stopping = False
         self.exit: Exit | None = None
         self.acknowledged = False
-        self.kept = job.devices  # what it was last told that it keeps
+        self.kept = job.devices  # the devices of its last resize
 
 
 class SimMachine:
@@ -138,7 +138,7 @@ class SimExecutor:
             self._machine.stop(process, grace_ms)
 
     def pause(self, run: str, *, decision: str) -> None:
-        """Stop the run's processes in place; one that was asked to end is not held up."""
+        """Stop the run's processes in place; one that is stopping is not held up."""
         for process in self._of(run):
             if process.since_ms is not None and not process.stopping:
                 self._machine.hold(process)
@@ -150,7 +150,7 @@ class SimExecutor:
                 self._machine.proceed(process)
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Note what a run's job was told."""
+        """Note the devices that a run's job keeps."""
         for process in self._of(run):
             process.kept = devices
 
@@ -161,22 +161,24 @@ class SimExecutor:
             for process in self._machine.processes.values()
             if process.exit is not None and not process.acknowledged
         )
-        return sorted(ended, key=lambda each: (each.time_ms, each.run, each.job))
+        return sorted(ended, key=lambda exit: (exit.time_ms, exit.run, exit.job))
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """Report these no more."""
-        for each in exits:
-            process = self._machine.processes.get(each.job)
+        for exit in exits:
+            process = self._machine.processes.get(exit.job)
             if process is not None and process.exit is not None:
                 process.acknowledged = True
 
     def running(self) -> set[str]:
         """Ids of the jobs that have started and not ended."""
-        return {name for name, each in self._machine.processes.items() if each.exit is None}
+        return {job for job, process in self._machine.processes.items() if process.exit is None}
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """A file with the newest output of a run; none without a folder, or before its start."""
-        started = [each for each in self._machine.processes.values() if each.job.run == run]
+        started = [
+            process for process in self._machine.processes.values() if process.job.run == run
+        ]
         if not started or self._folder is None or not started[-1].job.id.startswith(jobs):
             return []
         newest = started[-1]
@@ -186,4 +188,4 @@ class SimExecutor:
 
     def _of(self, run: str) -> list[_Process]:
         processes = self._machine.processes.values()
-        return [each for each in processes if each.job.run == run and each.exit is None]
+        return [one for one in processes if one.job.run == run and one.exit is None]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fairlead.core.apportion import Claim, water_fill
 from fairlead.core.cpu import Counters
 from fairlead.core.invariant import require
-from fairlead.schema import traces as documents
+from fairlead.schema import scenario as documents
 from fairlead.schema.scenario import SimPodDocument
 from fairlead.sim.clock import Entropy, Stream
 
@@ -249,7 +249,7 @@ class SimPod:
         if runnable_us:
             meter.periods += 1  # the bandwidth timer only runs while a thread is runnable
         if used_us == allowed_us < runnable_us:
-            # A given pool spreads its work over all its threads, and all of them then wait.
+            # A fixed pool spreads its work over all its threads, and all of them then wait.
             threads = self.spec.threads or -(-runnable_us // PERIOD_US)
             dry_us = PERIOD_US * allowed_us // runnable_us
             meter.throttled_periods += 1
@@ -281,7 +281,7 @@ class SimNode:
         if sum(allowed) <= whole_us:
             return allowed
         claims = [
-            Claim(0, pod.share_weight, 0, each) for pod, each in zip(pods, allowed, strict=True)
+            Claim(0, pod.share_weight, 0, most) for pod, most in zip(pods, allowed, strict=True)
         ]
         shares = list(water_fill(whole_us, claims).grants)
         require(sum(shares) <= whole_us, "a node never runs more than its cores")

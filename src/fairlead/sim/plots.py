@@ -10,27 +10,21 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from fairlead.core.cpu import Mode
+from fairlead.core.cpu import CpuMode
 from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 INSTALL_HINT = "pip install 'fairlead[plots]'"
 PANELS_MAX = 12
-# Okabe and Ito's colours: told apart by colour-blind readers, and in print.
+# Okabe and Ito's colours: distinguishable for colour-blind readers, and in print.
 COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#999933",
-    "#882255",
-    "#44AA99",
-    "#AA4499",
-    "#117733",
-    "#332288",
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"),
+    *("#999933", "#882255", "#44AA99", "#AA4499", "#117733", "#332288"),
 )
-MODE_COLOURS = {Mode.UNCONGESTED: "#7fbf7b", Mode.CONGESTED: "#f1a340", Mode.OVERLOADED: "#c51b3a"}
+MODE_COLOURS = {
+    CpuMode.UNCONGESTED: "#7fbf7b",
+    CpuMode.CONGESTED: "#f1a340",
+    CpuMode.OVERLOADED: "#c51b3a",
+}
 INK, FAINT = "#333333", "#bbbbbb"
 STYLE = {
     "font.size": 9,
@@ -171,36 +165,32 @@ def _mode_strip(axes: Any, run: PolicyRun) -> None:
         colour = MODE_COLOURS[mode] if mode else "#dddddd"
         axes.axvspan(start, end, color=colour, lw=0)
         if mode and (end - start) * 9 > run.node.seconds:
-            ink = "white" if mode is Mode.OVERLOADED else INK
+            ink = "white" if mode is CpuMode.OVERLOADED else INK
             middle = (start + end) / 2
             axes.text(middle, 0.45, mode.value, ha="center", va="center", fontsize=8, color=ink)
     strip(axes)
 
 
-def _stretches(run: PolicyRun) -> list[tuple[float, float, Mode | None]]:
+def _stretches(run: PolicyRun) -> list[tuple[float, float, CpuMode | None]]:
     """(from, to, mode) in seconds; a frame shows the second that ends at its time."""
-    found: list[tuple[float, float, Mode | None]] = []
+    stretches: list[tuple[float, float, CpuMode | None]] = []
     for frame in run.frames:
         end = frame.time_ms / 1000
-        if found and found[-1][2] is frame.mode:
-            found[-1] = (found[-1][0], end, frame.mode)
+        if stretches and stretches[-1][2] is frame.mode:
+            stretches[-1] = (stretches[-1][0], end, frame.mode)
         else:
-            found.append((found[-1][1] if found else end - 1, end, frame.mode))
-    return found
+            start = stretches[-1][1] if stretches else end - 1
+            stretches.append((start, end, frame.mode))
+    return stretches
 
 
 def _price(axes: Any, run: PolicyRun) -> None:
-    values = [frame.free_price for frame in run.frames]
+    values = [frame.shadow_price for frame in run.frames]
     # A price per core reads better than one per millicore; gaps are where there is no single price.
     heights = [float("nan") if value is None else value * 1000 for value in values]
-    recorded = [frame.shadow_price for frame in run.frames]
-    pinned = [float("nan") if value is None else value * 1000 for value in recorded]
-    axes.step(_seconds(run), pinned, color="#b2abd2", lw=1, where="post", label="as recorded")
-    axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post", label="free")
+    axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post")
     axes.set(ylabel="weight\nper core", xlabel="virtual seconds")
     axes.set_ylim(bottom=0)
-    if any(values):
-        axes.legend(loc="upper right", ncols=2, fontsize=8)
     _title(axes, "shadow price" if any(values) else "shadow price (none under this policy)")
 
 
@@ -289,9 +279,9 @@ def _compare_figure(mpl: Any, played: ScenarioResult) -> Any:
     width = 0.8 / len(played.runs)
     for axes, (field, title, scale) in zip(panels, fields, strict=True):
         for place, run in enumerate(played.runs):
-            found = {pod.pod: pod for pod in run.pods}
+            pods = {pod.pod: pod for pod in run.pods}
             heights = [
-                (getattr(found[name], field) or 0) * scale if name in found else 0 for name in names
+                (getattr(pods[name], field) or 0) * scale if name in pods else 0 for name in names
             ]
             spots = [spot + (place + 0.5) * width - 0.4 for spot in range(len(names))]
             axes.bar(spots, heights, width * 0.92, color=COLOURS[place], label=run.policy.value)

@@ -5,29 +5,27 @@ with the same digest saw the same and decided the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Mode, Plan, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
 from fairlead.core.reasons import CpuReason
 from fairlead.ports.cpu import Sighting
-from fairlead.schema.border import check_shape
-from fairlead.schema.cpu import ClearDocument, to_snapshot
+from fairlead.schema.border import read_document
+from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
 from fairlead.sim.node import SimPod
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One clearing: the recorded bytes, and the values that a reader gets out of them."""
+    """One decision: the recorded bytes, and the values that a reader gets out of them."""
 
     time_ms: int
-    snapshot: Snapshot
-    plan: Plan
-    free: Plan
-    """The same without guardrails: bounds can hide a scarcity for a while."""
+    snapshot: NodeSnapshot
+    plan: NodePlan
     input: bytes
     result: bytes
 
@@ -50,11 +48,8 @@ class Frame(NamedTuple):
 
     time_ms: int
     policy: Policy
-    mode: Mode | None
+    mode: CpuMode | None
     shadow_price: float | None
-    """As recorded with the decision."""
-    free_price: float | None
-    """That of the same snapshot without guardrails: pinned pods hide scarcity for a while."""
     capacity: int
     limits_total: int
     """Σ of the limits that are ours."""
@@ -85,16 +80,9 @@ class RunRecord:
 
     def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
         """Record a decision before it is applied, as the documents that any reader would get."""
-        snapshot = to_snapshot(check_shape(document, ClearDocument))
-        free = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
-        made = Decision(
-            time_ms,
-            snapshot,
-            clear(snapshot),
-            clear(replace(snapshot, pods=tuple(free))),
-            canonical(document),
-            canonical(result),
-        )
+        recorded = canonical(document)
+        snapshot = to_node_snapshot(read_document(recorded, AllocateDocument))
+        made = Decision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")
@@ -102,7 +90,7 @@ class RunRecord:
 
     def observation(self, time_ms: int, sightings: Sequence[Sighting]) -> None:
         """Record what the sensors reported, in the order of the pods' names."""
-        seen = {each.uid: _sighting(each) for each in sightings}
+        seen = {sighting.uid: _sighting(sighting) for sighting in sightings}
         self._digest({"observation": time_ms, "pods": seen})
 
     def event(self, time_ms: int, kind: str, text: str) -> None:
@@ -170,10 +158,10 @@ def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
     meter = pod.meter
     granted = meter.granted_us if meter.granted_us else None
     limits = [
-        each.limit
+        seen.limit
         for frame in frames
-        for each in frame.pods
-        if each.uid == pod.spec.name and each.limit is not None
+        for seen in frame.pods
+        if seen.uid == pod.spec.name and seen.limit is not None
     ]
     minutes = meter.lifetime_ms / 60_000
     return PodFigures(
@@ -203,9 +191,9 @@ def measure_node(
     known = [mode for mode in modes if mode is not None]
     return NodeFigures(
         seconds=seconds,
-        seconds_uncongested=modes.count(Mode.UNCONGESTED),
-        seconds_congested=modes.count(Mode.CONGESTED),
-        seconds_overloaded=modes.count(Mode.OVERLOADED),
+        seconds_uncongested=modes.count(CpuMode.UNCONGESTED),
+        seconds_congested=modes.count(CpuMode.CONGESTED),
+        seconds_overloaded=modes.count(CpuMode.OVERLOADED),
         seconds_undecided=modes.count(None),
         seconds_over_capacity=over_capacity_ms / 1000,
         decisions=decisions,
@@ -261,12 +249,12 @@ def _cores(millicores: int) -> str:
 
 def describe_changes(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
     """(kind, sentence) of what this decision changed: mode, lost signals, largest moves."""
-    lines = [*_mode(before.free if before else None, now)]
+    lines = [*_mode(before.plan if before else None, now)]
     lines += _lost_signals(before.plan if before else None, now.plan)
     moves = _moves(now)
     falls = [move for move in moves if move[0] < 0]
     rises = [move for move in reversed(moves) if move[0] > 0]
-    scarce = now.free.mode is not Mode.UNCONGESTED
+    scarce = now.plan.mode is not CpuMode.UNCONGESTED
     if falls and (scarce or not rises):
         lines.append(("shrinks" if scarce else "returns", _fall(falls[0][1], now)))
     if rises:
@@ -274,21 +262,21 @@ def describe_changes(before: Decision | None, now: Decision) -> list[tuple[str, 
     return lines[:LINES_MAX]
 
 
-def _mode(before: Plan | None, now: Decision) -> Iterator[tuple[str, str]]:
-    plan = now.free  # how scarce the node is, whatever the guardrails hold back
+def _mode(before: NodePlan | None, now: Decision) -> Iterator[tuple[str, str]]:
+    plan = now.plan
     if before is not None and before.mode is plan.mode:
         return
     whole = _cores(plan.capacity_millicores)
-    if plan.mode is Mode.CONGESTED:
+    if plan.mode is CpuMode.CONGESTED:
         text = f"needs {_cores(plan.total_need)} of {whole} cores, {_CUT_BY[now.snapshot.policy]}"
-    elif plan.mode is Mode.OVERLOADED:
+    elif plan.mode is CpuMode.OVERLOADED:
         text = f"minimums {_cores(plan.total_min)} of {whole} cores, even they are scaled down"
     else:
         text = f"needs {_cores(plan.total_need)} of {whole} cores, every pod gets its need"
     yield f"mode.{plan.mode.value}", f"{plan.mode.value}: {text}"
 
 
-def _lost_signals(before: Plan | None, plan: Plan) -> Iterator[tuple[str, str]]:
+def _lost_signals(before: NodePlan | None, plan: NodePlan) -> Iterator[tuple[str, str]]:
     for uid, reasons in plan.reasons.items():
         earlier = before.reasons.get(uid, ()) if before else ()
         for reason in reasons:
@@ -313,7 +301,7 @@ def _fall(uid: str, now: Decision) -> str:
     plan = now.plan
     current = next(p.current_millicores for p in now.snapshot.pods if p.uid == uid) or 0
     text = f"{uid} shrinks {_cores(current)} → {_cores(plan.allocations[uid])}"
-    if plan.mode is Mode.OVERLOADED:
+    if plan.mode is CpuMode.OVERLOADED:
         return f"{text}: its minimum is scaled"
     cut = plan.reduction_ratio[uid]
     if cut > 0:
@@ -321,7 +309,7 @@ def _fall(uid: str, now: Decision) -> str:
     return f"{text}: {'; '.join(_REASONS[reason] for reason in plan.reasons[uid])}"
 
 
-def _rise(uid: str, plan: Plan, change: int) -> str:
+def _rise(uid: str, plan: NodePlan, change: int) -> str:
     grant = plan.allocations[uid]
     why = "; ".join(_REASONS[reason] for reason in plan.reasons[uid])
     return f"{uid} grows {_cores(grant - change)} → {_cores(grant)}: {why}"

@@ -216,7 +216,7 @@ def write_markdown(played: ScenarioResult, pictures: Sequence[str]) -> str:
         "Every decision is here and can be checked: `decisions.jsonl` holds the inputs and",
         "`results.jsonl` what was decided, line by line.",
         "",
-        *code("fairlead decide cpu.clear --jsonl < decisions.jsonl | cmp - results.jsonl"),
+        *code("fairlead decide cpu.allocate --jsonl < decisions.jsonl | cmp - results.jsonl"),
     ]
     if len(played.runs) > 1:
         lines += ["## Side by side", "", *_side_by_side(played), ""]

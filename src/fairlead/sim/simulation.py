@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fairlead.core.canonical import digest
-from fairlead.core.cpu import Guardrails, Headroom, Plan, Policy, Smoothing, pod_bounds
+from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, pod_bounds
 from fairlead.core.invariant import InvariantBroken
-from fairlead.engine import CpuConfig
+from fairlead.engine.cpu import CpuConfig
+from fairlead.schema.cpu import fields_of
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
 from fairlead.sim.agent import Faults, SimAgent, SimContext
 from fairlead.sim.checkers import DECISION_CHECKS, STATE_CHECKS, Broken, NodeState
@@ -50,13 +51,7 @@ def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
         hysteresis_band=governor.hysteresis_band,
         headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
         smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
-        guardrails=Guardrails(
-            rails.cooldown_ms,
-            rails.step_ratio,
-            rails.step_millicores,
-            rails.dead_band,
-            rails.grace_ms,
-        ),
+        guardrails=Guardrails(**fields_of(rails)),
     )
 
 
@@ -83,7 +78,6 @@ class Simulation:
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
         self._before: dict[str, Meter] = {}
-        self._free: Plan | None = None
         self._due_ms = 0
         self._schedule()
 
@@ -167,7 +161,6 @@ class Simulation:
     def _on_decision(self, decision: Decision) -> None:
         for name, check in DECISION_CHECKS.items():
             self._demand(name, check(decision))
-        self._free = decision.free
         earlier = self.record.decisions[:-1][-1:]
         for kind, text in describe_changes(earlier[0] if earlier else None, decision):
             self.record.event(self.clock.now_ms, kind, text)
@@ -187,9 +180,8 @@ class Simulation:
         frame = Frame(
             time_ms=self.clock.now_ms,
             policy=agent.config.policy,
-            mode=self._free.mode if self._free else None,
+            mode=plan.mode if plan else None,
             shadow_price=plan.shadow_price if plan else None,
-            free_price=self._free.shadow_price if self._free else None,
             capacity=plan.capacity_millicores if plan else agent.config.capacity_millicores,
             limits_total=self._limits_total(),
             pods=tuple(self._pod_frame(pod) for pod in self.node.present()),
@@ -265,7 +257,7 @@ class ScenarioResult:
 def play(
     scenario: ScenarioDocument, *, seed: int | None = None, progress: Progress | None = None
 ) -> ScenarioResult:
-    """PolicyRun the scenario under each of its policies. `seed` None: the scenario's own."""
+    """Run the scenario under each of its policies. `seed` None: the scenario's own."""
     used = scenario.seed if seed is None else seed
     # With several policies to compare, acts must not change them halfway.
     alone = len(scenario.policies) == 1

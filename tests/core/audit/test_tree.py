@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.audit import EMPTY_ROOT, Frontier, Node, leaf_hash, node_hash
+from fairlead.core.audit import EMPTY_ROOT, Frontier, TreeNode, leaf_hash, node_hash
 from fairlead.core.invariant import InvariantBroken
 from tests.core.audit import oracle
 
@@ -44,7 +44,7 @@ class Kept:
         self.completed = Frontier().extend(map(leaf_hash, data)).completed
         self.asked = 0
 
-    def __call__(self, nodes: Sequence[Node]) -> list[bytes]:
+    def __call__(self, nodes: Sequence[TreeNode]) -> list[bytes]:
         self.asked += len(nodes)
         return [node.among(self.completed[node.last_leaf]) for node in nodes]
 
@@ -84,7 +84,7 @@ def test_a_node_is_kept_with_its_last_leaf() -> None:
     for level in range(7):
         for position in range(64 >> level):
             under = data[position << level : (position + 1) << level]
-            assert kept([Node(level, position)]) == [oracle.mth(under)]
+            assert kept([TreeNode(level, position)]) == [oracle.mth(under)]
     assert sum(map(len, kept.completed)) == 127 * 32  # each node once, and no other
     for size in range(65):
         expected = Frontier().extend(map(leaf_hash, data[:size])).frontier

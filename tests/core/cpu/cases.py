@@ -4,7 +4,20 @@ import random
 from dataclasses import replace
 from fractions import Fraction
 
-from fairlead.core.cpu import Headroom, Mode, Plan, Pod, Policy, Snapshot, clear, estimate_need
+from fairlead.core.cpu import (
+    Container,
+    CpuMode,
+    GovernedPod,
+    Guardrails,
+    Headroom,
+    NodeSnapshot,
+    Plan,
+    Pod,
+    Policy,
+    Snapshot,
+    clear,
+    estimate_need,
+)
 
 SIZES = (0, 1, 9, 10, 11, 50, 100, 101, 250, 999, 1000, 4000, 64_000, 10**9, 10**12)
 DEMANDS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 5e-324, 1 - 2**-53)
@@ -19,10 +32,61 @@ def random_snapshot(rng: random.Random, policy: Policy) -> Snapshot:
         _capacity(rng, pods),
         pods,
         policy,
-        rng.choice((None, *Mode)),
+        rng.choice((None, *CpuMode)),
         rng.choice((0.05, 0.05, 0.0, 1.0, rng.random())),
         rng.choice((Headroom(), Headroom(0.0, 0.0, 0.0, 0.0), Headroom(1.0, 1.0, 1.0, 1.0))),
     )
+
+
+def random_node(rng: random.Random, policy: Policy) -> NodeSnapshot:
+    """The same pods under guardrails, with a memory and containers."""
+    free, now_ms = random_snapshot(rng, policy), rng.choice((0, 10**6, 1_700_000_000_000))
+    rails = Guardrails(
+        cooldown_ms=rng.choice((0, 10_000)),
+        step_ratio=rng.choice((1.0, 1.1, 2.0, 1000.0)),
+        step_millicores=rng.choice((0, 50, 2_000, 10**12)),
+        dead_band=rng.choice((0.0, 0.02, 1.0)),
+        grace_ms=rng.choice((0, 45_000)),
+        split_band=rng.choice((0.0, 0.10, 1.0)),
+    )
+    return NodeSnapshot(
+        free.capacity_millicores,
+        now_ms,
+        tuple(_governed(rng, pod, now_ms) for pod in free.pods),
+        policy,
+        free.previous_mode,
+        free.hysteresis_band,
+        free.headroom,
+        rails,
+    )
+
+
+def _governed(rng: random.Random, pod: Pod, now_ms: int) -> GovernedPod:
+    ago = lambda: now_ms - rng.randint(0, 90_000)  # noqa: E731
+    return GovernedPod(
+        pod.uid,
+        pod.min_millicores,
+        pod.max_millicores,
+        pod.demand,
+        first_seen_ms=ago(),
+        containers=_containers(rng, pod),
+        weight=pod.weight,
+        usage_millicores=pod.usage_millicores,
+        headroom_misses=pod.headroom_misses,
+        signal_ok=pod.signal_ok,
+        changed_ms=rng.choice((None, ago(), now_ms - rng.randint(0, 20_000))),
+        adopted=rng.random() < 0.7,
+        missed_ms=rng.choice((None, ago())),
+        throttling=rng.choice((None, 0.0, 0.3, 0.31, rng.random())),
+    )
+
+
+def _containers(rng: random.Random, pod: Pod) -> tuple[Container, ...]:
+    count = rng.choice((0, 1, 1, 1, 2, 3))
+    names = rng.sample(("app", "sidecar", "é", "\U0001f600"), count) if count > 1 else [""] * count
+    limit = lambda: None if rng.random() < 0.1 else rng.randint(0, pod.max_millicores // count)  # noqa: E731
+    wants = (0, 1, 200, pod.max_millicores)
+    return tuple(Container(name, rng.choice(wants), limit(), limit()) for name in names)
 
 
 def _size(rng: random.Random, hostile: bool) -> int:
@@ -74,11 +138,11 @@ def judge(snapshot: Snapshot, plan: Plan) -> None:
         assert 0 <= plan.allocations[pod.uid] <= pod.max_millicores, "x <= max always"
         assert plan.reasons[pod.uid], "every pod has a reason"
     if plan.total_min > capacity:
-        assert plan.mode is Mode.OVERLOADED
+        assert plan.mode is CpuMode.OVERLOADED
         assert total == capacity
         assert plan.shadow_price is None
         return
-    assert plan.mode is not Mode.OVERLOADED
+    assert plan.mode is not CpuMode.OVERLOADED
     wants = {pod.uid: _want(pod, plan) for pod in snapshot.pods}
     bounded = any(pod.lower_millicores or pod.upper_millicores is not None for pod in snapshot.pods)
     for pod in snapshot.pods:
@@ -95,7 +159,7 @@ def judge(snapshot: Snapshot, plan: Plan) -> None:
     elif not relaxed:
         assert total == capacity, "a congested node is handed out whole"
         assert all(plan.allocations[uid] <= want for uid, want in wants.items()), "x <= u"
-        assert plan.mode is Mode.CONGESTED
+        assert plan.mode is CpuMode.CONGESTED
         if snapshot.policy is Policy.NASH and not bounded:
             judge_kkt(snapshot, plan)
 
@@ -143,7 +207,7 @@ def judge_monotone(snapshot: Snapshot, plan: Plan) -> None:
 
 def run_cases(policy: Policy, count: int, seed: int) -> dict[str, int]:
     """Judge `count` random clearings; returns how many ended in each mode."""
-    modes = dict.fromkeys((mode.value for mode in Mode), 0)
+    modes = dict.fromkeys((mode.value for mode in CpuMode), 0)
     for case in range(count):
         rng = random.Random(f"{seed}/{policy}/{case}")  # any failing case can be run alone
         snapshot = random_snapshot(rng, policy)

@@ -1,4 +1,4 @@
-"""A second, independent implementation of `cpu.clear`, from the specification alone.
+"""A second, independent implementation of the CPU decisions, from the specification alone.
 
 Fractions and dictionaries, clarity over speed, nothing imported from Fairlead: what the core is
 compared with, to the last millicore and reason. One-letter names are the specification's.
@@ -189,4 +189,122 @@ def decide(doc):
         "allocations": x,
         "reduction_ratio": {i: (u[i] - x[i]) / (u[i] - m[i]) if u[i] != m[i] else 0.0 for i in m},
         "reasons": reasons,
+    }
+
+
+def split(grant, containers):
+    """{name: millicores} by want, none above the user's limit, ten each if there is enough."""
+    if not containers:
+        return {}
+    cap = {
+        c["name"]: grant
+        if c["original_limit_millicores"] is None
+        else min(grant, c["original_limit_millicores"])
+        for c in containers
+    }
+    least = min(10, grant // len(containers))
+    claims = {
+        c["name"]: (0, F(max(1, c["want_millicores"])), min(least, cap[c["name"]]), cap[c["name"]])
+        for c in containers
+    }
+    return largest_remainder(fill(claims, grant)[1])
+
+
+def limit_of(pod):
+    limits = [c["current_millicores"] for c in pod["containers"]]
+    return None if not limits or None in limits else sum(limits)
+
+
+def allocate(doc):
+    """`cpu.allocate` in four steps: misses, a free clearing, bounds, a bounded clearing."""
+    now, rails, room = doc["now_ms"], doc["guardrails"], doc["headroom"]
+    spare = F(room["cap"]) - F(room["base"])
+    most = math.ceil(round(float(spare) / room["per_miss"], 6)) if room["per_miss"] else 0
+    pods = {p["uid"]: p for p in doc["pods"]}
+    memory, claims = {}, {}
+    for u, p in pods.items():
+        count, at = p["headroom_misses"], p["missed_ms"]
+        calm = doc["previous_mode"] in (None, "uncongested")
+        settled = p["changed_ms"] is not None and now - p["changed_ms"] >= rails["cooldown_ms"]
+        if calm and settled and (p["throttling"] or 0) > 0.3:
+            count, at = count + 1, now
+        elif count and at is not None and now - at >= 60_000:
+            count, at = count - 1, now
+        memory[u] = {"headroom_misses": min(count, max(0, most)), "missed_ms": at}
+        claims[u] = {
+            **{
+                k: p[k]
+                for k in (
+                    "uid",
+                    "min_millicores",
+                    "max_millicores",
+                    "demand",
+                    "weight",
+                    "usage_millicores",
+                    "signal_ok",
+                )
+            },
+            "current_millicores": limit_of(p),
+            "headroom_misses": memory[u]["headroom_misses"],
+        }
+    free = decide({**doc, "pods": list(claims.values())})
+    x, C = free["allocations"], doc["capacity_millicores"]
+
+    extra = {}
+    for u in sorted(pods):
+        cur, young = limit_of(pods[u]), now - pods[u]["first_seen_ms"] < rails["grace_ms"]
+        if cur is not None and cur > x[u] and (young or not pods[u]["adopted"]):
+            extra[u] = cur - x[u]
+    over, asked = C - sum(x.values()), sum(extra.values())
+    if asked > over:
+        extra = largest_remainder({u: F(e * over, asked) for u, e in extra.items()})
+
+    bounds = {}
+    for u, p in pods.items():
+        cur = limit_of(p)
+        if cur is None:
+            lo, hi, why = None, None, ["unlimited"]
+        elif not p["adopted"]:
+            lo, hi, why = None, None, ["newcomer"]
+        elif p["changed_ms"] is not None and now - p["changed_ms"] < rails["cooldown_ms"]:
+            lo, hi, why = cur, cur, ["cooldown"]
+        elif abs(x[u] - cur) <= rails["dead_band"] * cur:
+            lo, hi, why = cur, cur, ["dead-band"]
+        else:
+            k, step = rails["step_ratio"], rails["step_millicores"]
+            lo = max(math.ceil(cur / k), cur - step)
+            hi, why = min(math.floor(cur * k), cur + step, 10**12), ["step"]
+        if u in extra and x[u] + extra[u] > (lo or 0):
+            lo, why = x[u] + extra[u], [*why, "grace"]
+            hi = None if hi is None else max(hi, lo)
+        bounds[u] = {"lower_millicores": lo, "upper_millicores": hi, "reasons": why}
+        claims[u] |= {"lower_millicores": lo, "upper_millicores": hi}
+    plan = decide({**doc, "pods": list(claims.values())})
+
+    splits, phases = {}, {"decrease": [], "newcomer": [], "increase": []}
+    for u in sorted(pods):
+        p, g = pods[u], plan["allocations"][u]
+        parts = split(g, p["containers"])
+        have = {c["name"]: c["current_millicores"] for c in p["containers"]}
+        if limit_of(p) == g and all(
+            abs(parts[n] - have[n]) <= rails["split_band"] * have[n] for n in have
+        ):
+            parts = have
+        splits[u] = parts
+        for n in sorted(parts):
+            was, new = have[n], parts[n]
+            falls = was is None or new < was
+            if p["adopted"] and was == new:
+                continue
+            phase = "increase" if not falls else "decrease" if p["adopted"] else "newcomer"
+            write = {"uid": u, "container": n, "before": was, "after": new, "phase": phase}
+            phases[phase].append(write)
+    return {
+        **plan,
+        "mode": free["mode"],
+        "shadow_price": free["shadow_price"],
+        "bounds": bounds,
+        "split": splits,
+        "writes": [w for phase in phases.values() for w in phase],
+        "memory": memory,
     }

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from fairlead.core.apportion import Fill
-from fairlead.core.cpu import Headroom, Mode, Plan, Pod, Policy, Snapshot, clear
+from fairlead.core.cpu import CpuMode, Headroom, Plan, Pod, Policy, Snapshot, clear
 from fairlead.core.cpu import market as market_module
 from fairlead.core.invariant import InvariantBroken
 
@@ -24,14 +24,14 @@ def cleared(capacity: int, *pods: Pod, policy: str = "demand-capped", **fields: 
 def test_overloaded_minimums_are_scaled() -> None:
     """C 1000, mins 800/600 -> 571/429."""
     plan = cleared(1000, pod("a", 800, 2000), pod("b", 600, 2000))
-    assert plan.mode is Mode.OVERLOADED
+    assert plan.mode is CpuMode.OVERLOADED
     assert plan.allocations == {"a": 571, "b": 429}
 
 
 def test_overloaded_nobody_starves() -> None:
     """C 100, mins 1000 and nine of 50 -> ten of 10."""
     plan = cleared(100, pod("a", 1000, 1000), *(pod(f"b{i}", 50, 50) for i in range(9)))
-    assert plan.mode is Mode.OVERLOADED
+    assert plan.mode is CpuMode.OVERLOADED
     assert set(plan.allocations.values()) == {10}
 
 
@@ -59,7 +59,7 @@ def test_contract_example() -> None:
     """The worked example of the contract: 100 + 400, 17.5 % headroom, 587."""
     plan = cleared(1000, Pod("a", 100, 900, 0.5, weight=100))
     assert plan == Plan(
-        mode=Mode.UNCONGESTED,
+        mode=CpuMode.UNCONGESTED,
         capacity_millicores=1000,
         total_min=100,
         total_need=587,
@@ -86,7 +86,7 @@ def test_no_pods_is_uncongested() -> None:
     """An empty node has nothing to divide."""
     for policy in Policy:
         plan = cleared(0, policy=policy)
-        assert (plan.mode, plan.allocations, plan.shadow_price) == (Mode.UNCONGESTED, {}, 0.0)
+        assert (plan.mode, plan.allocations, plan.shadow_price) == (CpuMode.UNCONGESTED, {}, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_hysteresis_holds_the_label_only(
     previous: str | None, need: int, label: str, policy: str
 ) -> None:
     """Inside the band a congested label stays, but everybody gets the whole need all the same."""
-    before = Mode(previous) if previous else None
+    before = CpuMode(previous) if previous else None
     plan = cleared(1000, pod("a", 100, need), policy=policy, previous_mode=before)
     assert plan.mode == label
     assert plan.allocations == {"a": min(need, 1000)}
@@ -202,7 +202,7 @@ def test_weightless_pods_rise_from_the_minimum_too() -> None:
 def test_a_lower_bound_given_up_in_overload_is_said() -> None:
     """Not even the minimums fit: whoever had a lower bound above its grant is told."""
     plan = cleared(100, pod("a", 100, 900, lower_millicores=300), pod("b", 100, 900))
-    assert plan.mode is Mode.OVERLOADED
+    assert plan.mode is CpuMode.OVERLOADED
     assert [len(plan.reasons[uid]) for uid in ("a", "b")] == [2, 1]
 
 

@@ -6,10 +6,9 @@ from fairlead.core.traffic import (
     AdmissionMode,
     Bucket,
     Config,
-    Standing,
+    Liveness,
     admit,
-    judge,
-    mode_without_agent,
+    liveness,
     rendezvous,
 )
 from fairlead.core.traffic.admission import (
@@ -22,6 +21,7 @@ from fairlead.core.traffic.admission import (
     relaxes,
     scramble,
 )
+from fairlead.core.traffic.limits import fallback_admission
 from fairlead.core.traffic.model import Admission, Pressure
 from fairlead.core.traffic.pressure import conductance
 from fairlead.core.traffic.state import AdmissionState, Regime
@@ -202,20 +202,21 @@ def test_the_bucket_refills_caps_tests_and_subtracts() -> None:
 
 def test_the_heartbeats_age_is_judged() -> None:
     """11: normal < 3 s <= hold < 15 s <= fallback."""
-    assert [judge(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
-        Standing.NORMAL,
-        Standing.NORMAL,
-        Standing.HOLD,
-        Standing.HOLD,
-        Standing.FALLBACK,
+    assert [liveness(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
+        Liveness.NORMAL,
+        Liveness.NORMAL,
+        Liveness.HOLD,
+        Liveness.HOLD,
+        Liveness.FALLBACK,
     ]
 
 
 def test_a_dead_agent_never_leaves_a_closed_door() -> None:
-    """Hard decays to soft in fallback, and only there."""
-    assert mode_without_agent(HARD, Standing.FALLBACK) is SOFT
-    assert mode_without_agent(HARD, Standing.HOLD) is HARD
-    assert mode_without_agent(NORMAL, Standing.FALLBACK) is NORMAL
+    """Hard decays to soft with the stored budget, where there is one; nothing else changes."""
+    drip, budget = Admission(HARD, 1.0, 1.0), Admission(SOFT, 80.0, 8.0)
+    assert fallback_admission(drip, budget) == budget
+    assert fallback_admission(drip, None) == Admission(SOFT, 1.0, 1.0)
+    assert fallback_admission(Admission(), budget) == Admission()
 
 
 def test_rendezvous_moves_only_the_flows_of_who_left() -> None:

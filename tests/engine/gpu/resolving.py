@@ -3,11 +3,11 @@
 from typing import Any
 
 from fairlead.engine.gpu import Config
-from fairlead.ledger.master import MasterChance
+from fairlead.ledger.keys import MasterEntropy
 from fairlead.ports.ledger import Ledger
 from tests.engine.gpu.worlds import START, World, budget, envelope, manifest, node, run
 
-CHANCE = MasterChance(bytes(range(32)))
+CHANCE = MasterEntropy(bytes(range(32)))
 HOUR = 3_600_000
 
 

@@ -104,7 +104,7 @@ def test_one_that_could_not_be_told_is_told_later() -> None:
     """Its leases are there, and charged; the machine answers again, and it knows."""
     world = shrunk(command=["train"])
 
-    def deaf(*_: object) -> None:
+    def deaf(*_: object, decision: str) -> None:
         raise TemporaryFault("no answer", retry_after_ms=1)
 
     world.executor.resize = deaf  # type: ignore[method-assign]

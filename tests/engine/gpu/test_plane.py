@@ -301,7 +301,7 @@ def test_elsewhere_is_placed_only_when_paid_elsewhere(world: World) -> None:
 
 
 def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
-    """Every gpu.fund and gpu.place entry, funded and refused, with cousins and sponsors."""
+    """Every gpu.fund, gpu.place and gpu.queue, funded and refused, with cousins and sponsors."""
     lend = envelope(concurrency=4, lending={"allow": True, "to": ["*"], "maxConcurrency": 2})
     world.apply(
         budget("a", "a", envelope(concurrency=2, maxGPUHours=9.5), parents=["p"]),
@@ -319,7 +319,7 @@ def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
     for _ in range(3):
         world.turn(0.3)
     seen = [entry for entry in world.log if entry.kind in KINDS]
-    assert {entry.kind for entry in seen} == {"gpu.fund", "gpu.place"}
+    assert {entry.kind for entry in seen} == {"gpu.fund", "gpu.place", "gpu.queue"}
     assert {entry.body["output"].get("funded") for entry in seen} >= {True, False}
     for entry in seen:
         assert replay(world.ledger, entry).verdict is Verdict.SAME

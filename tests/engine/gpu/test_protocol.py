@@ -13,7 +13,7 @@ from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Forbidden, NotFound, Projection, Refused
 from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
-from fairlead.ledger.master import MasterChance, open_master
+from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -360,7 +360,7 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    kept, world.chance = world.chance, MasterChance(b"x" * 32)
+    kept, world.chance = world.chance, MasterEntropy(b"x" * 32)
     world.plane = world.open()
     assert "not the one" in world.plane.faults["*chance"]
     world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
@@ -389,7 +389,7 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     with pytest.raises(PermanentFault, match="owner alone"):
         open_master(tmp_path / "keys")
     with pytest.raises(PermanentFault, match="32 bytes"):
-        MasterChance(b"short")
+        MasterEntropy(b"short")
 
 
 # -- crashes --------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_an_executor_that_cannot_be_asked_is_asked_again(world: World) -> None:
 
 
 def _raising(fault: Exception) -> Any:
-    def raising(*_: Any) -> None:
+    def raising(*_: Any, **__: Any) -> None:
         raise fault
 
     return raising

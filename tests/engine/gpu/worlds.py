@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ledger import MemoryLedger
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
@@ -58,6 +58,7 @@ class FakeExecutor:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.calls: list[tuple[Any, ...]] = []
+        self.decisions: list[str] = []
         self.exits: list[Exit] = []
         self.ended: set[str] = set()
         self.fail: Exception | None = None
@@ -69,16 +70,20 @@ class FakeExecutor:
             self.jobs[job.id] = job
             self.calls.append(("start", job.id))
 
-    def stop(self, run: str, grace_ms: int) -> None:
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("stop", run, grace_ms))
 
-    def pause(self, run: str) -> None:
+    def pause(self, run: str, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("pause", run))
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("resume", run))
 
-    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+        self.decisions.append(decision)
         self.calls.append(("resize", run, devices))
 
     def end(self, run: str, time_ms: int, **how: Any) -> None:
@@ -108,7 +113,7 @@ class World:
         ledger: Ledger | None = None,
         *,
         config: Config | None = None,
-        chance: Chance | None = None,
+        chance: EntropySource | None = None,
     ) -> None:
         self.now_ms = START
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairlead.engine.traffic_nodes import NodeWatch
+from fairlead.core.traffic.nodes import NodeWindows, observe_nodes
 from fairlead.node.traffic.sensors import LocalMachine
 from fairlead.ports.traffic import CpuTimes, NodeReading
 
@@ -73,28 +73,30 @@ def test_what_cannot_be_read_or_understood_is_missing(tmp_path: Path) -> None:
 
 def test_stalls_are_shares_of_the_last_ten_seconds(tmp_path: Path) -> None:
     """Differences of counters, every tick; a counter that falls is another boot."""
-    watch, total = NodeWatch(), 0
+    windows: dict[str, NodeWindows] = {}
+    total = 0
     shares = []
     for tick in range(60):
         total += 50_000  # a quarter of every 200 ms
         text = PSI.format(kind="some", total=total)
         vitals = LocalMachine("n1", proc=proc(tmp_path, pressure__cpu=text))
-        (node,) = watch.observe(vitals.read(tick * 200))
+        windows, (node,) = observe_nodes(windows, vitals.read(tick * 200))
         shares.append(None if node.psi is None else node.psi.cpu_some)
     assert shares[0] is None
     assert all(abs((share or 0) - 0.25) < 1e-9 for share in shares[1:])
     vitals = LocalMachine("n1", proc=proc(tmp_path, pressure__cpu=PSI.format(kind="some", total=1)))
-    (node,) = watch.observe(vitals.read(60 * 200))
+    windows, (node,) = observe_nodes(windows, vitals.read(60 * 200))
     assert node.psi is None
 
 
 def test_waiting_for_disks_is_a_share_of_the_last_ten_seconds() -> None:
     """Of all CPU time; unknown before time has passed and after a new boot."""
-    watch = NodeWatch()
+    windows: dict[str, NodeWindows] = {}
 
     def share(at_ms: int, total: float | None, iowait: float = 0.0) -> float | None:
         cpu = None if total is None else CpuTimes(at_ms, total, iowait)
-        (node,) = watch.observe([NodeReading("n1", cpu=cpu)])
+        nonlocal windows
+        windows, (node,) = observe_nodes(windows, [NodeReading("n1", cpu=cpu)])
         return node.iowait_ratio
 
     assert share(0, 100, 10) is None

@@ -24,7 +24,7 @@ from fairlead.cli.table import Output, columns, moment_ms, output_option
 from fairlead.core.audit import Head, SignedHead, check_consistency, check_inclusion, leaf_hash
 from fairlead.ledger.entries import parse
 from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.statements import Standing
+from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
 
 FILE = "heads.json"
@@ -240,7 +240,7 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
     `own` are the entries about the ledger itself with their proofs of inclusion, as the server
     sends them. The checkpoint must be signed with the key in force.
     """
-    standing = Standing()
+    standing = LedgerIdentity()
     try:
         for row in own:
             problem = _follow(standing, signed.head, row)
@@ -254,7 +254,7 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
     return {name: key.hex() for name, key in standing.keys.items()}
 
 
-def _follow(standing: Standing, head: Head, row: dict[str, Any]) -> str:
+def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
     data, seq = str(row["entry"]).encode(), int(row["seq"])
     included = 1 <= seq <= head.size and check_inclusion(
         leaf=leaf_hash(data),

@@ -3,7 +3,7 @@
 import sys
 
 from fairlead.cli.log import agent_log
-from fairlead.engine.cpu_loop import Turn
+from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
 from fairlead.ports.faults import TemporaryFault
 from fairlead.schema.node import NodeDocument
@@ -30,41 +30,37 @@ class NodeLog:
             pods_known=len(agent.loop.governor.pods),
         )
 
-    def turn(self, turn: Turn, agent: Agent) -> None:
+    def turn(self, turn: CpuTurn, agent: Agent) -> None:
         """Log one clearing: a change of mode, every write with its reasons, every failure."""
         plan = turn.plan
-        scarcity = turn.free
-        if scarcity.mode.value != self._mode:
-            self._mode = scarcity.mode.value
+        if plan.mode.value != self._mode:
+            self._mode = plan.mode.value
             self._log.info(
                 "mode",
                 mode=self._mode,
                 total_need=plan.total_need,
                 capacity_millicores=plan.capacity_millicores,
-                shadow_price=scarcity.shadow_price,
+                shadow_price=plan.shadow_price,
             )
-        written = turn.written
-        if turn.observed_only:
-            changes = agent.loop.governor.changes(plan)
-            written = (*changes.decreases, *changes.increases)
+        writes = plan.writes if turn.observed_only else turn.written
         event = "would limit" if turn.observed_only else "limited"
-        for change in written:
+        for write in writes:
             self._log.info(
                 event,
-                pod=change.uid,
-                container=change.container or None,
-                before_millicores=change.before,
-                after_millicores=change.after,
-                need_millicores=plan.needs[change.uid],
-                reasons=[str(reason) for reason in plan.reasons[change.uid]],
+                pod=write.uid,
+                container=write.container or None,
+                before_millicores=write.before,
+                after_millicores=write.after,
+                need_millicores=plan.needs[write.uid],
+                reasons=[str(reason) for reason in plan.reasons[write.uid]],
                 sequence=turn.sequence,
             )
         for failure in turn.failures:
             self._log.warning(
                 "not limited",
-                pod=failure.change.uid,
-                container=failure.change.container or None,
-                after_millicores=failure.change.after,
+                pod=failure.write.uid,
+                container=failure.write.container or None,
+                after_millicores=failure.write.after,
                 reason=failure.reason,
             )
 

@@ -103,10 +103,13 @@ def explain_pod(pod: dict[str, Any], document: dict[str, Any]) -> list[str]:
         f"{percent(pod['throttling'])} of periods, {pod['headroom_misses']} headroom misses"
     )
     lower, upper = pod["lower_millicores"], pod["upper_millicores"]
+    rails = ", ".join(pod["bound_reasons"])
     if lower is not None and lower == upper:
-        lines.append(f"guardrails: held at {lower}m (cooldown or dead band)")
+        lines.append(f"guardrails: held at {lower}m ({rails})")
     elif upper is not None:
-        lines.append(f"guardrails: between {lower}m and {upper}m this time")
+        lines.append(f"guardrails: between {lower}m and {upper}m this time ({rails})")
+    elif lower is not None:
+        lines.append(f"guardrails: at least {lower}m this time ({rails})")
     if pod["reduction_ratio"] > 0:
         lines.append(f"reduced by {pod['reduction_ratio']:.0%} of its need above the minimum")
     original = pod["original_limit_millicores"]

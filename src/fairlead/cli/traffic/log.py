@@ -1,7 +1,7 @@
 """The traffic agent's log: transitions and problems with their reasons, not every tick."""
 
 from fairlead.cli.log import agent_log
-from fairlead.engine.traffic_loop import Round
+from fairlead.engine.traffic import Round
 from fairlead.node.traffic.agent import TrafficAgent
 
 _EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}

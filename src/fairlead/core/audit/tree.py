@@ -21,7 +21,7 @@ EMPTY_ROOT = sha256(b"").digest()
 HASH_BYTES = 32
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """The node over the leaves [position * 2^level, (position + 1) * 2^level)."""
 
     level: int
@@ -37,7 +37,7 @@ class Node(NamedTuple):
         return completed[self.level * HASH_BYTES : (self.level + 1) * HASH_BYTES]
 
 
-Stored = Callable[[Sequence[Node]], Sequence[bytes]]
+Stored = Callable[[Sequence[TreeNode]], Sequence[bytes]]
 """Answers nodes with their hashes, in the order asked."""
 
 
@@ -57,16 +57,16 @@ class Span(NamedTuple):
     start: int
     end: int
 
-    def subtrees(self) -> list[Node]:
+    def subtrees(self) -> list[TreeNode]:
         """The perfect subtrees that make it up, largest (leftmost) first.
 
         Spans of RFC 9162 begin at a multiple of a power of two that is at least their length, so
         the binary digits of the length are the subtrees.
         """
-        nodes, start, length = list[Node](), self.start, self.end - self.start
+        nodes, start, length = list[TreeNode](), self.start, self.end - self.start
         while length:
             level = length.bit_length() - 1
-            nodes.append(Node(level, start >> level))
+            nodes.append(TreeNode(level, start >> level))
             start += 1 << level
             length -= 1 << level
         return nodes

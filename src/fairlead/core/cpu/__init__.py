@@ -1,4 +1,4 @@
-"""The CPU governor's decisions: who gets how many millicores of a node, and why.
+"""The CPU governor's decisions: how many millicores of a node each pod gets, and why.
 
     from fairlead.core.cpu import Pod, Snapshot, clear
 
@@ -8,10 +8,21 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.cpu.containers import pod_reading, split_grant
-from fairlead.core.cpu.guardrails import Guarded, Guardrails, PodHistory, clear_guarded
+from fairlead.core.cpu.allocate import (
+    Bound,
+    Container,
+    GovernedPod,
+    Guardrails,
+    LimitWrite,
+    Misses,
+    NodePlan,
+    NodeSnapshot,
+    WritePhase,
+    allocate,
+    split_grant,
+)
 from fairlead.core.cpu.market import clear
-from fairlead.core.cpu.model import Headroom, Mode, Plan, Pod, Policy, Snapshot
+from fairlead.core.cpu.model import CpuMode, Headroom, Plan, Pod, Policy, Snapshot
 from fairlead.core.cpu.need import Need, count_misses, estimate_need, pod_bounds, pod_weight
 from fairlead.core.cpu.signal import (
     Counters,
@@ -19,27 +30,34 @@ from fairlead.core.cpu.signal import (
     Reading,
     Smoothing,
     hold_peak,
+    pod_reading,
     read_signal,
     smooth,
 )
 
 __all__ = [
+    "Bound",
+    "Container",
     "Counters",
-    "Guarded",
+    "CpuMode",
+    "GovernedPod",
     "Guardrails",
     "Headroom",
-    "Mode",
+    "LimitWrite",
+    "Misses",
     "Need",
+    "NodePlan",
+    "NodeSnapshot",
     "Peaks",
     "Plan",
     "Pod",
-    "PodHistory",
     "Policy",
     "Reading",
     "Smoothing",
     "Snapshot",
+    "WritePhase",
+    "allocate",
     "clear",
-    "clear_guarded",
     "count_misses",
     "estimate_need",
     "hold_peak",

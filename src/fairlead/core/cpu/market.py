@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.apportion import Claim, largest_remainder, water_fill
-from fairlead.core.cpu.model import Mode, Plan, Pod, Policy, Snapshot
+from fairlead.core.cpu.model import CpuMode, Plan, Pod, Policy, Snapshot
 from fairlead.core.cpu.need import estimate_need
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CpuReason
@@ -38,7 +38,7 @@ def clear(snapshot: Snapshot) -> Plan:
     seated = [_seat(pod, snapshot) for pod in sorted(snapshot.pods, key=attrgetter("uid"))]
     seats = seated
     if sum(seat.floor for seat in seats) > capacity:
-        mode = Mode.OVERLOADED
+        mode = CpuMode.OVERLOADED
         grants, price = _scale_minimums(capacity, seats), None
     else:
         seats = _relax(capacity, seats)
@@ -73,15 +73,15 @@ def _relax(capacity: int, seats: list[_Seat]) -> list[_Seat]:
     return relaxed
 
 
-def _label(total_want: int, snapshot: Snapshot) -> Mode:
+def _label(total_want: int, snapshot: Snapshot) -> CpuMode:
     """Hysteresis belongs to the label only; letting it hold the grants would overcommit."""
     capacity = snapshot.capacity_millicores
     if total_want > capacity:
-        return Mode.CONGESTED
+        return CpuMode.CONGESTED
     leaves_at = capacity * (1 - snapshot.hysteresis_band)
-    if snapshot.previous_mode is Mode.CONGESTED and total_want > leaves_at:
-        return Mode.CONGESTED
-    return Mode.UNCONGESTED
+    if snapshot.previous_mode is CpuMode.CONGESTED and total_want > leaves_at:
+        return CpuMode.CONGESTED
+    return CpuMode.UNCONGESTED
 
 
 def _divide(
@@ -97,7 +97,7 @@ def _divide(
 
 
 def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
-    """x = max(survival, minimum*s) with s solving Σx = capacity; nobody is starved to zero."""
+    """x = max(survival, minimum*s) with s solving Σx = capacity; no pod is starved to zero."""
     share = capacity // len(seats)
     claims = []
     for seat in seats:
@@ -107,11 +107,11 @@ def _scale_minimums(capacity: int, seats: list[_Seat]) -> list[int]:
 
 
 # In congestion every policy is one curve per pod, rising from its minimum with a common level t
-# and clamped to the bounds. A bound that does not bind changes nothing for anybody.
+# and clamped to the bounds. A bound that does not bind changes nothing for any pod.
 
 
 def _cut_surplus(capacity: int, seats: list[_Seat]) -> list[int]:
-    """x = minimum + (need - minimum)*t: everybody's surplus is cut by one common ratio."""
+    """x = minimum + (need - minimum)*t: every surplus is cut by one common ratio."""
     claims = [Claim(seat.floor, seat.need - seat.floor, seat.low, seat.high) for seat in seats]
     return list(water_fill(capacity, claims).grants)
 
@@ -124,7 +124,7 @@ def _nash(capacity: int, seats: list[_Seat]) -> tuple[list[int], float | None]:
     )
     if fill.denominator:
         return list(fill.grants), _price(fill.numerator, fill.denominator, scale)
-    # Everybody with a weight is satisfied: the level is infinite, its price 0.
+    # Every pod with a weight is satisfied: the level is infinite, its price 0.
     rest = [
         Claim(grant, 0, grant, grant) if rate else Claim(seat.floor, 1, seat.low, seat.want)
         for seat, rate, grant in zip(seats, rates, fill.grants, strict=True)
@@ -172,7 +172,7 @@ def _price(numerator: int, denominator: int, scale: int) -> float | None:
 
 
 def _plan(
-    snapshot: Snapshot, mode: Mode, price: float | None, seats: list[_Seat], grants: list[int]
+    snapshot: Snapshot, mode: CpuMode, price: float | None, seats: list[_Seat], grants: list[int]
 ) -> Plan:
     needs, allocations, ratios, reasons = {}, {}, {}, {}
     for seat, grant in zip(seats, grants, strict=True):
@@ -198,7 +198,7 @@ def _check(plan: Plan, seats: list[_Seat], grants: list[int], policy: Policy) ->
     """The promises of this module, kept on every clearing and not only in tests."""
     total, pairs = sum(grants), list(zip(seats, grants, strict=True))
     require(total <= plan.capacity_millicores, "INV-2: the grants fit the capacity")
-    if plan.mode is Mode.OVERLOADED:
+    if plan.mode is CpuMode.OVERLOADED:
         require(
             all(grant <= seat.pod.max_millicores for seat, grant in pairs),
             "INV-1: no grant lies above its maximum",

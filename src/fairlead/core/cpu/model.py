@@ -3,19 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from fairlead.core import units
 from fairlead.core.reasons import CpuReason
 from fairlead.core.units import OutOfRange
 
 
-class Mode(StrEnum):
+class CpuMode(StrEnum):
     """How scarce the node is."""
 
     UNCONGESTED = "uncongested"
-    """Σ needs fit: everybody gets its need."""
+    """Σ needs fit: every pod gets its need."""
     CONGESTED = "congested"
-    """Σ needs do not fit, Σ minimums do: the policy decides who gives way."""
+    """Σ needs do not fit, Σ minimums do: the policy decides which pods are cut."""
     OVERLOADED = "overloaded"
     """Not even Σ minimums fit: the minimums are scaled down."""
 
@@ -44,6 +45,14 @@ class Headroom:
         for field in ("base", "per_demand", "per_miss", "cap"):
             object.__setattr__(self, field, units.ratio(getattr(self, field), field))
 
+    @property
+    def misses_max(self) -> int:
+        """How many misses bring the headroom to its cap; more would only take longer to forget."""
+        room = self.cap - self.base
+        if room <= 0 or not self.per_miss:
+            return 0
+        return ceil(min(round(room / self.per_miss, 6), units.SIZE_MAX))
+
 
 DEFAULT_HEADROOM = Headroom()
 
@@ -65,7 +74,8 @@ class Pod:
     upper_millicores: int | None = None
 
     def __post_init__(self) -> None:
-        units.name(self.uid, "uid")
+        if not units.name(self.uid, "uid"):
+            raise OutOfRange("uid", f"must be a non-empty string, got {self.uid!r}")
         # The values first, their names only for a culprit: a fleet has a million of these.
         for value in (self.min_millicores, self.max_millicores, self.headroom_misses):
             if type(value) is not int or not 0 <= value <= units.SIZE_MAX:
@@ -115,7 +125,7 @@ class Snapshot:
     capacity_millicores: int
     pods: tuple[Pod, ...]
     policy: Policy = Policy.DEMAND_CAPPED
-    previous_mode: Mode | None = None
+    previous_mode: CpuMode | None = None
     hysteresis_band: float = 0.05
     headroom: Headroom = DEFAULT_HEADROOM
 
@@ -124,7 +134,7 @@ class Snapshot:
         object.__setattr__(self, "pods", tuple(self.pods))
         object.__setattr__(self, "policy", Policy(self.policy))
         if self.previous_mode is not None:
-            object.__setattr__(self, "previous_mode", Mode(self.previous_mode))
+            object.__setattr__(self, "previous_mode", CpuMode(self.previous_mode))
         band = units.ratio(self.hysteresis_band, "hysteresis_band")
         object.__setattr__(self, "hysteresis_band", band)
         seen: dict[str, int] = {}
@@ -138,7 +148,7 @@ class Snapshot:
 class Plan:
     """What each pod gets and why, by uid. All in millicores; `shadow_price` is lambda = 1/t."""
 
-    mode: Mode
+    mode: CpuMode
     capacity_millicores: int
     total_min: int
     total_need: int

@@ -13,6 +13,7 @@ It keeps its slope from 0 to 100 % shortage, where clip((held/used)/0.1) reads 1
 raised makes limits oscillate.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Counters that claim more CPU than this per second are rubbish, not a large machine.
@@ -88,6 +89,24 @@ def read_signal(before: Counters | None, after: Counters | None) -> Reading | No
         want_millicores=want * 1000 // elapsed,
         shortage=1 - used / want if want else 0.0,
         throttled_ratio=min(throttled / periods, 1.0) if periods else 0.0,
+    )
+
+
+def pod_reading(readings: Sequence[Reading]) -> Reading:
+    """What the containers' readings say about their pod: sums, and the worst throttling.
+
+    The kernel keeps throttling statistics per container and does not roll them up to the pod. A
+    pod's demand is the limit-weighted mean of its containers' demands; adding up the wants and
+    asking where they lie between the pod's minimum and maximum is that mean, and stays right where
+    a container has no limit to weigh by.
+    """
+    used = sum(reading.usage_millicores for reading in readings)
+    want = sum(reading.want_millicores for reading in readings)
+    return Reading(
+        usage_millicores=used,
+        want_millicores=want,
+        shortage=1 - used / want if want else 0.0,
+        throttled_ratio=max((reading.throttled_ratio for reading in readings), default=0.0),
     )
 
 

@@ -265,9 +265,9 @@ class Resolution:
 
     def draws(self) -> Iterator[tuple[CutTier, Draw]]:
         """All draws, in order, with their tiers."""
-        for each in self.rounds:
-            for draw in each.draws:
-                yield each.tier, draw
+        for lottery in self.rounds:
+            for draw in lottery.draws:
+                yield lottery.tier, draw
 
 
 @dataclass(frozen=True, slots=True)

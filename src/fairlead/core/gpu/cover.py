@@ -9,6 +9,7 @@ envelopes of 8 under a cap of 10 give 8 + 2 and never 16.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from fairlead.core.gpu.family import OWN, SPONSOR, Families, Tier
@@ -158,7 +159,7 @@ def find_route(book: Book, request: Request, now_ms: int) -> tuple[Route, Walk]:
     gates, walk = _Gates(book, request), Walk(request.gpus)
     candidates: list[Candidate] = []
     # Ranks differ, because a budget's envelopes have names of their own: nothing else is compared.
-    for _, tier, payer, lent in sorted(_reachable(book, request, now_ms), key=lambda each: each[0]):
+    for _, tier, payer, lent in sorted(_reachable(book, request, now_ms), key=itemgetter(0)):
         candidate = Candidate(tier, payer.budget, payer.envelope, gates.before(payer, lent=lent))
         candidates.append(candidate)
         walk.left += [gate.gpus for gate in gates.found[len(walk.left) :]]

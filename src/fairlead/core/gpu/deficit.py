@@ -225,16 +225,17 @@ def caps_of(budget: Budget) -> list[CapDemand]:
 
 def find_deficit(demand: Demand, holdings: Holdings) -> Deficit:
     """What is missing, where, and who is a candidate."""
+    locations = _Locations(demand, holdings.nodes)
     if isinstance(demand, GangDemand):
-        return _for_gang(demand, holdings)
+        return _for_gang(demand, holdings, locations)
     if isinstance(demand, CapDemand):
         over = _over(demand, holdings)
         if not over:
             return Deficit(DeficitReason.WITHIN_CAP, demand.scope)
-        return _judged(demand, demand.scope, over, holdings)
+        return _judged(holdings, demand.scope, over, locations)
     if isinstance(demand, PlaceDemand):
-        return _judged(demand, demand.scope, demand.gpus, holdings)
-    found = _judged(demand, demand.scope, 0, holdings)
+        return _judged(holdings, demand.scope, demand.gpus, locations)
+    found = _judged(holdings, demand.scope, 0, locations)
     if not found.candidate_gpus:
         return Deficit(DeficitReason.NODE_EMPTY, demand.scope)
     return replace(found, gpus=found.candidate_gpus)
@@ -262,7 +263,7 @@ class _Locations:
 
     def of(self, lease: HeldLease) -> Mapping[str, str]:
         """The labels that all its nodes have in common; one object for each set of nodes."""
-        names = tuple(dict.fromkeys(slot.partition("#")[0] for slot in lease.slots))
+        names = tuple(dict.fromkeys([slot.partition("#")[0] for slot in lease.slots]))
         found = self._known.get(names)
         if found is None:
             found = self._known[names] = self._common(names)
@@ -282,10 +283,12 @@ class _Locations:
         }
 
 
-def _judged(demand: Demand, scope: Scope, gpus: int, holdings: Holdings) -> Deficit:
+def _judged(
+    holdings: Holdings, scope: Scope, gpus: int, locations: _Locations, beneficiary: str = ""
+) -> Deficit:
     """Every lease in or out of a scope that is short of so many GPUs."""
     runs = {run.id: run for run in holdings.runs}
-    why_not = _exclusion(demand, scope, holdings)
+    why_not = _exclusion(scope, locations, beneficiary)
     candidates: list[HeldLease] = []
     excluded: list[ExcludedLease] = []
     for lease in sorted(holdings.leases, key=lambda lease: lease.id):
@@ -311,12 +314,11 @@ def _judged(demand: Demand, scope: Scope, gpus: int, holdings: Holdings) -> Defi
 
 
 def _exclusion(
-    demand: Demand, scope: Scope, holdings: Holdings
+    scope: Scope, locations: _Locations, beneficiary: str
 ) -> Callable[[HeldLease, HoldingRun], Exclusion | None]:
     """Why a lease is no candidate; None: it is one."""
-    locations, labels, cap = _Locations(demand, holdings.nodes), scope.location.items(), scope.cap
+    labels, cap = scope.location.items(), scope.cap
     envelopes = frozenset(() if cap is None else cap.envelopes)
-    beneficiary = demand.run if isinstance(demand, GangDemand) else None
 
     def why_not(lease: HeldLease, run: HoldingRun) -> Exclusion | None:
         if run.flavor != scope.flavor:
@@ -395,18 +397,18 @@ def freeze(
 # -- the smallest scope for a gang ------------------------------------------------------------
 
 
-def _for_gang(demand: GangDemand, holdings: Holdings) -> Deficit:
+def _for_gang(demand: GangDemand, holdings: Holdings, locations: _Locations) -> Deficit:
     """The smallest scope with enough candidates, the least deficit first; else the nearest one."""
     gang = demand.gang
     usable = [node for node in holdings.nodes if _is_usable(node, gang)]
-    if place(usable, gang).placed:
+    if place([node for node in usable if node.free], gang).placed:
         return Deficit(DeficitReason.FITS)
-    found = _smallest(usable, _movable(demand, holdings), gang)
+    found = _smallest(usable, _movable(demand, holdings, locations), gang)
     if found is None:
         groups = gang.groups()
         gpus = sum(groups) + len(groups) * gang.spares_per_group
         return Deficit(DeficitReason.NO_DEVICES, None, gpus, 0, gpus)
-    return _judged(demand, found.scope, found.gpus, holdings)
+    return _judged(holdings, found.scope, found.gpus, locations, demand.run)
 
 
 def _is_usable(node: Node, gang: Gang) -> bool:
@@ -419,18 +421,18 @@ _Movable = list[tuple[Mapping[str, str], list[HeldLease]]]
 """Leases that could end, by place: a scope looks at places, of which there are few."""
 
 
-def _movable(demand: GangDemand, holdings: Holdings) -> _Movable:
-    flavor, locations = demand.gang.flavor, _Locations(demand, holdings.nodes)
+def _movable(demand: GangDemand, holdings: Holdings, locations: _Locations) -> _Movable:
+    flavor = demand.gang.flavor
     runs = {
         run.id
         for run in holdings.runs
         if run.flavor == flavor and run.id != demand.run and not run.ending
     }
-    found: dict[int, tuple[Mapping[str, str], list[HeldLease]]] = {}
+    found: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], list[HeldLease]]] = {}
     for lease in holdings.leases:
         if lease.run in runs:
             location = locations.of(lease)
-            found.setdefault(id(location), (location, []))[1].append(lease)
+            found.setdefault(tuple(location.items()), (location, []))[1].append(lease)
     return list(found.values())
 
 
@@ -448,8 +450,11 @@ class _Short(NamedTuple):
 
 def _smallest(nodes: list[Node], movable: _Movable, gang: Gang) -> _Short | None:
     nearest: _Short | None = None
+    places: dict[tuple[tuple[str, str], ...], list[Node]] = {}
+    for node in nodes:
+        places.setdefault(tuple(node.location.items()), []).append(node)
     for level in _levels(nodes, gang):
-        shorts = [_short(scope, nodes, movable, gang) for scope in level]
+        shorts = [_short(scope, list(places.values()), movable, gang) for scope in level]
         # A scope with room enough that still cannot hold the gang is no better with more room.
         found = [short for short in shorts if short.gpus > 0]
         enough = [short for short in found if not short.shortfall_gpus]
@@ -485,9 +490,9 @@ def _levels(nodes: list[Node], gang: Gang) -> Iterator[list[Scope]]:
                 yield [level[key] for key in sorted(level)]
 
 
-def _short(scope: Scope, nodes: list[Node], movable: _Movable, gang: Gang) -> _Short:
+def _short(scope: Scope, places: list[list[Node]], movable: _Movable, gang: Gang) -> _Short:
     labels = scope.location.items()
-    inside = [node for node in nodes if labels <= node.location.items()]
+    inside = [node for place in places if labels <= place[0].location.items() for node in place]
     free = sum(len(node.free) for node in inside)
     candidates = [lease for place, leases in movable if labels <= place.items() for lease in leases]
     # What ends where the gang may not be placed does not help: asked for on top, to be safe.

@@ -132,25 +132,32 @@ def _one(
     return PlacedGroup(number, tuple(slots), ())
 
 
+_Domain = tuple[str, ...]
+
+
 class _Floor:
     """The free devices of some nodes, taken away as they are given."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._free: dict[str, list[int]] = {}
-        self._domains: dict[tuple[str, ...], list[str]] = {}
+        self._domain: dict[str, _Domain] = {}
+        self._domains: dict[_Domain, list[str]] = {}
+        self._rooms: dict[_Domain, int] = {}
         for node in nodes:
+            domain = self._domain[node.name] = node.domain
             self._free[node.name] = sorted(node.free)
-            self._domains.setdefault(node.domain, []).append(node.name)
+            self._domains.setdefault(domain, []).append(node.name)
+            self._rooms[domain] = self._rooms.get(domain, 0) + len(node.free)
 
-    def room(self, names: Iterable[str] | None = None) -> int:
-        return sum(len(self._free[name]) for name in (self._free if names is None else names))
+    def room(self) -> int:
+        return sum(self._rooms.values())
 
     def group(self, number: int, gpus: int, spares: int) -> PlacedGroup | None:
         """One group inside one domain: the fullest node that has room, else the fullest domain."""
         fits = [
             (len(self._free[name]), domain, name)
             for domain, names in self._domains.items()
-            if self.room(names) >= gpus + spares
+            if self._rooms[domain] >= gpus + spares
             for name in names
             if len(self._free[name]) >= gpus
         ]
@@ -159,9 +166,7 @@ class _Floor:
             active = self._give(name, gpus)
         else:
             rooms = [
-                (self.room(names), domain)
-                for domain, names in self._domains.items()
-                if self.room(names) >= gpus + spares
+                (room, domain) for domain, room in self._rooms.items() if room >= gpus + spares
             ]
             if not rooms:
                 return None
@@ -198,4 +203,5 @@ class _Floor:
     def _give(self, name: str, gpus: int) -> list[tuple[str, int]]:
         free = self._free[name]
         given, self._free[name] = free[:gpus], free[gpus:]
+        self._rooms[self._domain[name]] -= len(given)
         return [(name, ordinal) for ordinal in given]

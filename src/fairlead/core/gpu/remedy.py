@@ -153,7 +153,7 @@ def _remedy(change: Change, route: Route, request: Request, index: int, gpus: in
     before: Value = cap.limit
     after: Value = _limit(cap, gpus, request)
     if change is Change.LENDING_ACL:
-        lender = next(each for each in route.candidates if index in each.gates)
+        lender = next(payer for payer in route.candidates if index in payer.gates)
         before = tuple(sorted(lender.envelope.lending.to))
         after = (*before, request.owner)
     elif _is_switch(cap):

@@ -218,7 +218,7 @@ class Cutting:
 
     def tokens(self, tier: CutTier) -> dict[str, Holder]:
         """The runs of a tier that still hold something in scope, by id."""
-        return {each.run.id: each for each in self._tiers[tier] if each.open_gpus}
+        return {holder.run.id: holder for holder in self._tiers[tier] if holder.open_gpus}
 
     def preempt(self, holder: Holder, draw: int | None) -> None:
         """A gang goes whole, in scope or not."""

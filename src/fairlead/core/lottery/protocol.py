@@ -15,10 +15,11 @@ each durable before the next exists; nothing here keeps or sends anything.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from fairlead.core.canonical import as_json
 from fairlead.core.lottery.draw import OwnerWeighting
 from fairlead.core.lottery.seed import ENTROPY_BYTES, derive_seed, entropy_hash
 
@@ -97,38 +98,22 @@ class Commitment:
 
     def document(self) -> dict[str, Any]:
         """The body of `gpu.resolve.commit`."""
-        beacon = self.beacon
-        return {
-            "chain": self.chain,
-            "k": self.k,
-            "previous_seq": self.previous_seq,
-            "scope": dict(self.scope),
-            "deficit_gpus": self.deficit_gpus,
-            "conflict_digest": self.conflict_digest,
-            "notice_digest": self.notice_digest,
-            "nonces": [
-                {"nonce": self.nonces[owner].hex(), "owner": owner} for owner in sorted(self.nonces)
-            ],
-            "beacon": beacon and {"round": beacon.round, "source": beacon.source},
-            "owner_weighting": self.owner_weighting.value,
-        }
+        nonces = [
+            {"nonce": self.nonces[owner].hex(), "owner": owner} for owner in sorted(self.nonces)
+        ]
+        return {**as_json(self), "nonces": nonces}
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Commitment":
         """The commitment that a recorded body holds. Early ones have no `owner_weighting`."""
         beacon = body["beacon"]
-        return cls(
-            chain=body["chain"],
-            k=body["k"],
-            previous_seq=body["previous_seq"],
-            scope=body["scope"],
-            deficit_gpus=body["deficit_gpus"],
-            conflict_digest=body["conflict_digest"],
-            notice_digest=body["notice_digest"],
-            nonces={nonce["owner"]: bytes.fromhex(nonce["nonce"]) for nonce in body["nonces"]},
-            beacon=beacon and BeaconRound(beacon["source"], beacon["round"]),
-            owner_weighting=OwnerWeighting(body.get("owner_weighting", OwnerWeighting.OWNERS)),
-        )
+        values: dict[str, Any] = {
+            **{field.name: body[field.name] for field in fields(cls) if field.name in body},
+            "nonces": {nonce["owner"]: bytes.fromhex(nonce["nonce"]) for nonce in body["nonces"]},
+            "beacon": beacon and BeaconRound(beacon["source"], beacon["round"]),
+            "owner_weighting": OwnerWeighting(body.get("owner_weighting", OwnerWeighting.OWNERS)),
+        }
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,12 @@
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.traffic.admission import (
-    Bucket,
-    Standing,
-    admit,
-    judge,
-    mode_without_agent,
-    rendezvous,
-)
+from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
-from fairlead.core.traffic.health import Cause, Health, HealthRules, Sighting, Tracked, track
+from fairlead.core.traffic.govern import Decision, govern
+from fairlead.core.traffic.health import Cause, Evidence, Health, HealthRules, Tracked, track
+from fairlead.core.traffic.limits import Limits, liveness
+from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
     Backend,
@@ -30,7 +26,9 @@ from fairlead.core.traffic.model import (
     Snapshot,
     TickPlan,
 )
-from fairlead.core.traffic.nodes import StallTotals, observe_totals
+from fairlead.core.traffic.nodes import observe_nodes, observe_totals
+from fairlead.core.traffic.observe import Observed, observe, rested, settle
+from fairlead.core.traffic.sighting import Liveness, Sighting, StallTotals, plausible
 from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.traffic.tick import tick
 
@@ -42,9 +40,16 @@ __all__ = [
     "Bucket",
     "Cause",
     "Config",
+    "Decision",
+    "Evidence",
+    "GroupMemory",
+    "GroupRules",
     "Health",
     "HealthRules",
+    "Limits",
+    "Liveness",
     "Node",
+    "Observed",
     "Pressure",
     "Psi",
     "Regime",
@@ -52,16 +57,20 @@ __all__ = [
     "Sighting",
     "Snapshot",
     "StallTotals",
-    "Standing",
     "State",
     "Theta",
     "TickPlan",
     "Tracked",
     "admit",
-    "judge",
-    "mode_without_agent",
+    "govern",
+    "liveness",
+    "observe",
+    "observe_nodes",
     "observe_totals",
+    "plausible",
     "rendezvous",
+    "rested",
+    "settle",
     "tick",
     "track",
 ]

@@ -10,7 +10,6 @@ each new trigger, so that clients that were refused do not all come back at once
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config
@@ -146,32 +145,6 @@ def admit(
 
 HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
 _MASK = 2**64 - 1
-
-
-class Standing(StrEnum):
-    """What the age of the heartbeat means."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    """Keep the active table, refuse flips."""
-    FALLBACK = "fallback"
-    """Choose by rendezvous; hard decays to soft."""
-
-
-def judge(
-    age_ms: int, *, hold_after_ms: int = HOLD_AFTER_MS, fallback_after_ms: int = FALLBACK_AFTER_MS
-) -> Standing:
-    """normal < tau1 <= hold < tau2 <= fallback."""
-    if age_ms >= fallback_after_ms:
-        return Standing.FALLBACK
-    return Standing.HOLD if age_ms >= hold_after_ms else Standing.NORMAL
-
-
-def mode_without_agent(mode: AdmissionMode, standing: Standing) -> AdmissionMode:
-    """In fallback hard becomes soft: a dead agent never leaves admission closed."""
-    return (
-        AdmissionMode.SOFT if standing is Standing.FALLBACK and mode is AdmissionMode.HARD else mode
-    )
 
 
 def rendezvous(flow: bytes, backends: Iterable[str]) -> str | None:

@@ -5,154 +5,131 @@ which, and in what unit, is in `docs/reference/equations.md`.
 """
 
 from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, get_args, get_type_hints
 
 from fairlead.core import units
-from fairlead.core.units import OutOfRange
+from fairlead.core.units import OutOfRange, Range
 
-LatencyMs = float
-"""Measured milliseconds, fractions included. Times of decisions are whole milliseconds."""
 DAY_MS = 86_400_000
 # References and floors are divided by: small enough for any unit, large enough to stay finite.
 POSITIVE_MIN = 1e-9
 NUMBER_MAX = float(units.SIZE_MAX)
 SLOTS_MAX = 1_000_000
 SAMPLES_MAX = 1_000
-
-INTEGER_RANGES = {
-    "s_total": (1, SLOTS_MAX),
-    "t_hold_ms": (0, DAY_MS),
-    "t_recover_min_ms": (0, DAY_MS),
-    "derivative_window_ms": (1, DAY_MS),
-    "stall_m": (1, SAMPLES_MAX),
-    "warmup_ms": (0, DAY_MS),
-    "error_requests_min": (0, units.SIZE_MAX),
-    "error_keep_ms": (0, DAY_MS),
-    "skew_requests_min": (1, units.SIZE_MAX),
-    "guard_quiet_ms": (1, DAY_MS),
-    "inside_max": (1, units.SIZE_MAX),
-}
-_RATIO, _ANY, _POSITIVE = (0.0, 1.0), (0.0, NUMBER_MAX), (POSITIVE_MIN, NUMBER_MAX)
-NUMBER_RANGES = {
-    **dict.fromkeys(("delta_w", "epsilon_skew", "skew_max", "drip_share", "recover_share"), _RATIO),
-    **dict.fromkeys(("alpha", "stall_p"), (POSITIVE_MIN, 1.0)),
-    **dict.fromkeys(
-        (
-            *("w_q", "w_l", "w_e", "e_max", "eta", "k_e", "g_min", "t_safe_s", "t_hard_s"),
-            *("retry_soft", "retry_hard", "wilson_z", "drip_rate_min", "stall_score_max"),
-            *("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w_debt", "debt_max"),
-        ),
-        _ANY,
-    ),
-    **dict.fromkeys(
-        (
-            *("q_ref", "l_ref_ms", "e_ref", "p_min", "p_ref", "ttf_max_s", "bucket_rate"),
-            *("rtt_ref_ms", "retx_ref", "jit_ref_ms", "fd_ref", "ct_ref", "io_ref", "t_ref_s"),
-        ),
-        _POSITIVE,
-    ),
-    **dict.fromkeys(("delta_max", "crisis_factor", "bucket_burst"), (1.0, NUMBER_MAX)),
-}
 LAYER_WEIGHTS = ("w_rtt", "w_retx", "w_jit", "w_psi", "w_fd", "w_ct", "w_io", "w_debt")
+
+LatencyMs = float
+"""Measured milliseconds, fractions included. Times of decisions are whole milliseconds."""
+Share = Annotated[float, Range(0, 1)]
+Part = Annotated[float, Range(POSITIVE_MIN, 1)]
+Number = Annotated[float, Range(0, NUMBER_MAX)]
+Positive = Annotated[float, Range(POSITIVE_MIN, NUMBER_MAX)]
+Factor = Annotated[float, Range(1, NUMBER_MAX)]
+PauseMs = Annotated[int, Range(0, DAY_MS)]
+WindowMs = Annotated[int, Range(1, DAY_MS)]
+Requests = Annotated[int, Range(0, units.SIZE_MAX)]
+SomeRequests = Annotated[int, Range(1, units.SIZE_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class Theta:
     """Shares of time above which a node counts as stalled, per kind of stall.
 
-    `io some` is not here: a disk that is merely used makes somebody wait. Nor is `cpu full`, which
+    `io some` is not here: a disk that is merely used makes some task wait. Nor is `cpu full`, which
     the kernel reports as 0 for a whole node.
     """
 
-    cpu_some: float = 0.40
-    mem_some: float = 0.10
-    mem_full: float = 0.05
-    io_full: float = 0.10
+    cpu_some: Number = 0.40
+    mem_some: Number = 0.10
+    mem_full: Number = 0.05
+    io_full: Number = 0.10
 
     def __post_init__(self) -> None:
         for name in ("cpu_some", "mem_some", "mem_full", "io_full"):
-            object.__setattr__(self, name, _number(getattr(self, name), f"theta.{name}", *_ANY))
+            value = _number(getattr(self, name), f"theta.{name}", 0.0, NUMBER_MAX)
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """How a group is governed. Weights of the optional layers are 0: they are off."""
 
-    s_total: int = 256
+    s_total: Annotated[int, Range(1, SLOTS_MAX)] = 256
     """Slots of the group."""
-    delta_max: float | None = None
+    delta_max: Factor | None = None
     """Slots per backend and tick; None: max(1, s_total/64)."""
-    crisis_factor: float = 4.0
-    delta_w: float = 0.02
-    t_hold_ms: int = 1_000
-    warmup_ms: int = 30_000
+    crisis_factor: Factor = 4.0
+    delta_w: Share = 0.02
+    t_hold_ms: PauseMs = 1_000
+    warmup_ms: PauseMs = 30_000
 
-    w_q: float = 0.5
-    w_l: float = 1.0
-    w_e: float = 3.0
-    q_ref: float = 50.0
-    l_ref_ms: LatencyMs = 100.0
-    e_ref: float = 0.01
-    e_max: float = 20.0
-    eta: float = 0.05
-    k_e: float = 10.0
-    p_min: float = 0.1
-    p_ref: float = 1.0
-    g_min: float = 0.3
+    w_q: Number = 0.5
+    w_l: Number = 1.0
+    w_e: Number = 3.0
+    q_ref: Positive = 50.0
+    l_ref_ms: Positive = 100.0
+    e_ref: Positive = 0.01
+    e_max: Number = 20.0
+    eta: Number = 0.05
+    k_e: Number = 10.0
+    p_min: Positive = 0.1
+    p_ref: Positive = 1.0
+    g_min: Number = 0.3
 
-    error_requests_min: int = 20
-    error_keep_ms: int = 5_000
-    wilson_z: float = 1.96
-    alpha: float = 0.2
-    derivative_window_ms: int = 5_000
+    error_requests_min: Requests = 20
+    error_keep_ms: PauseMs = 5_000
+    wilson_z: Number = 1.96
+    alpha: Part = 0.2
+    derivative_window_ms: WindowMs = 5_000
 
-    stall_m: int = 10
-    stall_p: float = 0.7
+    stall_m: Annotated[int, Range(1, SAMPLES_MAX)] = 10
+    stall_p: Part = 0.7
     theta: Theta = field(default_factory=Theta)
-    t_safe_s: float = 120.0
-    t_hard_s: float = 20.0
-    ttf_max_s: float = 86_400.0
-    retry_soft: float = 0.5
-    retry_hard: float = 2.0
+    t_safe_s: Number = 120.0
+    t_hard_s: Number = 20.0
+    ttf_max_s: Positive = 86_400.0
+    retry_soft: Number = 0.5
+    retry_hard: Number = 2.0
 
-    skew_max: float = 0.2
-    epsilon_skew: float = 0.02
-    skew_requests_min: int = 50
-    guard_quiet_ms: int = 5_000
+    skew_max: Share = 0.2
+    epsilon_skew: Share = 0.02
+    skew_requests_min: SomeRequests = 50
+    guard_quiet_ms: WindowMs = 5_000
 
-    t_recover_min_ms: int = 20_000
-    bucket_burst: float = 100.0
-    bucket_rate: float = 100.0
+    t_recover_min_ms: PauseMs = 20_000
+    bucket_burst: Factor = 100.0
+    bucket_rate: Positive = 100.0
     """Admissions per second in soft."""
-    recover_share: float = 0.1
+    recover_share: Share = 0.1
     """Of `bucket_rate`: where soft after hard starts, and what each calm second adds."""
-    drip_share: float = 0.01
-    drip_rate_min: float = 1.0
-    inside_max: int | None = None
+    drip_share: Share = 0.01
+    drip_rate_min: Number = 1.0
+    inside_max: SomeRequests | None = None
     """How many may be inside the group at once, for the plane to see to. The tick does not use it;
     it is here so that a record holds everything that a plane was told."""
 
-    w_rtt: float = 0.0
-    rtt_ref_ms: LatencyMs = 50.0
-    w_retx: float = 0.0
-    retx_ref: float = 0.01
-    w_jit: float = 0.0
-    jit_ref_ms: LatencyMs = 10.0
-    w_psi: float = 0.0
-    stall_score_max: float = 10.0
-    w_fd: float = 0.0
-    fd_ref: float = 0.8
-    w_ct: float = 0.0
-    ct_ref: float = 0.8
-    w_io: float = 0.0
-    io_ref: float = 0.1
-    w_debt: float = 0.0
-    t_ref_s: float = 10.0
-    debt_max: float = 10.0
+    w_rtt: Number = 0.0
+    rtt_ref_ms: Positive = 50.0
+    w_retx: Number = 0.0
+    retx_ref: Positive = 0.01
+    w_jit: Number = 0.0
+    jit_ref_ms: Positive = 10.0
+    w_psi: Number = 0.0
+    stall_score_max: Number = 10.0
+    w_fd: Number = 0.0
+    fd_ref: Positive = 0.8
+    w_ct: Number = 0.0
+    ct_ref: Positive = 0.8
+    w_io: Number = 0.0
+    io_ref: Positive = 0.1
+    w_debt: Number = 0.0
+    t_ref_s: Positive = 10.0
+    debt_max: Number = 10.0
 
     def __post_init__(self) -> None:
         for name, (low, high) in INTEGER_RANGES.items():
             value = getattr(self, name)
-            if value is None and name == "inside_max":
+            if value is None and name in OPTIONAL:
                 continue
             if type(value) is not int or not low <= value <= high:
                 raise OutOfRange(
@@ -162,7 +139,7 @@ class Config:
             number = getattr(self, name)
             if type(number) is float and least <= number <= most:
                 continue
-            if number is not None or name != "delta_max":
+            if number is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, _number(number, name, least, most))
         if self.t_hard_s >= self.t_safe_s:
             raise OutOfRange("t_hard_s", f"must be below t_safe_s, got {self.t_hard_s!r}")
@@ -186,5 +163,18 @@ def _number(value: float, field_name: str, low: float, high: float) -> float:
     return float(value)
 
 
+def _ranges(kind: type) -> dict[str, tuple[Any, Any]]:
+    """The ranges that the fields of a type state, by name."""
+    found = {}
+    for name, hint in get_type_hints(Config, include_extras=True).items():
+        marked = get_args(hint)[0] if name in OPTIONAL else hint
+        if name != "theta" and get_args(marked)[0] is kind:
+            found[name] = (get_args(marked)[1].low, get_args(marked)[1].high)
+    return found
+
+
+OPTIONAL = frozenset({"delta_max", "inside_max"})
+"""Parameters that may be None."""
+INTEGER_RANGES, NUMBER_RANGES = _ranges(int), _ranges(float)
 DEFAULT_CONFIG = Config()
 NAMES = tuple(each.name for each in fields(Config))

@@ -11,12 +11,12 @@ is stated here too, each with its reason.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import ceil
 
 from fairlead.core.apportion import largest_remainder
 from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
 from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.core.traffic.state import AdmissionMode
 
 UNPLANNED_SLOTS = 256
@@ -48,16 +48,6 @@ class Ejection:
     duration_ms: int = 1_000
     """Five ticks: by then the agent has decided."""
     ejected_percent_max: int = 50
-
-
-class Liveness(StrEnum):
-    """What a dataplane concludes from the age of the agent's heartbeat."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    """Keep the active table, refuse new ones."""
-    FALLBACK = "fallback"
-    """Choose by a hash of the flow; `hard` relaxes to `soft`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ unknown and triggers nothing; only what is already used up needs no history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config, Theta
 from fairlead.core.traffic.model import Node, Psi, Resource
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
 
@@ -68,14 +68,6 @@ def recent_stalls(
 def sustained(stalled: Sequence[int], config: Config) -> bool:
     """At least p of the last m samples."""
     return len(stalled) + ROUNDING >= config.stall_m * config.stall_p
-
-
-@dataclass(frozen=True, slots=True)
-class StallTotals:
-    """The kernel's counters of stalled microseconds at one moment, by kind of stall."""
-
-    time_us: int
-    stalled_us: Mapping[str, int]
 
 
 def observe_totals(
@@ -214,3 +206,52 @@ def _follow_all(
         if trail is not None:
             trails.append(trail)
     return tuple(trails), soonest(times)
+
+
+class NodeWindows(NamedTuple):
+    """Counters of one machine over the last 10 s."""
+
+    totals: tuple[StallTotals, ...] = ()
+    psi: Psi | None = None
+    cpu: tuple[CpuTimes, ...] = ()
+    iowait_ratio: float | None = None
+
+
+def observe_nodes(
+    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading]
+) -> tuple[dict[str, NodeWindows], tuple[Node, ...]]:
+    """Stalls and I/O wait of the machines as shares of the last 10 s. The windows of a machine that
+    cannot be seen begin again.
+    """
+    windows, nodes = {}, []
+    for name, reading in sorted({reading.id: reading for reading in readings}.items()):
+        now = windows[name] = _observe_node(before.get(name, NodeWindows()), reading)
+        nodes.append(Node(name, now.psi, reading.resources, iowait_ratio=now.iowait_ratio))
+    return windows, tuple(nodes)
+
+
+def _observe_node(before: NodeWindows, reading: NodeReading) -> NodeWindows:
+    totals, psi = before.totals, before.psi
+    if reading.totals is None:
+        totals, psi = (), None
+    elif not totals or reading.totals != totals[-1]:  # else it was not read again meanwhile
+        totals, psi = observe_totals(totals, reading.totals)
+    cpu, iowait = _iowait(before.cpu, reading.cpu)
+    return NodeWindows(totals, psi, cpu, iowait)
+
+
+def _iowait(
+    times: tuple[CpuTimes, ...], now: CpuTimes | None
+) -> tuple[tuple[CpuTimes, ...], float | None]:
+    """None until time has passed. The kernel's own count of it may fall: then it is 0."""
+    if now is None:
+        return (), None
+    if times and (now.total < times[-1].total or now.at_ms < times[-1].at_ms):
+        times = ()
+    times = (*times, now)
+    while len(times) > 1 and times[1].at_ms <= now.at_ms - WINDOW_US // 1000:
+        times = times[1:]
+    passed = now.total - times[0].total
+    if passed <= 0:
+        return times, None
+    return times, min(1.0, max(0.0, now.iowait - times[0].iowait) / passed)

@@ -234,17 +234,12 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
         )
     library = libbpf()
     connections = 1 << (capacity.connections - 1).bit_length()
+    of_groups = ("vips", "groups", "buckets", "group_counts", "insides")
+    of_backends = ("backends", "healths", "backend_counts", "loads")
     sizes = {
-        "vips": capacity.groups,
-        "groups": capacity.groups,
+        **dict.fromkeys(of_groups, capacity.groups),
+        **dict.fromkeys(of_backends, capacity.backends),
         "tables": 2 * capacity.groups,
-        "buckets": capacity.groups,
-        "group_counts": capacity.groups,
-        "backends": capacity.backends,
-        "healths": capacity.backends,
-        "backend_counts": capacity.backends,
-        "loads": capacity.backends,
-        "insides": capacity.groups,
         "origins": connections,
         "replies": capacity.replies,
     }

@@ -16,14 +16,23 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fairlead.dataplane.envoy.documents import EnvoySettings, Files
-from fairlead.dataplane.proxy import HASHED, RETRY_MS, SIDES, RequestLog, address, wait_for_end
+from fairlead.dataplane.proxy import (
+    HASHED,
+    RETRY_MS,
+    SIDES,
+    BackendCount,
+    Ended,
+    GroupCount,
+    RequestLog,
+    address,
+    wait_for_end,
+)
 from fairlead.host.clock import wait_until
 from fairlead.host.http import Endpoint, NoReply, exchange
 from fairlead.host.process import spawn
@@ -110,32 +119,6 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
         time.sleep(_POLL_S)
 
 
-@dataclass(slots=True)
-class HostCount:
-    """One backend of a group, over its clusters."""
-
-    admitted: int = 0
-    connect_failures: int = 0
-    successes: int = 0
-    errors: int = 0
-    open: int = 0
-
-
-@dataclass(slots=True)
-class GroupCount:
-    """One group; hosts by address, as Envoy writes it."""
-
-    admitted: int = 0
-    refused_soft: int = 0
-    refused_hard: int = 0
-    hosts: dict[str, HostCount] = field(default_factory=dict)
-
-    @property
-    def totals(self) -> tuple[int, int, int]:
-        """Admitted, refused softly, refused hard."""
-        return self.admitted, self.refused_soft, self.refused_hard
-
-
 def read_counts(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
     """Everything about these (escaped) groups."""
     counted = {name: GroupCount() for name in groups}
@@ -155,13 +138,13 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
         group, _, side = cluster["name"].rpartition("_")
         if side in (*SIDES, HASHED) and group in counted:
             for status in cluster.get("host_statuses", []):
-                _add(counted[group].hosts, status)
+                _add(counted[group].backends, status)
     return counted
 
 
-def _add(hosts: dict[str, HostCount], status: dict[str, Any]) -> None:
+def _add(hosts: dict[str, BackendCount], status: dict[str, Any]) -> None:
     place = status["address"]["socket_address"]
-    host = hosts.setdefault(address(place["address"], place["port_value"]), HostCount())
+    host = hosts.setdefault(address(place["address"], place["port_value"]), BackendCount())
     values = {stat["name"]: int(stat.get("value", 0)) for stat in status.get("stats", [])}
     failed, broken = values.get("rq_error", 0), values.get("cx_connect_fail", 0)
     host.successes += values.get("rq_success", 0)
@@ -169,6 +152,7 @@ def _add(hosts: dict[str, HostCount], status: dict[str, Any]) -> None:
     host.connect_failures += min(failed, broken)
     host.errors += failed - min(failed, broken)
     host.open += values.get("rq_active", 0)
+    # The queue stays 0: what waits for a connection waits for the cluster, and not long.
     host.admitted = host.successes + host.errors + host.connect_failures + host.open
 
 
@@ -281,15 +265,11 @@ class EnvoyLog:
             return
         self._offset += len(data)
         for cluster, host, status, flags, took in self.requests.lines(data):
+            how = Ended.WELL if flags == "-" else Ended.BROKEN
+            if _UNREACHED & set(flags.split(",")):
+                how = Ended.UNREACHED
             if host != "-":  # else a refusal of our own
-                self.requests.add(
-                    cluster,
-                    host,
-                    now_ms=now_ms,
-                    connected=not _UNREACHED & set(flags.split(",")),
-                    status=status,
-                    took=took if flags == "-" else None,
-                )
+                self.requests.read(cluster, host, status, took, now_ms=now_ms, ended=how)
         if self._offset > _LOG_BYTES_MAX:
             os.truncate(self._path, 0)
             self._restart()

@@ -3,19 +3,17 @@
 A table with the weights of the one before stays on its side: what is inside goes on being seen.
 """
 
-import contextlib
 import fcntl
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
 from fairlead.dataplane.envoy import admin, deadman, documents
-from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess, GroupCount, HostCount
+from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess
 from fairlead.dataplane.envoy.documents import EnvoySettings, Files
 from fairlead.dataplane.envoy.routes import Layout
 from fairlead.dataplane.proxy import (
@@ -27,6 +25,7 @@ from fairlead.dataplane.proxy import (
     check_free,
     escape,
     other_side,
+    remove_files,
     replace_text,
 )
 from fairlead.dataplane.tables import (
@@ -37,13 +36,12 @@ from fairlead.dataplane.tables import (
     check_groups,
     check_table,
     configured,
-    group_seen,
 )
 from fairlead.host.process import run_detached
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
-    BackendSeen,
+    Backend,
     GroupSeen,
     Liveness,
     Proto,
@@ -92,6 +90,8 @@ class EnvoyDataplane:
             self._change(groups)
         self._groups = {group.name: group for group in groups}
         self._layout.sweep(self._groups)
+        members = {(escape(g.name), _host(each)) for g in groups for each in g.backends}
+        self._log.requests.keep(members)
         self._beat()
         guard(self._files.folder)
 
@@ -134,11 +134,13 @@ class EnvoyDataplane:
         self._log.catch_up(now_ms)
         alive = self._liveness()
         return {
-            name: group_seen(
+            name: counted[escape(name)].seen(
                 self._layout.active(name) or active(group, None),
                 alive,
-                counted[escape(name)].totals,
-                self._backends(group, counted[escape(name)], now_ms),
+                self._log.requests,
+                now_ms,
+                group=escape(name),
+                names={backend.id: _host(backend) for backend in group.backends},
             )
             for name, group in self._groups.items()
         }
@@ -152,13 +154,7 @@ class EnvoyDataplane:
         unguard(self._files.folder)
         self._process.stop()
         self._groups = {}
-        for path in self._files.ours():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # files of others may be there
-            self._files.folder.rmdir()
+        remove_files(self._files.folder, self._files.ours())
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
@@ -218,19 +214,9 @@ class EnvoyDataplane:
         judged = liveness(deadman.age_ms(folder))
         return Liveness.HOLD if judged is Liveness.FALLBACK else judged
 
-    def _backends(
-        self, group: RouteGroup, counted: GroupCount, now_ms: int
-    ) -> dict[str, BackendSeen]:
-        name, seen = escape(group.name), {}
-        for backend in group.backends:
-            host = address(backend.host, backend.port)
-            seen[backend.id] = BackendSeen(
-                **asdict(counted.hosts.get(host, HostCount())),
-                consecutive_failures=self._log.requests.failures(name, host),
-                queue=0,  # what waits for a connection waits for the cluster, and not long
-                p95_ms=self._log.requests.p95(name, host, now_ms),
-            )
-        return seen
+
+def _host(backend: Backend) -> str:
+    return address(backend.host, backend.port)
 
 
 def guard(folder: Path) -> None:

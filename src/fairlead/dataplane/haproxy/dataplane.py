@@ -5,7 +5,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
@@ -14,11 +14,13 @@ from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, 
 from fairlead.dataplane.proxy import (
     HASHED,
     SIDES,
+    GroupCount,
     Restarts,
     as_fault,
     check_free,
     escape,
     other_side,
+    remove_files,
     replace_text,
     unescape,
 )
@@ -30,13 +32,11 @@ from fairlead.dataplane.tables import (
     check_groups,
     check_table,
     configured,
-    group_seen,
 )
 from fairlead.host.clock import monotonic_ms, now_ms
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
-    BackendSeen,
     GroupSeen,
     Liveness,
     Proto,
@@ -91,6 +91,8 @@ class HaproxyDataplane:
             self._install(groups, wanted, running)
         self._groups, self._generation = {group.name: group for group in groups}, wanted
         self._beat()
+        members = {(escape(g.name), escape(each.id)) for g in groups for each in g.backends}
+        self._log.requests.keep(members)
         self._log.catch_up(monotonic_ms())  # begins to follow the log
 
     def schema_version(self) -> int:
@@ -154,11 +156,13 @@ class HaproxyDataplane:
         alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
         self._log.catch_up(at_ms)
         return {
-            name: group_seen(
+            name: counted[escape(name)].seen(
                 config.read_state(name, states[escape(name)], {}, ()),
                 alive,
-                counted[escape(name)].totals,
-                self._backends(group, counted[escape(name)], at_ms),
+                self._log.requests,
+                at_ms,
+                group=escape(name),
+                names={backend.id: escape(backend.id) for backend in group.backends},
             )
             for name, group in self._groups.items()
         }
@@ -173,10 +177,7 @@ class HaproxyDataplane:
         self._log.close()
         self._process.stop()
         self._groups, self._active, self._room = {}, {}, {}
-        for path in self._files.ours():
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # files of others may be there
-            self._files.folder.rmdir()
+        remove_files(self._files.folder, self._files.ours())
 
     def _beat(self) -> None:
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
@@ -261,24 +262,10 @@ class HaproxyDataplane:
 
     def _counted(
         self, rows: Iterable[stats.Row], groups: Iterable[str], generation: str
-    ) -> dict[str, stats.GroupCount]:
+    ) -> dict[str, GroupCount]:
         """By the worker of a generation and those before it; under escaped names."""
         path = self._files.counted(generation)
         return stats.add(stats.read(path, [escape(name) for name in groups]), rows)
-
-    def _backends(
-        self, group: RouteGroup, counted: stats.GroupCount, at_ms: int
-    ) -> dict[str, BackendSeen]:
-        name, seen = escape(group.name), {}
-        for backend in group.backends:
-            server = escape(backend.id)
-            count = counted.servers.get(server, stats.ServerCount())
-            seen[backend.id] = BackendSeen(
-                **asdict(count),
-                consecutive_failures=self._log.requests.failures(name, server),
-                p95_ms=self._log.requests.p95(name, server, at_ms),
-            )
-        return seen
 
 
 def _unprivileged() -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.dataplane.haproxy.config import REQUESTS, Files
-from fairlead.dataplane.proxy import RETRY_MS, RequestLog, wait_for_end
+from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog, wait_for_end
 from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -190,14 +190,10 @@ class HaproxyLog:
                     self.close()
                     return
                 for proxy, server, status, ended, took in self.requests.lines(data):
-                    self.requests.add(
-                        proxy,
-                        server,
-                        now_ms=now_ms,
-                        connected=not ended.startswith("SC"),
-                        status=status,
-                        took=took if ended == "--" else None,
-                    )
+                    how = Ended.WELL if ended == "--" else Ended.BROKEN
+                    if ended.startswith("SC"):  # the connection to the server failed
+                        how = Ended.UNREACHED
+                    self.requests.read(proxy, server, status, took, now_ms=now_ms, ended=how)
         except BlockingIOError:
             return
         except OSError:

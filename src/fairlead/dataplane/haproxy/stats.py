@@ -8,67 +8,21 @@ worker's start are not counted; they are served all the same.
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairlead.dataplane.haproxy.config import Held
-from fairlead.dataplane.proxy import HASHED, SIDES, replace_text
+from fairlead.dataplane.proxy import HASHED, SIDES, BackendCount, GroupCount, replace_text
 
 COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 
 
 Row = Mapping[str, str]
 _FIELDS = (
-    "pxname",
-    "svname",
-    "qcur",
-    "scur",
-    "stot",
-    "econ",
-    "eresp",
-    "hrsp_1xx",
-    "hrsp_2xx",
-    "hrsp_3xx",
-    "hrsp_4xx",
-    "hrsp_5xx",
+    *("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp"),
+    *(f"hrsp_{kind}xx" for kind in "12345"),
 )
-
-
-@dataclass(slots=True)
-class ServerCount:
-    """One backend of a group, over its three HAProxy servers and all workers so far."""
-
-    admitted: int = 0
-    connect_failures: int = 0
-    successes: int = 0
-    errors: int = 0
-    open: int = 0
-    queue: int = 0
-
-    def add(self, row: Row) -> None:
-        """Take in one line of `show stat`."""
-        self.admitted += _count(row, "stot")
-        self.connect_failures += _count(row, "econ")
-        self.successes += sum(_count(row, f"hrsp_{kind}xx") for kind in "1234")
-        self.errors += _count(row, "hrsp_5xx") + _count(row, "eresp")
-        self.open += _count(row, "scur")
-        self.queue += _count(row, "qcur")
-
-
-@dataclass(slots=True)
-class GroupCount:
-    """One group. `admitted` is no sum of the servers: they leave, what they were sent stays."""
-
-    admitted: int = 0
-    refused_soft: int = 0
-    refused_hard: int = 0
-    servers: dict[str, ServerCount] = field(default_factory=dict)
-
-    @property
-    def totals(self) -> tuple[int, int, int]:
-        """Admitted, refused softly, refused hard."""
-        return self.admitted, self.refused_soft, self.refused_hard
 
 
 def parse(answer: str) -> Iterator[Row]:
@@ -96,10 +50,8 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
             continue
         if row["svname"] != "BACKEND":
             if part in (*SIDES, HASHED):
-                server = here.servers.setdefault(row["svname"], ServerCount())
-                before = server.admitted
-                server.add(row)
-                here.admitted += server.admitted - before
+                _add(here.backends.setdefault(row["svname"], BackendCount()), row)
+                here.admitted += _count(row, "stot")
         elif part == "soft":
             here.refused_soft += _count(row, "stot")
         elif part == "hard":
@@ -120,8 +72,8 @@ def write(path: Path, counted: Mapping[str, GroupCount]) -> None:
     """Keep what was counted for the workers to come."""
     kept = {name: asdict(count) for name, count in counted.items()}
     for group in kept.values():
-        for server in group["servers"].values():
-            server["open"] = server["queue"] = 0  # what is in the old worker ends there
+        for backend in group["backends"].values():
+            backend["open"] = backend["queue"] = 0  # what is in the old worker ends there
     replace_text(path, json.dumps(kept, sort_keys=True))
 
 
@@ -137,8 +89,17 @@ def read(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
 def _counted(kept: dict[str, Any] | None) -> GroupCount:
     if kept is None:
         return GroupCount()
-    servers = {name: ServerCount(**server) for name, server in kept["servers"].items()}
-    return GroupCount(kept["admitted"], kept["refused_soft"], kept["refused_hard"], servers)
+    backends = {name: BackendCount(**count) for name, count in kept.get("backends", {}).items()}
+    return GroupCount(kept["admitted"], kept["refused_soft"], kept["refused_hard"], backends)
+
+
+def _add(count: BackendCount, row: Row) -> None:
+    count.admitted += _count(row, "stot")
+    count.connect_failures += _count(row, "econ")
+    count.successes += sum(_count(row, f"hrsp_{kind}xx") for kind in "1234")
+    count.errors += _count(row, "hrsp_5xx") + _count(row, "eresp")
+    count.open += _count(row, "scur")
+    count.queue = (count.queue or 0) + _count(row, "qcur")
 
 
 def _count(row: Row, name: str) -> int:

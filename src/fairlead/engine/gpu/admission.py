@@ -3,7 +3,7 @@
 `assess` is also what a dry run and `plan` show: the same decision, not recorded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -17,8 +17,8 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import Document, Funding, NewEntry, Refusal
 from fairlead.engine.gpu.leases import open_lease
-from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
 from fairlead.schema.gpu import from_plan, fund_document
 from fairlead.schema.objects import (
     budget_document,
@@ -30,6 +30,7 @@ from fairlead.schema.objects import (
 from fairlead.schema.place import STYLE as PLACE_STYLE
 from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
 from fairlead.schema.specs import BudgetSpec, RunSpec
+from fairlead.schema.waiting import from_queue, queue_document
 
 
 class Admission:
@@ -40,15 +41,28 @@ class Admission:
         self._projection = committer.projection
 
     def admit_all(self, now_ms: int) -> None:
-        """Every run that waits, in order."""
+        """Every run that waits, in the order of the queue.
+
+        The order is recorded with the first start that it decides: where one run starts, others
+        wait, and the order that was last recorded does not say so already.
+        """
+        projection = self._projection
+        waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
+        queue = gpu.queue(waiting)
+        order = [row.run for row in queue.order]
 
         def decide(run: str) -> list[NewEntry]:
             # Another replica may have started or removed it since the list was made.
-            if not self._projection.is_pending(run) or self._is_held(run, now_ms):
+            if not projection.is_pending(run) or self._is_held(run, now_ms):
                 return []
-            return admission(self._projection, run, now_ms)
+            made = admission(projection, run, now_ms)
+            if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
+                output = msgspec.convert(from_queue(queue), entries.QueueOrder)
+                body, document = entries.QueueDecision(output), queue_document(waiting)
+                made.insert(0, NewEntry(body=body, time_ms=now_ms, input=document))
+            return made
 
-        self._decide_all(self._projection.pending(), decide)
+        self._decide_all(order, decide)
 
     def grow_all(self, now_ms: int) -> None:
         """What outcomes took comes back where no run that waits could use it."""
@@ -87,6 +101,49 @@ class Admission:
 def opens_leases(made: list[NewEntry]) -> bool:
     """Whether these entries start a run, or widen one."""
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
+
+
+def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Waiting:
+    """The input of the queue: every run that waits, and what is held for open outcomes."""
+    runs = []
+    for name, state in projection.live.items():
+        if state.phase is not Phase.PENDING or state.stopping:
+            continue
+        request, start = to_request(projection.run_spec(name)), None
+        if projection.waits_for_time(name):
+            reservation = projection.objects["Reservation", projection.reserved[name]]
+            start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
+        runs.append(
+            gpu.WaitingRun(
+                id=name,
+                owner=request.owner,
+                flavor=request.flavor,
+                gpus=request.gpus,
+                submitted=state.submitted_seq,
+                waiting_since_ms=state.since_ms,
+                min_gpus=request.min_gpus,
+                duration_ms=request.duration_ms,
+                reservation=start,
+            )
+        )
+    holds = []
+    for flavor, seq in sorted(projection.resolver.open_seqs.items()):
+        outcome = projection.resolver.outcomes[seq]
+        drawn = outcome.stage is OutcomeStage.DRAWN
+        until_ms = None if drawn else outcome.time_ms + hold_ms
+        holds.append(gpu.FlavorHold(flavor, seq, until_ms))
+    return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
+
+
+def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
+    """Whether a recorded order has the same waiting runs before this one."""
+    if len(order) < 2:
+        return True
+    if run not in recorded:
+        return False
+    waiting = set(order)
+    before = [name for name in recorded[: recorded.index(run)] if name in waiting]
+    return before == list(order[: order.index(run)])
 
 
 # -- one decision ---------------------------------------------------------------------------------

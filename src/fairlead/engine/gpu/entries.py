@@ -315,6 +315,36 @@ class PlaceDecision(Body, frozen=True):
     output: Document
 
 
+class DeficitDecision(Body, frozen=True):
+    """Which scope is short of how many GPUs, and which leases are candidates."""
+
+    ENTRY = "gpu.deficit"
+    cause: str
+    output: Document
+
+
+class QueuePosition(msgspec.Struct, frozen=True):
+    """A run and its place in the queue, from 1."""
+
+    run: str
+    position: int
+    reason: str
+
+
+class QueueOrder(msgspec.Struct, frozen=True):
+    """The output of `gpu.queue`."""
+
+    order: list[QueuePosition]
+    held: list[Document]
+
+
+class QueueDecision(Body, frozen=True):
+    """In which order waiting runs are considered."""
+
+    ENTRY = "gpu.queue"
+    output: QueueOrder
+
+
 # -- the resolver ---------------------------------------------------------------------------------
 
 
@@ -366,6 +396,8 @@ class OutcomeCase(Body, frozen=True):
     node: str | None
     nonce_owners: tuple[str, ...]
     asked: int | None = None
+    deficit: int | UnsetType = UNSET
+    """The recorded decision that the conflict was frozen from; early outcomes have none."""
 
 
 class OutcomeDrawn(Body, frozen=True):

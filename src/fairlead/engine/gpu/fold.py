@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET
 
 from fairlead.core.invariant import require
@@ -158,23 +159,14 @@ def _place(known: "Projection", at: Stamp, body: entries.PlaceDecision) -> None:
         state.place_seq = at.seq
 
 
+def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
+    known.queue_order = tuple(row.run for row in body.output.order)
+
+
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
-    lease = LeaseFact(
-        body.lease,
-        body.run,
-        body.owner,
-        body.role,
-        body.group,
-        body.slots,
-        body.budget,
-        body.envelope,
-        body.borrowed,
-        body.start_ms,
-        body.expected_end_ms,
-        body.reason,
-        at.seq,
-        payer=known.budgets[body.budget].owner,
-    )
+    facts = msgspec.structs.asdict(body)
+    payer = known.budgets[body.budget].owner
+    lease = LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
     state = known.runs[lease.run]
     state.leases[lease.id] = lease
     if lease.reason == "Grow":
@@ -398,6 +390,7 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.RunReclaimed: _run_reclaimed,
     entries.FundDecision: _fund,
     entries.PlaceDecision: _place,
+    entries.QueueDecision: _queue,
     entries.LeaseOpen: _lease_open,
     entries.LeaseClose: _lease_close,
     entries.LeaseUnfunded: _lease_unfunded,
@@ -416,4 +409,4 @@ FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
     entries.BeaconValue: _beacon,
     entries.ReservationState: _reservation,
 }
-"""Kinds that are not here (`charge.hold`, `charge.void`, `control.recovered`) change nothing."""
+"""Kinds that are not here (`charge.hold`, `charge.void`, `gpu.deficit`…) change nothing."""

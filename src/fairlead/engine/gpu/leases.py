@@ -23,23 +23,8 @@ def open_lease(
     def entry(body: entries.Body, effect: str) -> NewEntry:
         return NewEntry(body=body, time_ms=now_ms, plan_id=job, effect=f"{effect} {lease.id}")
 
-    yield entry(
-        entries.LeaseOpen(
-            lease.id,
-            lease.run,
-            lease.owner,
-            lease.role,
-            lease.group,
-            lease.slots,
-            lease.budget,
-            lease.envelope,
-            lease.borrowed,
-            lease.start_ms,
-            lease.expected_end_ms,
-            lease.reason,
-        ),
-        "open",
-    )
+    facts = {name: getattr(lease, name) for name in entries.LeaseOpen.__struct_fields__[1:]}
+    yield entry(entries.LeaseOpen(lease.id, **facts), "open")
     if lease.expected_end_ms is not None:
         found = projection.accounts.get(lease.budget, lease.envelope)
         account = known(found, "a payer has an account")

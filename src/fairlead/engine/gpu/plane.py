@@ -19,7 +19,7 @@ from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.resolver.requests import Resolver
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.verbs import Verbs
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.times import format_time
@@ -37,7 +37,7 @@ class ControlPlane:
         executor: Executor | None,
         now_ms: Callable[[], int],
         config: Config | None = None,
-        chance: Chance | None = None,
+        chance: EntropySource | None = None,
     ) -> None:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}

@@ -60,6 +60,8 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
+        self.queue_order: tuple[str, ...] = ()
+        """Waiting runs in the order that was last recorded."""
         self.resolver = ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
@@ -102,7 +104,7 @@ class Projection:
         return self._book
 
     def nodes(self) -> list[Node]:
-        """Nodes with the devices that nobody leases; kept until one of either changes."""
+        """Nodes with their free devices; kept until one of either changes."""
         if self._nodes is not None:
             return self._nodes
         found = []
@@ -135,7 +137,7 @@ class Projection:
         return known
 
     def free_gpus(self, flavor: str) -> int:
-        """Devices that nobody leases, on nodes in service; kept like the nodes."""
+        """Free devices on nodes in service; kept like the nodes."""
         if not self._free:
             for node in self.nodes():
                 free = 0 if node.cordoned else len(node.free)
@@ -143,19 +145,10 @@ class Projection:
         return self._free.get(flavor, 0)
 
     def devices_moved(self) -> None:
-        """A device was leased or given back, or there are other nodes."""
+        """A device was leased or released, or a node changed."""
         self._nodes = None
         self._placements.clear()
         self._free.clear()
-
-    def pending(self) -> list[str]:
-        """Runs that wait, in order of submission and then name."""
-        waiting = [
-            (state.submitted_seq, name)
-            for name, state in self.live.items()
-            if state.phase is Phase.PENDING and self.is_pending(name)
-        ]
-        return [name for _, name in sorted(waiting)]
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""

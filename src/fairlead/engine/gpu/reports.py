@@ -42,30 +42,19 @@ class Reports:
         """One row per envelope: what it grants, what is used, held and left."""
         rows: Rows = []
         for budget in self._objects.list("Budget"):
-            true = [
-                condition["type"]
-                for condition in budget["status"]["conditions"]
-                if condition["status"] == "True"
-            ]
-            specs = {envelope["name"]: envelope for envelope in budget["spec"]["envelopes"]}
-            for row in budget["status"]["headroom"]:
+            spec, status = budget["spec"], budget["status"]
+            true = [each["type"] for each in status["conditions"] if each["status"] == "True"]
+            for envelope, row in zip(spec["envelopes"], status["headroom"], strict=True):
                 rows.append(
                     {
                         "budget": budget["metadata"]["name"],
-                        "owner": budget["spec"]["owner"],
+                        "owner": spec["owner"],
                         "envelope": row["name"],
                         "flavor": row["flavor"],
-                        "location": specs[row["name"]]["location"],
-                        "limit_gpus": specs[row["name"]]["concurrency"],
-                        "used_gpus": row["concurrencyUsed"],
-                        "free_gpus": row["concurrency"],
-                        "lent_gpus": row["lentGPUs"],
-                        "limit_gpu_hours": specs[row["name"]]["maxGPUHours"],
-                        "used_gpu_hours": row["gpuHoursUsed"],
-                        "held_gpu_hours": row["gpuHoursHeld"],
-                        "free_gpu_hours": row["gpuHours"],
-                        "overdraft_gpu_hours": row["overdraftGPUHours"],
-                        "period_end": row["periodEnd"],
+                        "location": envelope["location"],
+                        "limit_gpus": envelope["concurrency"],
+                        "limit_gpu_hours": envelope["maxGPUHours"],
+                        **{column: row[name] for column, name in _HEADROOM.items()},
                         "conditions": true,
                     }
                 )
@@ -73,19 +62,17 @@ class Reports:
 
     def leases(self) -> Rows:
         """Open leases, by id."""
-        with self._committer.current():
-            now_ms = self._committer.now()
-            rows: Rows = []
-            for _, lease in sorted(self._projection.leases.items()):
-                document = lease_document(self._projection, lease, now_ms)
+        with self._committer.current() as projection:
+            now_ms, rows = self._committer.now(), []
+            for _, lease in sorted(projection.leases.items()):
+                document = lease_document(projection, lease, now_ms)
                 spec, status = document["spec"], document["status"]
                 rows.append(
                     {
                         "lease": lease.id,
                         **{key: spec[key] for key in ("run", "owner", "role", "group", "slots")},
                         "gpus": lease.gpus,
-                        "budget": lease.budget,
-                        "envelope": lease.envelope,
+                        **spec["payer"],
                         "borrowed": lease.borrowed,
                         "funded": status["funded"],
                         "start": spec["start"],
@@ -145,20 +132,8 @@ class Reports:
         """Charges in GPU-milliseconds by UTC day, owner and envelope; open leases up to now."""
         with self._committer.current():
             return [
-                {
-                    "day": day,
-                    "owner": owner,
-                    "payer": payer,
-                    "budget": budget,
-                    "envelope": envelope,
-                    "borrowed": borrowed,
-                    "used_ms": used_ms,
-                    "overdraft_ms": overdraft_ms,
-                }
-                for (day, owner, payer, budget, envelope, borrowed), (
-                    used_ms,
-                    overdraft_ms,
-                ) in sorted(self._charges().items())
+                dict(zip(_CHARGE, (*key, *sums), strict=True))
+                for key, sums in sorted(self._charges().items())
             ]
 
     def accruals(self) -> Rows:
@@ -168,14 +143,7 @@ class Reports:
                 {
                     "lease": lease.id,
                     "run": lease.run,
-                    "day": part.day,
-                    "owner": lease.owner,
-                    "payer": lease.payer,
-                    "budget": lease.budget,
-                    "envelope": lease.envelope,
-                    "borrowed": lease.borrowed,
-                    "used_ms": part.used_ms,
-                    "overdraft_ms": part.overdraft_ms,
+                    **dict(zip(_CHARGE, (*_day_key(lease, part), *_sums(part)), strict=True)),
                 }
                 for lease, part in self._accrued()
             ]
@@ -272,13 +240,14 @@ class Reports:
 
     def _charges(self) -> dict[DayKey, list[int]]:
         """Posted charges and the accrual of open leases up to now."""
-        found = {key: list(sums) for key, sums in self._projection.charges.items()}
+        charges = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
-            key = (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
-            sums = found.setdefault(key, [0, 0])
-            sums[0] += part.used_ms
-            sums[1] += part.overdraft_ms
-        return found
+            key = _day_key(lease, part)
+            charges[key] = [
+                total + more
+                for total, more in zip(charges.get(key, (0, 0)), _sums(part), strict=True)
+            ]
+        return charges
 
     def _accrued(self) -> Iterator[tuple[LeaseFact, Part]]:
         now_ms = self._committer.now()
@@ -288,6 +257,21 @@ class Reports:
                 yield lease, part
 
 
+_HEADROOM = {
+    "used_gpus": "concurrencyUsed",
+    "free_gpus": "concurrency",
+    "lent_gpus": "lentGPUs",
+    "used_gpu_hours": "gpuHoursUsed",
+    "held_gpu_hours": "gpuHoursHeld",
+    "free_gpu_hours": "gpuHours",
+    "overdraft_gpu_hours": "overdraftGPUHours",
+    "period_end": "periodEnd",
+}
+"""Columns of a budget's row, and the fields of its status that they show."""
+_CHARGE = (
+    *("day", "owner", "payer", "budget", "envelope", "borrowed"),
+    *("used_ms", "overdraft_ms"),
+)
 _GAUGES = {
     "budget_concurrency_used": "used_gpus",
     "budget_concurrency_remaining": "free_gpus",
@@ -295,6 +279,14 @@ _GAUGES = {
     "budget_gpu_hours_remaining": "free_gpu_hours",
     "budget_lent_gpus": "lent_gpus",
 }
+
+
+def _day_key(lease: LeaseFact, part: Part) -> DayKey:
+    return (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
+
+
+def _sums(part: Part) -> tuple[int, int]:
+    return (part.used_ms, part.overdraft_ms)
 
 
 def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], float]]:

@@ -17,7 +17,13 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
-from fairlead.engine.gpu.resolver.deficit import Need, need_of, shortage_of
+from fairlead.engine.gpu.resolver.deficit import (
+    Need,
+    Shortage,
+    deficit_decision,
+    need_of,
+    shortage_of,
+)
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
@@ -32,6 +38,8 @@ class Change:
     reason: str
     message: str = ""
     shortfall_gpus: int = 0
+    shortage: Shortage | None = None
+    """The deficit that it follows from, which is recorded with it."""
 
 
 class Reservations:
@@ -141,12 +149,13 @@ class Reservations:
         if need.gang is None:
             return None
         demand = GangDemand(run, need.gang)
-        deficit = shortage_of(self._projection, demand).deficit
+        shortage = shortage_of(self._projection, demand)
+        deficit = shortage.deficit
         case = Case("reservation", demand, run=run, reservation=name)
         refusal = self._outcomes.refusal(deficit)
         if refusal is not None:
             short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
-            change = Change("Blocked", refusal.reason, refusal.message, short)
+            change = Change("Blocked", refusal.reason, refusal.message, short, shortage)
             rehearsed = refusal.reason == "ResolverOff" and self._config.resolver == "dry-run"
             if rehearsed and not self._is_recorded(name, change):
                 sentence = self._previews.sentence(case)
@@ -164,7 +173,10 @@ class Reservations:
         known, run = self._reservation(name)
         if known is None or not known.waits or self._is_recorded(name, change):
             return []
-        return [_entry(name, run, change, now_ms)]
+        made = [_entry(name, run, change, now_ms)]
+        if change.shortage is not None:
+            made.insert(0, deficit_decision(change.shortage, "reservation", now_ms))
+        return made
 
     def _is_recorded(self, name: str, change: Change) -> bool:
         """Whether the last answer was the same, in whatever words."""

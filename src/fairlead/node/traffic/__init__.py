@@ -1,4 +1,4 @@
-"""The traffic agent: keeps time, state and sensors for `fairlead.engine.traffic_loop`.
+"""The traffic agent: keeps time, state and sensors for `fairlead.engine.traffic`.
 
 `agent` is the process; `scrape`, `probes` and `sensors` are what it sees. They talk to the network
 in one thread of their own (`poller`), so that no tick waits for a backend. `commands` are the

@@ -15,8 +15,16 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.traffic.limits import liveness, may_resume, tick_delay_us
-from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import KIND, Group, Ports, Round, TrafficLoop
+from fairlead.engine.traffic import (
+    KIND,
+    BadTrafficState,
+    Group,
+    GroupGovernor,
+    GroupRules,
+    Ports,
+    Round,
+    TrafficLoop,
+)
 from fairlead.node.agent import now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
@@ -24,7 +32,7 @@ from fairlead.node.traffic.reports import status_document
 from fairlead.ports.dataplane import Backend, Dataplane, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder
-from fairlead.ports.traffic import Chronicle, NodeSensor, Prober, Signals
+from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals
 
 STATUS_EVERY_MS = 1_000
 
@@ -54,20 +62,10 @@ class Sensors(Protocol):
     alarm: Callable[[], None]
     """What they call when something cannot wait for the next tick."""
 
-    @property
-    def signals(self) -> Signals | None:
-        """Metrics of applications, which show more than the dataplane sees."""
-        ...
-
-    @property
-    def prober(self) -> Prober | None:
-        """Probes and health checks."""
-        ...
-
-    @property
-    def nodes(self) -> NodeSensor | None:
-        """The machines."""
-        ...
+    signals: Signals | None
+    """Metrics of applications, which show more than the dataplane sees."""
+    prober: Prober | None
+    nodes: NodeSensor | None
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
         """Watch these backends and no others."""
@@ -100,7 +98,7 @@ class TrafficAgent:
         open_dataplane: Callable[[], Dataplane],
         open_recorder: Callable[[Path], FlightRecorder],
         sensors: Sensors,
-        open_event_log: Callable[[], Chronicle | None] = lambda: None,
+        open_event_log: Callable[[], EventLog | None] = lambda: None,
         report: Callable[[Round, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
         reload: Callable[[], Reloaded] | None = None,
@@ -143,7 +141,7 @@ class TrafficAgent:
             signals=self.sensors.signals,
             nodes=self.sensors.nodes,
             prober=self.sensors.prober,
-            chronicle=self._open_event_log(),
+            events=self._open_event_log(),
             orders=self._commands,
         )
         self.loop = TrafficLoop(self._dataplane, groups, ports)
@@ -229,7 +227,7 @@ class TrafficAgent:
         if self.last_round is not None:
             self._save(self.last_round, at_once=True)
         self.sensors.close()
-        event_log = self.loop.ports.chronicle if hasattr(self, "loop") else None
+        event_log = self.loop.ports.events if hasattr(self, "loop") else None
         if event_log is not None:
             event_log.close()
         for recorder in self._recorders.values():
@@ -258,12 +256,13 @@ class TrafficAgent:
         governor = GroupGovernor(name, spec.rules)
         recorder = self._recorder(name)
         last = recorder.last(KIND)
+        at_ms = None if last is None else last["input"]["sighting"]["now_ms"]
+        fresh = at_ms is not None and may_resume(now_ms() - at_ms)
         try:
             if name in stored.get("groups", {}):
-                governor.restore(stored["groups"][name])
-            if last is not None and may_resume(now_ms() - last["input"]["now_ms"]):
-                part = "input" if recorder.unapplied() else "output"
-                governor.resume(last[part]["state"], last["input"]["config"])
+                governor.restore(stored["groups"][name], stale=not fresh)
+            if last is not None and fresh and not recorder.unapplied():
+                governor.resume(last["output"]["state"])
         except (BadTrafficState, TypeError) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)

@@ -19,7 +19,7 @@ _RETRY_S_MAX, _POLL_S = 5.0, 0.2
 
 
 class LedgerEventLog:
-    """The `Chronicle` port on a ledger."""
+    """The `EventLog` port on a ledger."""
 
     def __init__(
         self, ledger: Ledger, *, agent: str, fault: Callable[[str], None] = lambda _: None

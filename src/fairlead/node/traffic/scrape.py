@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
 from fairlead.core.traffic.limits import LATENCY_QUANTILE, is_fresh, may_be_starting
-from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
-from fairlead.engine.traffic_values import outcomes
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
 from fairlead.node.traffic.poller import Poller
@@ -187,7 +186,8 @@ class _Target:
         self._names = {selector.name for selector in rules.selectors.values()}
         if self._latency is not None:
             self._names.add(self._latency.name)
-        self._streak, self._failed = Streak(rules.every_ms), False
+        span_ms = max(SPAN_MS, LOOKS * rules.every_ms)
+        self._streak, self._failed = Streak(span_ms=span_ms), False
 
     async def scrape(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
         """Its reading, and whether this is the first to show hardly anything but errors."""
@@ -213,7 +213,8 @@ class _Target:
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )
         inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
-        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers), inside)
+        counts = outcomes(None, reading, rules.covers)
+        self._streak = self._streak.advance(clock_ms(), *counts, inside)
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
         return replace(reading, looks=self._streak.looks), self._failed and not before
 

@@ -17,7 +17,7 @@ from fairlead.node.traffic.poller import Poller, Request
 from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
 from fairlead.node.traffic.scrape import BadExposition, Sample, Scraper, ScrapeRules, gauge, samples
 from fairlead.ports.dataplane import Backend
-from fairlead.ports.traffic import CpuTimes, NodeReading
+from fairlead.ports.traffic import CpuTimes, NodeReading, NodeSensor, Prober, Signals
 from fairlead.schema.selector import Selector
 
 _KINDS = (
@@ -244,9 +244,11 @@ class NetworkSensors:
         self.rules = rules
         self.alarm: Callable[[], None] = lambda: None
         self._poller = Poller()
-        self.signals = Scraper(self._poller, clock_ms, self._notify)
-        self.prober = NetworkProber(self._poller)
-        self.nodes = Machines(rules.local, rules.remote, self._poller, clock_ms)
+        self._scraper = Scraper(self._poller, clock_ms, self._notify)
+        self._prober = NetworkProber(self._poller)
+        self.signals: Signals | None = self._scraper
+        self.prober: Prober | None = self._prober
+        self.nodes: NodeSensor | None = Machines(rules.local, rules.remote, self._poller, clock_ms)
         self._services = Services(self._poller, every_ms=rules.service_every_ms)
         try:
             self.follow(rules)
@@ -271,15 +273,15 @@ class NetworkSensors:
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
         """Watch these backends and no others."""
         here = self.rules
-        self.signals.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
-        self.prober.watch(here.probes, here.checks, members)
+        self._scraper.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
+        self._prober.watch(here.probes, here.checks, members)
+
+    def _notify(self) -> None:
+        self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
         """Backends that were looked up."""
         return self._services.members(group)
-
-    def _notify(self) -> None:
-        self.alarm()
 
     def close(self) -> None:
         """Stop."""

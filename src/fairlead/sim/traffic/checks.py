@@ -244,8 +244,8 @@ def _share(window: _Window) -> str:
 
 def _mode(window: _Window) -> str:
     seen = sorted({tick.mode for tick in window.ticks})
-    found = window.expect.mode in seen
-    return "" if found else f"the modes were {', '.join(seen) or 'unknown'}"
+    met = window.expect.mode in seen
+    return "" if met else f"the modes were {', '.join(seen) or 'unknown'}"
 
 
 def _modes_only(window: _Window) -> str:
@@ -259,8 +259,8 @@ def _reason(window: _Window) -> str:
 
 
 def _isolated(window: _Window) -> str:
-    found = any(window.expect.backend in tick.isolated for tick in window.ticks)
-    return "" if found else "it never was"
+    isolated = any(window.expect.backend in tick.isolated for tick in window.ticks)
+    return "" if isolated else "it never was"
 
 
 def _goodput(window: _Window) -> str:

@@ -71,8 +71,8 @@ class Tick:
     @property
     def slots(self) -> Mapping[str, int]:
         """As decided."""
-        found: Mapping[str, int] = self.output["slots"]
-        return found
+        slots: Mapping[str, int] = self.output["slots"]
+        return slots
 
     @property
     def mode(self) -> str:

@@ -16,7 +16,7 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.values import Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.schema.objects import BudgetManifest, Manifest, NodeManifest, RunManifest, to_budget
 from fairlead.schema.specs import NodeSpec
 
@@ -28,7 +28,7 @@ Scopes = Iterable[tuple[Scope, str | None]]
 class Introductions:
     """Publishes the hashes of secrets; without a master secret there are none."""
 
-    def __init__(self, committer: Committer, chance: Chance | None) -> None:
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
         self._committer, self._chance = committer, chance
         self._projection = committer.projection
         self._done = chance is None
@@ -99,27 +99,27 @@ class Introductions:
         return made
 
 
-def needed(chance: Chance | None) -> Chance:
+def needed(chance: EntropySource | None) -> EntropySource:
     """The secrets of the lottery; raises `Refused` without them."""
     if chance is None:
         raise Refused("NoChance", "this control plane has no master secret for the lottery")
     return chance
 
 
-def is_the_ledgers(projection: Projection, chance: Chance) -> bool:
+def is_the_ledgers(projection: Projection, chance: EntropySource) -> bool:
     """Whether this is the master secret that the first chain was fixed with."""
     first = next(iter(projection.resolver.chains.values()), None)
     return first is None or entropy_hash(chance.entropy(first.chain, first.k)) == first.commitment
 
 
-def pseudonyms(projection: Projection, chance: Chance, chain: str, k: int) -> Pseudonyms:
+def pseudonyms(projection: Projection, chance: EntropySource, chain: str, k: int) -> Pseudonyms:
     """The pseudonyms of outcome k of a chain."""
     return Pseudonyms(
         chain, k, chance.owner_secret, lambda budget: projection.budgets[budget].owner
     )
 
 
-def chain_of(chance: Chance, scope: Scope, owner: str | None) -> str:
+def chain_of(chance: EntropySource, scope: Scope, owner: str | None) -> str:
     """The chain of a scope's outcomes; the secret of a cap's owner hides the cap's name in it."""
     salt = b"" if owner is None else chain_salt(chance.owner_secret(owner))
     document = scope.document()

@@ -21,19 +21,19 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.engine.gpu.admission import Assessment, assess, gang_of
-from fairlead.engine.gpu.entries import Refusal
+from fairlead.engine.gpu.entries import DeficitDecision, NewEntry, Refusal
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
 from fairlead.schema.objects import to_request
+from fairlead.schema.waiting import deficit_document, from_deficit
 
 TRIALS = 24  # placements in search of the time when there is room
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A demand, what it was decided on, and the deficit; all of entry `seq` of the ledger."""
+    """A demand, what it was decided on, and the deficit."""
 
-    seq: int
     demand: Demand
     holdings: Holdings
     deficit: Deficit
@@ -43,7 +43,17 @@ def shortage_of(projection: Projection, demand: Demand) -> Shortage:
     """The deficit of a demand as it is now."""
     flavor = demand.gang.flavor if isinstance(demand, GangDemand) else demand.scope.flavor
     holdings = holdings_of(projection, flavor)
-    return Shortage(projection.seq, demand, holdings, gpu.find_deficit(demand, holdings))
+    return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
+
+
+def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
+    """The recorded deficit."""
+    return NewEntry(
+        body=DeficitDecision(cause, from_deficit(shortage.deficit)),
+        time_ms=now_ms,
+        input=deficit_document(shortage.demand, shortage.holdings),
+        reasons=(shortage.deficit.reason.value,),
+    )
 
 
 def holdings_of(projection: Projection, flavor: str) -> Holdings:

@@ -22,7 +22,7 @@ from fairlead.engine.gpu.entries import (
     decode,
 )
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.times import format_time
@@ -106,7 +106,7 @@ class OutcomeRecord:
 class OutcomeReports:
     """Questions about outcomes."""
 
-    def __init__(self, committer: Committer, chance: Chance | None) -> None:
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
         self._committer, self._chance = committer, chance
         self._projection = committer.projection
 
@@ -238,7 +238,7 @@ class OutcomeReports:
 
 def export_outcome(
     ledger: LedgerReader,
-    chance: Chance,
+    chance: EntropySource,
     seq: int,
     *,
     owners: Sequence[str],
@@ -285,7 +285,7 @@ def _entry(ledger: LedgerReader, seq: int) -> Entry:
     return entry
 
 
-def _opening(record: OutcomeRecord, chance: Chance, owner: str) -> Document:
+def _opening(record: OutcomeRecord, chance: EntropySource, owner: str) -> Document:
     """An owner's names that occur, and the secret that they follow from."""
     secret = chance.owner_secret(owner)
     key = outcome_key(secret, record.chain, record.k)

@@ -1,5 +1,6 @@
 """Outcomes from beginning to end: commit, draw, carry out; and on, after an interruption.
 
+    gpu.deficit                            which scope is short, and who is a candidate
     gpu.resolve.commit, gpu.resolve.case   the conflict is frozen; for whom, in clear names
     gpu.resolve.draw or gpu.resolve.void   the entropy is revealed, and the next one is fixed
     run.cut, lease.close                   what each run loses: see `carry_out`
@@ -55,10 +56,10 @@ from fairlead.engine.gpu.resolver.carry_out import (
     reclaims,
 )
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
-from fairlead.engine.gpu.resolver.deficit import Shortage, obstacle, shortage_of
+from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -110,7 +111,7 @@ class Outcomes:
         config: Config,
         effects: Effects,
         introductions: Introductions,
-        chance: Chance | None,
+        chance: EntropySource | None,
     ) -> None:
         self._committer, self._config, self._effects = committer, config, effects
         self._introductions, self._chance = introductions, chance
@@ -160,13 +161,13 @@ class Outcomes:
             frozen, made = self._commitment(case, shortage, chance, chain)
             return made
 
-        commit, _ = self._committer.commit(decide)
+        _, commit, _ = self._committer.commit(decide)
         self._frozen[commit.seq] = known(frozen, "what was committed was frozen")
         self.proceed(self._committer.now())
         return self._projection.resolver.outcomes[commit.seq]
 
     def _commitment(
-        self, case: Case, shortage: Shortage, chance: Chance, chain: str
+        self, case: Case, shortage: Shortage, chance: EntropySource, chain: str
     ) -> tuple[_Frozen, list[NewEntry]]:
         """This conflict, these odds, this entropy, before it is known which runs lose."""
         projection, now_ms = self._projection, self._committer.now()
@@ -205,8 +206,10 @@ class Outcomes:
             node=case.demand.node if isinstance(case.demand, NodeDemand) else None,
             nonce_owners=tuple(sorted(nonces)),
             asked=case.request,
+            deficit=projection.seq + 1,  # the entry before the commitment, in the same batch
         )
         made = [
+            deficit_decision(shortage, case.cause, now_ms),
             NewEntry(
                 body=OutcomeCommitted(commitment),
                 time_ms=now_ms,

@@ -1,8 +1,10 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
+from dataclasses import dataclass
+
 import msgspec
 
-from fairlead.core.gpu import Conflict, Forecast, GangDemand, forecast, freeze
+from fairlead.core.gpu import Conflict, Forecast, GangDemand, Scope, forecast, freeze
 from fairlead.core.lottery import Pseudonyms
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.config import Config
@@ -13,61 +15,68 @@ from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, sho
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
 from fairlead.engine.gpu.values import Refused
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
 
-
-class Loss(msgspec.Struct, frozen=True):
-    """A lease that would end by rule."""
-
-    run: str
-    owner: str
-    lease: str
-    kind: str
-    gpus: int
-    tier: str
+NOTHING = Forecast(0)
 
 
-class Risk(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that the lottery might select, and its odds in the first draw."""
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What freeing GPUs would take now: a forecast, and the names behind its pseudonyms."""
 
-    run: str
-    owner: str
-    tier: str
-    one_in: int
-    certain: bool
+    scope: Scope | None = None
+    conflict: Conflict | None = None
+    outlook: Forecast = NOTHING
+    names: Pseudonyms | None = None
 
+    @property
+    def deficit_gpus(self) -> int:
+        """What is missing."""
+        return 0 if self.conflict is None else self.conflict.deficit_gpus
 
-class PreviewScope(msgspec.Struct, frozen=True):
-    """Where GPUs are missing."""
-
-    flavor: str
-    location: dict[str, str]
-
-
-class Preview(
-    msgspec.Struct,
-    frozen=True,
-    rename={
-        "deficit_gpus": "deficitGPUs",
-        "shortfall_gpus": "shortfallGPUs",
-        "losses": "cuts",
-        "risks": "atRisk",
-    },
-):
-    """What freeing GPUs would take now, in clear names."""
-
-    scope: PreviewScope | None = None
-    deficit_gpus: int = 0
-    shortfall_gpus: int = 0
-    losses: list[Loss] = []
-    risks: list[Risk] = []
+    @property
+    def shortfall_gpus(self) -> int:
+        """What would be missing even with every preemption."""
+        return self.outlook.shortfall_gpus
 
     def document(self) -> Document:
-        """As the API shows it."""
-        return dict(msgspec.to_builtins(self))
+        """As the API shows it: which runs lose leases by rule, and which might, with their odds."""
+        names, scope = self.names, self.scope
+        clear = {} if names is None else {**names.runs, **names.leases, **names.owners}
+        runs = () if self.conflict is None else self.conflict.runs
+        owner_of = {run.id: clear[run.owner] for run in runs}
+        kept = {action.lease for action in self.outlook.withdrawn}
+        return {
+            "scope": scope and {"flavor": scope.flavor, "location": dict(scope.location)},
+            "deficitGPUs": self.deficit_gpus,
+            "shortfallGPUs": self.shortfall_gpus,
+            "cuts": [
+                {
+                    "run": clear[action.run],
+                    "owner": owner_of[action.run],
+                    "lease": clear[action.lease],
+                    "kind": action.kind.value,
+                    "gpus": action.gpus,
+                    "tier": action.tier.value,
+                }
+                for action in self.outlook.actions
+                if action.lease not in kept
+            ],
+            "atRisk": [
+                {
+                    "run": clear[odds.token],
+                    "owner": clear[odds.owner],
+                    "tier": risk.tier.value,
+                    "oneIn": odds.chance.denominator,
+                    "certain": risk.all_lost,
+                }
+                for risk in self.outlook.risks
+                for odds in risk.odds
+            ],
+        }
 
     def refuse_short(self) -> None:
         """No run is preempted where it would not be enough."""
@@ -82,7 +91,7 @@ class Preview(
 class Previews:
     """Forecasts for runs, reservations and cases."""
 
-    def __init__(self, committer: Committer, config: Config, chance: Chance | None) -> None:
+    def __init__(self, committer: Committer, config: Config, chance: EntropySource | None) -> None:
         self._committer, self._config, self._chance = committer, config, chance
 
     @property
@@ -152,53 +161,15 @@ class Previews:
         names = pseudonyms(projection, chance, chain, 0 if last is None else last.k)
         conflict = freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
         outlook = forecast(conflict, owner_weighting=self._config.owner_weighting)
-        shown = PreviewScope(scope.flavor, dict(scope.location))
-        return _preview(names, shown, conflict, outlook)
+        return Preview(scope, conflict, outlook, names)
 
     def sentence(self, case: Case) -> str:
         """In words, for a rehearsal: they are recorded though no preview is asked for."""
         if not self.possible:
             return "there is no preview without a master secret"
-        shown = self.of_case(case)
-        losses = sorted({f"{loss.run} ({loss.kind})" for loss in shown.losses})
-        risks = sorted(f"{risk.run} (1 in {risk.one_in})" for risk in shown.risks)
+        shown = self.of_case(case).document()
+        losses = sorted({f"{row['run']} ({row['kind']})" for row in shown["cuts"]})
+        risks = sorted(f"{row['run']} (1 in {row['oneIn']})" for row in shown["atRisk"])
         names = [*losses, *risks]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         return f"would be preempted: {', '.join(names[:NAMED_MAX])}{more}"
-
-
-def _preview(
-    names: Pseudonyms, scope: PreviewScope, conflict: Conflict, outlook: Forecast
-) -> Preview:
-    """A forecast in clear names."""
-    kept = {action.lease for action in outlook.withdrawn}
-    owners = names.owners
-    owner_of = {run.id: owners[run.owner] for run in conflict.runs}
-    return Preview(
-        scope=scope,
-        deficit_gpus=conflict.deficit_gpus,
-        shortfall_gpus=outlook.shortfall_gpus,
-        losses=[
-            Loss(
-                names.runs[action.run],
-                owner_of[action.run],
-                names.leases[action.lease],
-                action.kind.value,
-                action.gpus,
-                action.tier.value,
-            )
-            for action in outlook.actions
-            if action.lease not in kept
-        ],
-        risks=[
-            Risk(
-                names.runs[odds.token],
-                owners[odds.owner],
-                risk.tier.value,
-                odds.chance.denominator,
-                risk.all_lost,
-            )
-            for risk in outlook.risks
-            for odds in risk.odds
-        ],
-    )

@@ -1,0 +1,128 @@
+"""One turn of the CPU governor: snapshot → decide → record → apply → mark applied.
+
+The loop owns the order and nothing else: what is seen, written, recorded and kept comes through
+ports, so the agent on a machine and the simulated one run this same code.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.core.cpu import LimitWrite, NodePlan, NodeSnapshot, WritePhase
+from fairlead.core.invariant import known, require
+from fairlead.engine.cpu.governor import CpuGovernor
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
+from fairlead.ports.faults import Fault
+from fairlead.ports.recorder import Recorder, Status
+from fairlead.schema.cpu import from_node_plan, from_snapshot
+
+KIND, VERSION = "cpu.allocate", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A limit that could not be written, and why."""
+
+    write: LimitWrite
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTurn:
+    """What one turn decided and what became of it. `sequence` is None without a recorder."""
+
+    sequence: int | None
+    snapshot: NodeSnapshot
+    plan: NodePlan
+    written: tuple[LimitWrite, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    observed_only: bool = False
+
+
+class CpuLoop:
+    """Drives a governor through its ports. Only recorded decisions reach the actuator."""
+
+    def __init__(
+        self,
+        governor: CpuGovernor,
+        *,
+        sensor: CpuSensor,
+        actuator: CpuActuator | None,
+        recorder: Recorder | None,
+        keep: Callable[[dict[str, Any]], None],
+        paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        require(actuator is None or recorder is not None, "an actuator comes with a recorder")
+        self.governor = governor
+        self._sensor, self._actuator, self._recorder = sensor, actuator, recorder
+        self._keep, self._paused = keep, paused
+
+    def heal(self, now_ms: int) -> int:
+        """Void plans that were recorded but not applied: their snapshots are old.
+
+        Limits are safe wherever the agent was stopped, because decreases come before increases;
+        the next clear decides afresh from what is really in force.
+        """
+        left = self._recorder.unapplied() if self._recorder else []
+        for entry in left:
+            self._mark(entry.seq, "voided", now_ms, "agent restarted")
+        return len(left)
+
+    def sample(self, now_ms: int) -> None:
+        """Look at the node once."""
+        self.governor.observe(now_ms, self._sensor.sample(now_ms))
+
+    def clear(self, now_ms: int) -> CpuTurn:
+        """Decide, record durably, keep the state, and only then touch anything."""
+        snapshot, plan = self.governor.decide(now_ms)
+        sequence = None
+        if self._recorder is not None:
+            sequence = self._recorder.append(
+                KIND,
+                version=VERSION,
+                time_ms=now_ms,
+                input=from_snapshot(snapshot),
+                output=from_node_plan(plan),
+            )
+        # Kept before the first write: a limit of ours must never be taken for the user's own.
+        self._keep(self.governor.export())
+        if self._actuator is None or self._paused():
+            self._mark(sequence, "voided", now_ms, "observe-only")
+            return CpuTurn(sequence, snapshot, plan, observed_only=True)
+        decision = known(sequence, "what is applied was recorded")
+        written, failures = self._apply(decision, now_ms, plan, self._actuator)
+        note = f"{len(failures)} writes failed" if failures else ""
+        self._mark(sequence, "applied", now_ms, note)
+        if written:
+            self._keep(self.governor.export())
+        return CpuTurn(sequence, snapshot, plan, tuple(written), tuple(failures))
+
+    def _mark(self, sequence: int | None, status: Status, now_ms: int, note: str) -> None:
+        if self._recorder is not None and sequence is not None:
+            self._recorder.mark(sequence, status, time_ms=now_ms, note=note)
+
+    def _apply(
+        self, decision: int, now_ms: int, plan: NodePlan, actuator: CpuActuator
+    ) -> tuple[list[LimitWrite], list[Failure]]:
+        """Write in the plan's order; a decrease that failed keeps every increase waiting."""
+        written: list[LimitWrite] = []
+        failures: list[Failure] = []
+        for write in plan.writes:
+            if write.phase is not WritePhase.DECREASE:
+                if any(failure.write.phase is WritePhase.DECREASE for failure in failures):
+                    break
+                # The kernel may keep more than it was told: what is in force is asked, not the plan
+                room = plan.capacity_millicores - self.governor.adopted_millicores
+                if self.governor.adds(write) > room:
+                    failures.append(Failure(write, "the limits in force leave no room for it"))
+                    continue
+            try:
+                limit = actuator.write(decision, write.uid, write.container, write.after)
+            except Gone:
+                continue  # its limit went with it
+            except Fault as fault:
+                failures.append(Failure(write, str(fault)))
+                continue
+            self.governor.applied(now_ms, write, limit)
+            written.append(write)
+        return written, failures
