@@ -43,7 +43,7 @@ _state_dir = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_NODE_STATE_DIR",
-    help="State directory [default for root: /var/lib/fairlead/node].",
+    help="State directory [root: /var/lib/fairlead/node].",
 )
 _config = click.option(
     "--config",

@@ -69,7 +69,7 @@ _state_dir: Callable[[F], F] = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_TRAFFIC_STATE_DIR",
-    help="State directory [default for root: /var/lib/fairlead/traffic].",
+    help="State directory [root: /var/lib/fairlead/traffic].",
 )
 _wait: Callable[[F], F] = click.option(
     "--wait",
