@@ -13,14 +13,14 @@ from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.show import to_yaml
 from fairlead.core.canonical import canonical
-from fairlead.node.checks import ALL_CHECKS
-from fairlead.node.checkup import (
+from fairlead.node.doctor import (
+    ALL_CHECKS,
     Check,
+    CheckResult,
+    CheckStatus,
     Finding,
     Governor,
     Machine,
-    Result,
-    Status,
     base_works,
     examine,
 )
@@ -38,7 +38,7 @@ when any check is not ok.
   fairlead doctor
   fairlead doctor -o json | jq -r '.checks[] | select(.status != "ok") | .cure'
 """
-_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
+_STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.MISSING: "red"}
 
 
 def ebpf_plane(_: Machine) -> Finding:
@@ -48,11 +48,11 @@ def ebpf_plane(_: Machine) -> Finding:
     lacking = missing()
     if lacking:
         return Finding(
-            Status.MISSING,
+            CheckStatus.MISSING,
             "; ".join(lacking),
             "do what stands in brackets, then run `fairlead doctor` again",
         )
-    return Finding(Status.OK, f"can be opened, compiled in {object_file()}")
+    return Finding(CheckStatus.OK, f"can be opened, compiled in {object_file()}")
 
 
 CHECKS = (
@@ -89,11 +89,11 @@ def command(ctx: click.Context, *, output: str, strict: bool) -> None:
         _print_plain(results)
     healthy = base_works(results)
     if strict:
-        healthy = all(each.status is Status.OK for each in results)
+        healthy = all(each.status is CheckStatus.OK for each in results)
     ctx.exit(0 if healthy else EXIT_REFUSED)
 
 
-def _print_document(results: Sequence[Result], output: str) -> None:
+def _print_document(results: Sequence[CheckResult], output: str) -> None:
     document = {
         "version": __version__,
         "base_works": base_works(results),
@@ -108,7 +108,7 @@ def _print_document(results: Sequence[Result], output: str) -> None:
         click.echo(canonical(document))
 
 
-def _print_plain(results: Sequence[Result]) -> None:
+def _print_plain(results: Sequence[CheckResult]) -> None:
     """For a pipe: no colour, no wrapping, a cure below each check that is not ok."""
     for governor, members in groupby(results, key=lambda each: each.governor):
         click.echo(governor)
@@ -119,7 +119,7 @@ def _print_plain(results: Sequence[Result]) -> None:
     click.echo(_verdict(results))
 
 
-def _print_rich(results: Sequence[Result]) -> None:
+def _print_rich(results: Sequence[CheckResult]) -> None:
     """For a terminal: coloured (rich honours NO_COLOR), wrapped to its width."""
     from rich.console import Console  # 60 ms that no pipe should pay
     from rich.table import Table
@@ -142,21 +142,21 @@ def _print_rich(results: Sequence[Result]) -> None:
     console.print(Text(_verdict(results), "bold"))
 
 
-def _advice(result: Result) -> list[tuple[str, str]]:
+def _advice(result: CheckResult) -> list[tuple[str, str]]:
     """What a reader needs to know of a check that did not come out ok."""
-    if result.status is Status.OK:
+    if result.status is CheckStatus.OK:
         return []
     return [("why", result.why), *([("cure", result.cure)] if result.cure else [])]
 
 
-def _counts(results: Sequence[Result]) -> dict[str, int]:
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
     counted = Counter(each.status for each in results)
-    return {str(status): counted[status] for status in Status}
+    return {str(status): counted[status] for status in CheckStatus}
 
 
-def _verdict(results: Sequence[Result]) -> str:
+def _verdict(results: Sequence[CheckResult]) -> str:
     counts = ", ".join(f"{number} {status}" for status, number in _counts(results).items())
     if base_works(results):
         return f"{counts}: the base works"
-    broken = [each.name for each in results if each.required and each.status is Status.MISSING]
+    broken = [each.name for each in results if each.required and each.status is CheckStatus.MISSING]
     return f"{counts}: the base does not work ({', '.join(broken)})"

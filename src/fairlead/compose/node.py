@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent, NodeConfig, cpu_config
+from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.host import CgroupHost, read_cgroup_host
 from fairlead.node.sensor import PodRule
 from fairlead.node.state import default_directory
 from fairlead.ports.faults import TemporaryFault

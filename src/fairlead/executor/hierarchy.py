@@ -1,6 +1,6 @@
 """Which confinement this machine offers: cgroup2, else the v1 freezer, else the process tree.
 
-The node agent has its own, richer reading of the same file (`fairlead.node.host`); the two are
+The node agent has its own, richer reading of the same file (`node.cgroup_mounts`); the two are
 siblings that may not import each other, and all that is needed here is a place to make folders.
 """
 

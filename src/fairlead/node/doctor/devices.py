@@ -1,7 +1,7 @@
-"""Checks of what the traffic governor's data planes need: eBPF, HAProxy, Envoy.
+"""Checks of devices and programs: the GPUs that are leased, eBPF, HAProxy and Envoy.
 
-These say what is there, piece by piece. Whether the eBPF plane can be opened is its own word, which
-`fairlead doctor` adds.
+These say what is there, piece by piece. Planning and simulation work without any of it; whether the
+eBPF dataplane can be opened is a check of its own, which `fairlead doctor` adds.
 """
 
 import ctypes
@@ -9,16 +9,51 @@ import os
 import platform
 import re
 
-from fairlead.node.checks_base import program
-from fairlead.node.checkup import Check, Finding, Governor, Machine, Status
-from fairlead.node.host import unified
-from fairlead.node.mounts import visible
+from fairlead.node.cgroup_mounts import unified, visible
+from fairlead.node.doctor.base import program
+from fairlead.node.doctor.machine import Check, Finding, Governor, Machine, missing, ok, warn
 
 KERNEL_MIN = (5, 15)  # what our programs use of the cgroup hooks
 KERNEL_ERRNO = (6, 1)  # bpf_set_retval in the connect hooks
-_LIBRARY = "libbpf.so.1"  # the plane speaks to no other: 1.x says errors in one way
+_LIBRARY = "libbpf.so.1"  # the dataplane uses no other: 1.x reports errors in one way
 _HEADER = "/usr/include/bpf/bpf_helpers.h"
 _BPF_MAP_TYPE_ARRAY = 2
+_DEVICE = re.compile(r"nvidia[0-9]+")
+_DRIVER_CURE = "install the NVIDIA driver (on Debian: apt-get install nvidia-driver)"
+
+
+def devices(machine: Machine) -> Finding:
+    """The device files that a run is given."""
+    folder = machine.path("/dev")
+    names = sorted(path.name for path in folder.iterdir() if _DEVICE.fullmatch(path.name))
+    if not names:
+        return missing("no /dev/nvidia*", _DRIVER_CURE)
+    found = f"{len(names)} NVIDIA device{'s' if len(names) > 1 else ''} in /dev"
+    locked = [
+        name for name in ("nvidiactl", *names) if not os.access(folder / name, os.R_OK | os.W_OK)
+    ]
+    if locked:
+        return warn(
+            f"{found}; this user may not open {', '.join(locked)}",
+            "add this user to the group that owns /dev/nvidia* (ls -l /dev/nvidia*)",
+        )
+    return ok(found)
+
+
+def driver(machine: Machine) -> Finding:
+    """The kernel's side of the driver."""
+    version = machine.text("/proc/driver/nvidia/version")
+    if version is None:
+        return missing("the kernel module is not loaded", _DRIVER_CURE)
+    return ok(version.split("\n")[0])
+
+
+def nvidia_smi(machine: Machine) -> Finding:
+    """The driver's own tool; looked for, not run: it hangs where a device is lost."""
+    place = machine.program("nvidia-smi")
+    if place is None:
+        return missing("not on PATH", machine.install("nvidia-smi", elsewhere="nvidia-utils"))
+    return ok(place)
 
 
 def kernel(machine: Machine) -> Finding:
@@ -26,34 +61,32 @@ def kernel(machine: Machine) -> Finding:
     release = machine.text("/proc/sys/kernel/osrelease") or platform.release()
     digits = re.match(r"(\d{1,4})\.(\d{1,4})", release, re.ASCII)
     if digits is None or platform.system() != "Linux":
-        return Finding(Status.MISSING, f"{platform.system()} {release}", "use Linux 6.1 or later")
+        return missing(f"{platform.system()} {release}", "use Linux 6.1 or later")
     number = int(digits[1]), int(digits[2])
     if number < KERNEL_MIN:
-        return Finding(Status.MISSING, f"Linux {release}", "boot Linux 6.1 or later")
+        return missing(f"Linux {release}", "boot Linux 6.1 or later")
     if number < KERNEL_ERRNO:
-        return Finding(
-            Status.WARN,
+        return warn(
             f"Linux {release}: refused connections read EPERM",
             "boot Linux 6.1 or later for the right error number",
         )
-    return Finding(Status.OK, f"Linux {release}")
+    return ok(f"Linux {release}")
 
 
 def bpffs(machine: Machine) -> Finding:
     """The file system that pins programs beyond the life of their agent."""
-    mounted = [each.point for each in visible(machine.mounts, fstype="bpf")]
+    mounted = [mount.point for mount in visible(machine.mounts, fstype="bpf")]
     if mounted:
-        return Finding(Status.OK, ", ".join(mounted))
-    return Finding(Status.MISSING, "not mounted", "mount -t bpf bpf /sys/fs/bpf")
+        return ok(", ".join(mounted))
+    return missing("not mounted", "mount -t bpf bpf /sys/fs/bpf")
 
 
 def attach_point(machine: Machine) -> Finding:
     """A cgroup2 mount: connect hooks attach nowhere else."""
     mount = unified(machine.mounts)
     if mount is not None:
-        return Finding(Status.OK, f"cgroup2 in {mount.point}")
-    return Finding(
-        Status.MISSING,
+        return ok(f"cgroup2 in {mount.point}")
+    return missing(
         "no cgroup2 is mounted",
         "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified",
     )
@@ -63,18 +96,16 @@ def libbpf(machine: Machine) -> Finding:
     """The library that loads our programs, and the headers that compile them."""
     library = _load_libbpf()
     if library is None:
-        return Finding(
-            Status.MISSING,
+        return missing(
             f"{_LIBRARY} cannot be loaded",
             machine.install("libbpf1 libbpf-dev", elsewhere="libbpf libbpf-devel"),
         )
     if not machine.path(_HEADER).is_file():
-        return Finding(
-            Status.WARN,
+        return warn(
             f"{library._name}, without its headers",
             machine.install("libbpf-dev", elsewhere="libbpf-devel"),
         )
-    return Finding(Status.OK, f"{library._name} and {_HEADER}")
+    return ok(f"{library._name} and {_HEADER}")
 
 
 def _load_libbpf() -> ctypes.CDLL | None:
@@ -93,19 +124,17 @@ def permission(machine: Machine) -> Finding:
     wanted = () if "CAP_SYS_ADMIN" in held else ("CAP_BPF", "CAP_NET_ADMIN")
     lacking = [name for name in wanted if name not in held]
     if lacking:
-        return Finding(
-            Status.MISSING,
+        return missing(
             f"{' and '.join(lacking)} missing, {setting}",
             f"run as root, or with AmbientCapabilities={' '.join(lacking)} in the unit",
         )
     refused = _refused_map()
     if refused:
-        return Finding(
-            Status.MISSING,
+        return missing(
             f"the kernel refused a map: {refused}, {setting}",
             "let the container's seccomp profile and the kernel's lockdown mode allow bpf(2)",
         )
-    return Finding(Status.OK, f"allowed, {setting}")
+    return ok(f"allowed, {setting}")
 
 
 def _refused_map() -> str:
@@ -121,8 +150,15 @@ def _refused_map() -> str:
     return ""
 
 
+_GPU = Governor.GPU
+_GPU_CHECKS = (
+    Check(_GPU, "devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
+    Check(_GPU, "driver", "runs open their devices through it", driver),
+    Check(_GPU, "nvidia-smi", "names and health of the devices", nvidia_smi),
+)
 _TRAFFIC = Governor.TRAFFIC
 CHECKS = (
+    *_GPU_CHECKS,
     Check(_TRAFFIC, "kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
     Check(_TRAFFIC, "bpffs", "pinned links keep steering when the agent dies", bpffs),
     Check(_TRAFFIC, "cgroup2", "the eBPF program attaches to it", attach_point),

@@ -3,9 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.node.checks_base import port_free
-from fairlead.node.checkup import Check, Finding, Governor, Machine, Status
-from fairlead.node.host import NoCpuController
+from fairlead.node.cgroup_mounts import NoCpuController
+from fairlead.node.doctor.base import port_free
+from fairlead.node.doctor.machine import (
+    Check,
+    CheckStatus,
+    Finding,
+    Governor,
+    Machine,
+    missing,
+    ok,
+    warn,
+)
 
 METRICS_PORT = 8471
 _STATISTICS = frozenset({"nr_periods", "nr_throttled"})
@@ -17,46 +26,44 @@ def cgroup(machine: Machine) -> Finding:
     try:
         host = machine.cgroups
     except NoCpuController as none:
-        return Finding(Status.MISSING, none.missing, none.cure)
+        return missing(none.missing, none.cure)
     if host.version == 2:
-        return Finding(Status.OK, f"cgroup v2, cpu in {host.cpu_mount}")
+        return ok(f"cgroup v2, cpu in {host.cpu_mount}")
     hybrid = f"; cgroup2 without cpu in {host.unified_mount}" if host.unified_mount else ""
-    return Finding(Status.OK, f"cgroup v1, cpu in {host.cpu_mount}{hybrid}")
+    return ok(f"cgroup v1, cpu in {host.cpu_mount}{hybrid}")
 
 
 def usage(machine: Machine) -> Finding:
     """Where the CPU time used by a container can be read."""
     host = machine.cgroups
     if host.version == 2:
-        return Finding(Status.OK, "cpu.stat carries usage_usec (cgroup v2)")
+        return ok("cpu.stat carries usage_usec (cgroup v2)")
     if host.cpuacct_mount is None:
-        return Finding(
-            Status.MISSING,
+        return missing(
             "no v1 hierarchy with cpuacct is mounted",
             "mkdir -p /sys/fs/cgroup/cpuacct && "
             "mount -t cgroup -o cpuacct cgroup /sys/fs/cgroup/cpuacct",
         )
     together = "together with cpu" if host.cpuacct_mount == host.cpu_mount else "on its own"
-    return Finding(Status.OK, f"cpuacct {together} in {host.cpuacct_mount}")
+    return ok(f"cpuacct {together} in {host.cpuacct_mount}")
 
 
 def quota(machine: Machine) -> Finding:
     """The real thing: a quota written and read back in a cgroup of our own."""
     probe = machine.probe
     if probe.left_behind:
-        return Finding(Status.WARN, f"{probe.group} could not be removed", f"rmdir {probe.group}")
+        return warn(f"{probe.group} could not be removed", f"rmdir {probe.group}")
     if probe.worked:
-        return Finding(Status.OK, f"written and read back in {probe.group} (removed)")
-    return Finding(Status.MISSING, probe.refused, probe.cure)
+        return ok(f"written and read back in {probe.group} (removed)")
+    return missing(probe.refused, probe.cure)
 
 
 def statistics(machine: Machine) -> Finding:
     """Do cgroups count their throttled periods?"""
     for place, stat in _stats(machine):
         if {line.partition(" ")[0] for line in stat.split("\n")} >= _STATISTICS:
-            return Finding(Status.OK, f"nr_periods and nr_throttled in {place}")
-    return Finding(
-        Status.MISSING,
+            return ok(f"nr_periods and nr_throttled in {place}")
+    return missing(
         "no cpu.stat with nr_periods was found",
         "boot a kernel with CONFIG_CFS_BANDWIDTH, or let the quota check pass first",
     )
@@ -79,8 +86,8 @@ def burst(machine: Machine) -> Finding:
     host = machine.cgroups
     name = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
     if machine.probe.has_burst or _exist(host.cpu_mount, name):
-        return Finding(Status.OK, name)
-    return Finding(Status.WARN, f"no {name}", "boot Linux 5.14 or later")
+        return ok(name)
+    return warn(f"no {name}", "boot Linux 5.14 or later")
 
 
 def _exist(mount: Path, name: str) -> bool:
@@ -93,8 +100,8 @@ def pressure(machine: Machine) -> Finding:
     # With PSI compiled in but switched off the files exist and refuse to be read.
     lacking = [name for name in _PRESSURES if not machine.text(f"/proc/pressure/{name}")]
     if not lacking:
-        return Finding(Status.OK, f"/proc/pressure/{{{','.join(_PRESSURES)}}}")
-    status = Status.MISSING if len(lacking) == len(_PRESSURES) else Status.WARN
+        return ok(f"/proc/pressure/{{{','.join(_PRESSURES)}}}")
+    status = CheckStatus.MISSING if len(lacking) == len(_PRESSURES) else CheckStatus.WARN
     return Finding(
         status,
         f"cannot read /proc/pressure/{{{','.join(lacking)}}}",
@@ -106,14 +113,13 @@ def cgroup_pressure(machine: Machine) -> Finding:
     """Pressure stall information per container."""
     host = machine.cgroups
     if host.version == 1:
-        return Finding(
-            Status.WARN,
+        return warn(
             "a v1 hierarchy has none: need is read from throttling and usage alone",
             "boot with systemd.unified_cgroup_hierarchy=1 for cgroup v2",
         )
     if machine.probe.has_pressure or _exist(host.cpu_mount, "cpu.pressure"):
-        return Finding(Status.OK, "cpu.pressure in every cgroup")
-    return Finding(Status.WARN, "no cpu.pressure", "boot with psi=1 (the kernel needs CONFIG_PSI)")
+        return ok("cpu.pressure in every cgroup")
+    return warn("no cpu.pressure", "boot with psi=1 (the kernel needs CONFIG_PSI)")
 
 
 _CPU = Governor.CPU

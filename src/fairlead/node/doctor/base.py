@@ -1,4 +1,4 @@
-"""Checks of what every governor stands on, and of the optional parts around it."""
+"""Checks of what every governor needs, and of the optional parts around it."""
 
 import os
 import platform
@@ -10,7 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairlead.node.checkup import Check, Finding, Governor, Machine, Status
+from fairlead.host.paths import default_state_directory
+from fairlead.node.doctor.machine import (
+    Check,
+    CheckStatus,
+    Finding,
+    Governor,
+    Machine,
+    missing,
+    ok,
+    warn,
+)
 
 PYTHON_MIN = (3, 11)
 CONTROL_PORT = 8470
@@ -19,7 +29,7 @@ FREE_WARN_BYTES = 2**30
 FREE_MIN_BYTES = 64 * 2**20
 # Clock sources that cost microseconds a reading or tick in milliseconds.
 POOR_CLOCKS = frozenset({"acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit"})
-# A wall clock before this has lost its battery: nobody ran this code then (2024-01-01 UTC).
+# A wall clock before this has lost its battery: this code did not exist then (2024-01-01 UTC).
 WALL_CLOCK_MIN_SECONDS = 1_704_067_200
 _CLOCK_FOLDER = "/sys/devices/system/clocksource/clocksource0"
 
@@ -28,8 +38,8 @@ def python(machine: Machine) -> Finding:
     """The interpreter that runs us."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info[:2] < PYTHON_MIN:
-        return Finding(Status.MISSING, found, machine.install("python3.11"))
-    return Finding(Status.OK, found)
+        return missing(found, machine.install("python3.11"))
+    return ok(found)
 
 
 def clock(machine: Machine) -> Finding:
@@ -40,50 +50,39 @@ def clock(machine: Machine) -> Finding:
     first = time.monotonic_ns()
     time.sleep(0.001)
     if time.monotonic_ns() <= first:
-        return Finding(Status.MISSING, f"{found}: stands still", "restart the machine")
+        return missing(f"{found}: stands still", "restart the machine")
     if time.time() < WALL_CLOCK_MIN_SECONDS:
-        return Finding(Status.WARN, f"{found}; the date is in the past", "timedatectl set-ntp true")
+        return warn(f"{found}; the date is in the past", "timedatectl set-ntp true")
     if source in POOR_CLOCKS or resolution_ns > 1_000_000:
         offered = machine.text(f"{_CLOCK_FOLDER}/available_clocksource") or "tsc"
-        better = [each for each in offered.split() if each not in POOR_CLOCKS]
+        better = [name for name in offered.split() if name not in POOR_CLOCKS]
         cure = (
             f"echo {better[0]} > {_CLOCK_FOLDER}/current_clocksource"
             if better
-            else "the kernel offers no better source: ask whoever runs the virtual machine"
+            else "the kernel offers no better source: ask the operator of the virtual machine"
         )
-        return Finding(Status.WARN, f"{found}: slow to read", cure)
-    return Finding(Status.OK, found)
+        return warn(f"{found}: slow to read", cure)
+    return ok(found)
 
 
 def state_directory(machine: Machine) -> Finding:
     """Room and permission where the ledger and the recorder will live."""
     wanted = default_state_directory()
     # os.path.exists, unlike Path.exists, also says no where a parent may not be entered.
-    place = next((each for each in (wanted, *wanted.parents) if os.path.exists(each)), Path("/"))
+    place = next((path for path in (wanted, *wanted.parents) if os.path.exists(path)), Path("/"))
     free = shutil.disk_usage(place).free
     found = f"{wanted}: {free / 2**30:.1f} GiB free"
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return Finding(
-            Status.MISSING,
+        return missing(
             f"{wanted}: {place} is not a directory this user may write to",
             f"make {place} a writable directory"
             if os.geteuid() == 0
             else "export XDG_STATE_HOME=DIRECTORY with a directory of your own",
         )
     if free < FREE_WARN_BYTES:
-        status = Status.MISSING if free < FREE_MIN_BYTES else Status.WARN
+        status = CheckStatus.MISSING if free < FREE_MIN_BYTES else CheckStatus.WARN
         return Finding(status, found, f"free some space on the file system of {place}")
-    return Finding(Status.OK, found)
-
-
-def default_state_directory() -> Path:
-    """/var/lib for root, the XDG state directory for everybody else; as the node agent does."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/fairlead")
-    given = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    folder = Path(given) if given.startswith("/") else Path.home() / ".local/state"
-    return folder / "fairlead"
+    return ok(found)
 
 
 def port_free(port: int) -> Finding:
@@ -95,12 +94,11 @@ def port_free(port: int) -> Finding:
             listener.bind(("127.0.0.1", port))
             listener.listen(1)
         except OSError as error:
-            return Finding(
-                Status.WARN,
+            return warn(
                 f"127.0.0.1:{port} cannot be bound ({error.strerror})",
                 f"ss -ltnp 'sport = :{port}' shows who holds it (a running Fairlead is fine)",
             )
-    return Finding(Status.OK, f"127.0.0.1:{port} is free")
+    return ok(f"127.0.0.1:{port} is free")
 
 
 def privileges(machine: Machine) -> Finding:
@@ -109,9 +107,8 @@ def privileges(machine: Machine) -> Finding:
     lacking = [name for name in wanted if name not in machine.capabilities]
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
     if not lacking:
-        return Finding(Status.OK, f"{who} with {', '.join(wanted)}")
-    return Finding(
-        Status.WARN,
+        return ok(f"{who} with {', '.join(wanted)}")
+    return warn(
         f"{who} without {', '.join(lacking)}",
         "run the node and traffic agents as root, or with AmbientCapabilities= in their units",
     )
@@ -121,35 +118,33 @@ def systemd(machine: Machine) -> Finding:
     """Is systemd in charge, so that units can be installed?"""
     # sd_booted(3): this folder exists exactly when systemd is process 1.
     if machine.path("/run/systemd/system").is_dir():
-        return Finding(Status.OK, "in charge of this machine")
+        return ok("in charge of this machine")
     installed = "installed, but not running" if machine.program("systemctl") else "not installed"
-    return Finding(
-        Status.MISSING, installed, "start the agents from your own init, as deploy/systemd does"
-    )
+    return missing(installed, "start the agents from your own init, as deploy/systemd does")
 
 
 def module(name: str, extra: str) -> Finding:
     """An optional Python package; found, not imported: numpy takes 100 ms."""
     cure = f"pip install 'fairlead[{extra}]'"
     if find_spec(name) is None:
-        return Finding(Status.MISSING, "not installed", cure)
+        return missing("not installed", cure)
     try:
-        return Finding(Status.OK, f"{name} {version(name)}")
+        return ok(f"{name} {version(name)}")
     except PackageNotFoundError:
-        return Finding(Status.WARN, f"{name} is there without its package's record", cure)
+        return warn(f"{name} is there without its package's record", cure)
 
 
 def program(machine: Machine, *names: str, cure: str) -> Finding:
     """A program that some optional part runs."""
     place = machine.program(*names)
-    return Finding(Status.OK, place) if place else Finding(Status.MISSING, "not on PATH", cure)
+    return ok(place) if place else missing("not on PATH", cure)
 
 
 def postgres(machine: Machine) -> Finding:
     """A PostgreSQL server, also where Debian keeps it: off the PATH."""
     kept = sorted(machine.path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if kept and not machine.program("postgres"):
-        return Finding(Status.OK, str(kept[-1]))
+        return ok(str(kept[-1]))
     return program(
         machine, "postgres", cure=machine.install("postgresql", elsewhere="postgresql-server")
     )
