@@ -17,7 +17,7 @@ demands = st.sampled_from((0.0, 0.1, 0.3, 0.5, 0.7, 1.0)) | st.floats(0, 1)
 weights = st.none() | st.sampled_from((0.0, 0.1, 1.0, 2.0, 3.0)) | st.floats(0, 1e6)
 pods = st.builds(
     Pod,
-    uid=st.text(max_size=3),
+    uid=st.text(min_size=1, max_size=3),
     min_millicores=sizes,
     max_millicores=sizes,
     demand=demands,

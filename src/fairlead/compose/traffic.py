@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.engine.traffic import GroupRules
 from fairlead.engine.traffic_loop import Round
-from fairlead.node.agent import now_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.exporters import RemoteNode
 from fairlead.node.traffic.eyes import EyeRules, NetworkEyes

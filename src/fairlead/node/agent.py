@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fairlead.core.cpu import Guardrails, Headroom, Smoothing
 from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor, CpuLoop, CpuTurn
-from fairlead.node.actuator import CgroupActuator
+from fairlead.host.clock import steady_now_ms
 from fairlead.node.cgroups import CgroupFiles
-from fairlead.node.originals import Originals
+from fairlead.node.limits import CgroupActuator, Originals
 from fairlead.node.sensor import CgroupSensor, PodRule
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
-from fairlead.node.status import status_document
 from fairlead.ports.cpu import Sighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
@@ -101,14 +101,14 @@ class Agent:
             keep=lambda state: self.directory.replace(STATE, state),
             paused=lambda: self.config.observe_only or self.directory.observe_only,
         )
-        self.loop.heal(now_ms())
+        self.loop.heal(steady_now_ms())
 
     def _restore(self) -> CpuGovernor:
         stored = self.directory.read(STATE)
         if stored is None:
             return CpuGovernor(self.config.cpu)
         try:
-            return CpuGovernor.restore(self.config.cpu, stored, now_ms=now_ms())
+            return CpuGovernor.restore(self.config.cpu, stored, now_ms=steady_now_ms())
         except BadState as error:
             path = self.directory.path / STATE
             raise PermanentFault(f"{path}: {error}; move it away to start afresh") from error
@@ -120,9 +120,9 @@ class Agent:
         next_clear += cpu.clear_ms / 1000
         while not self._stop.is_set() and (clears_max is None or clears < clears_max):
             try:
-                self.loop.sample(now_ms())
+                self.loop.sample(steady_now_ms())
                 if time.monotonic() >= next_clear:
-                    turn = self.loop.clear(now_ms())
+                    turn = self.loop.clear(steady_now_ms())
                     clears += 1
                     next_clear = max(next_clear + cpu.clear_ms / 1000, time.monotonic())
                     self._tell(turn)
@@ -169,17 +169,6 @@ class Agent:
         self.directory.unlock()
 
 
-_BIRTH_NS = time.time_ns() - time.monotonic_ns()
-
-
-def now_ms() -> int:
-    """Wall-clock milliseconds as of the start, carried on by the monotonic clock.
-
-    What is kept must mean the same after a restart; a stepped clock must not stretch a cooldown.
-    """
-    return (_BIRTH_NS + time.monotonic_ns()) // 1_000_000
-
-
 def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
     """The governor's configuration from a checked document."""
     return CpuConfig(
@@ -193,3 +182,63 @@ def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
         smoothing=Smoothing(**fields_of(document.smoothing)),
         guardrails=Guardrails(**fields_of(document.guardrails)),
     )
+
+
+def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
+    """The last turn with what is known of every pod; plain data."""
+    plan = turn.plan
+    return {
+        "version": 1,
+        "time_ms": turn.snapshot.now_ms,
+        "sequence": turn.sequence,
+        "policy": turn.snapshot.policy.value,
+        "mode": plan.mode.value,
+        "node_millicores": governor.config.node_millicores,
+        "capacity_millicores": plan.capacity_millicores,
+        "limits_millicores": governor.adopted_millicores,
+        "total_min": plan.total_min,
+        "total_need": plan.total_need,
+        "shadow_price": plan.shadow_price,
+        "observed_only": turn.observed_only,
+        "written": len(turn.written),
+        "failures": [
+            {
+                "pod": failure.write.uid,
+                "container": failure.write.container,
+                "reason": failure.reason,
+            }
+            for failure in turn.failures
+        ],
+        "clear_ms": governor.config.clear_ms,
+        "pods": [_pod(turn, governor, uid) for uid in sorted(plan.allocations)],
+    }
+
+
+def _pod(turn: CpuTurn, governor: CpuGovernor, uid: str) -> dict[str, Any]:
+    plan, state = turn.plan, governor.pods[uid]
+    seen = next(pod for pod in turn.snapshot.pods if pod.uid == uid)
+    bound = plan.bounds[uid]
+    return {
+        "pod": uid,
+        "need_millicores": plan.needs[uid],
+        "grant_millicores": plan.allocations[uid],
+        "limit_millicores": state.current_millicores,
+        "usage_millicores": seen.usage_millicores,
+        "demand": seen.demand,
+        "throttling": state.throttling,
+        "min_millicores": seen.min_millicores,
+        "max_millicores": seen.max_millicores,
+        "lower_millicores": bound.lower_millicores,
+        "upper_millicores": bound.upper_millicores,
+        "bound_reasons": list(bound.reasons),
+        "original_limit_millicores": state.original_limit_millicores,
+        "weight": seen.weight,
+        "headroom_misses": plan.memory[uid].headroom_misses,
+        "signal_ok": seen.signal_ok,
+        "reduction_ratio": plan.reduction_ratio[uid],
+        "reasons": list(plan.reasons[uid]),
+        "containers": {
+            name: container.current_millicores
+            for name, container in sorted(state.containers.items())
+        },
+    }

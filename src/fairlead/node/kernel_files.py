@@ -4,6 +4,7 @@ A file that is truncated, empty, huge or not what the kernel writes gives None (
 never a zero and never an exception: rubbish must not look like an idle container.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 FILE_BYTES_MAX = 4096
@@ -121,6 +122,14 @@ def pressure(data: bytes) -> Pressure | None:
         totals[words[0]] = value
     some = totals.get(b"some")
     return None if some is None else Pressure(some, totals.get(b"full"))
+
+
+def read_node_pressure(path: Path = Path("/proc/pressure/cpu")) -> Pressure | None:
+    """The node's CPU pressure; None where the kernel does not keep it."""
+    try:
+        return pressure(path.read_bytes())
+    except OSError:
+        return None
 
 
 def _table(data: bytes) -> dict[bytes, int] | None:

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fairlead.core.cpu import CpuMode
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
-from fairlead.node.pressure import read_node_pressure
+from fairlead.node.kernel_files import read_node_pressure
 from fairlead.ports.faults import PermanentFault
 
 _POD = ["pod", "namespace"]

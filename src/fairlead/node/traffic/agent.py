@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
 from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, Round, TrafficLoop
-from fairlead.node.agent import now_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.orders import OrderBook
 from fairlead.node.traffic.status import status_document
