@@ -21,8 +21,8 @@ from typing import Any
 from bench.cpu.processes import CHECKOUT, cpu_seconds, resident_bytes
 from bench.cpu.tree import BenchTree, bench_tree
 from bench.cpu.workloads import burn, die_with_parent
+from bench.timing import write_results
 
-RESULT = Path(__file__).resolve().parent / "results" / "cpu_agent.json"
 CORE_SHARE_MAX, RESIDENT_MB_MAX = 0.01, 60.0
 WARM_UP_S = 10.0
 NODE_MILLICORES = 32_000
@@ -47,7 +47,7 @@ def main() -> None:
     result["passed"] = (
         result["core_share"] < CORE_SHARE_MAX and result["resident_mb"] < RESIDENT_MB_MAX
     )
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_results("cpu_agent", result)
     print(json.dumps(result, indent=1))
     print("PASS" if result["passed"] else "FAIL", "under 1 % of one core and 60 MB")
 

@@ -9,23 +9,20 @@ Prints a table, writes bench/results/cpu_clear.json and .png (with --quick: into
 """
 
 import argparse
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.cpu_clear_plot import draw
 from bench.float_reference import FLOATS
-from bench.timing import Spread, interleave, machine, ratios
+from bench.timing import Spread, interleave, machine, ratios, write_results
 from fairlead.core.cpu import Plan, Pod, Policy, Snapshot, clear
 from fairlead.fleet import FleetSnapshot, clear_fleet
 from fairlead.fleet.columns import MODES
 
-ROOT = Path(__file__).resolve().parents[1]
 CONTESTANTS = ("floats", "scalar", "fleet")
 # Capacity over Σ minimums: overloaded, congested, uncongested for the demands drawn below. The
 # last still lies below Σ maximums, so that the market has something to decide.
@@ -242,12 +239,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller and rougher, in a minute")
     quick = parser.parse_args().quick
     report = run(quick=quick)
-    # A rough run must not replace the published one.
-    folder = ROOT / ("out/bench" if quick else "bench/results")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cpu_clear.json").write_text(json.dumps(report, indent=1) + "\n")
-    draw(report, folder / "cpu_clear.png")
-    print(f"\nwritten: cpu_clear.json and cpu_clear.png in {folder.relative_to(ROOT)}")
+    write_results("cpu_clear", report, quick=quick, draw=draw)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,9 @@ from bench.cpu.peers import mbcas_demand
 from bench.cpu.processes import start_pods
 from bench.cpu.scenarios import BenchPod, Load, Scenario, batch, service
 from bench.cpu.tree import BenchTree, bench_tree
+from bench.timing import ROOT, write_results
 from fairlead.core.cpu import Counters, read_signal
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "bench" / "results" / "cpu_signal.json"
 PICTURE = ROOT / "docs" / "images" / "demand-signal.png"
 SHORTAGES = (0.0, 0.03, 0.06, 0.09, 0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9)
 # A service needs room above its mean: these limits are above it.
@@ -67,7 +66,7 @@ def main() -> None:
             result[name] = _sweep(tree, scenario, want, options.windows)
             print(name, json.dumps(result[name]["points"]), sep="\n", flush=True)
     result_document = {"cases": result, "largest_error": _largest_error(result)}
-    RESULT.write_text(json.dumps(result_document, indent=1) + "\n")
+    write_results("cpu_signal", result_document)
     _draw(result)
 
 

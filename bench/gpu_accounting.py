@@ -10,18 +10,16 @@ Prints a table, writes bench/results/gpu_accounting.json and .png (with --quick:
 
 import argparse
 import gc
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.gpu_accounting_plot import draw
 from bench.kueue_shape import KUEUE, measure
-from bench.timing import machine
+from bench.timing import machine, write_results
 from fairlead.core.gpu import (
     HOUR_MS,
     AggregateCap,
@@ -37,7 +35,6 @@ from fairlead.core.gpu import (
 )
 from fairlead.core.gpu.accounts import Accounts
 
-ROOT = Path(__file__).resolve().parents[1]
 START_MS = 1_767_225_600_000
 ROUNDS = 15
 LIMITS_US = {
@@ -275,12 +272,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small books, into out/bench")
     quick = parser.parse_args().quick
-    folder = ROOT / ("out/bench" if quick else "bench/results")
-    folder.mkdir(parents=True, exist_ok=True)
     report = run(QUICK if quick else FULL)
     show(report)
-    (folder / "gpu_accounting.json").write_text(json.dumps(report, indent=2) + "\n")
-    draw(report, folder / "gpu_accounting.png")
+    write_results("gpu_accounting", report, quick=quick, draw=draw)
 
 
 if __name__ == "__main__":

@@ -21,19 +21,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench.gpu_resolve_plot import draw
 from bench.philly_shape import measure as measure_philly
-from bench.timing import Spread, interleave, machine
+from bench.timing import Spread, interleave, machine, write_results
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import Conflict, Resolution, conflict_digest, resolve
 from fairlead.schema.border import check_shape, parse_json
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.resolve import ResolveDocument, to_conflict
 
-ROOT = Path(__file__).resolve().parents[1]
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 LEASES_PER_RUN, RUNS_PER_OWNER = 10, 50
 CORE_LIMIT_S, END_LIMIT_S = 1.0, 3.0
@@ -219,14 +217,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, into out/bench")
     quick = parser.parse_args().quick
-    folder = ROOT / ("out/bench" if quick else "bench/results")
-    folder.mkdir(parents=True, exist_ok=True)
     report = run(quick=quick)
     for sentence in verdicts(report):
         print(sentence)
-    (folder / "gpu_resolve.json").write_text(json.dumps(report, indent=1) + "\n")
-    draw(report, folder / "gpu_resolve.png")
-    print(f"\nwritten: gpu_resolve.json and gpu_resolve.png in {folder.relative_to(ROOT)}")
+    write_results("gpu_resolve", report, quick=quick, draw=draw)
 
 
 if __name__ == "__main__":

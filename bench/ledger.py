@@ -9,7 +9,6 @@ Prints a table, writes bench/results/ledger.json (with --quick: into out/bench).
 """
 
 import argparse
-import json
 import os
 import random
 import sqlite3
@@ -24,14 +23,13 @@ from typing import Any
 
 from tests.ledger.postgres_server import missing_postgres, server
 
-from bench.timing import machine
+from bench.timing import machine, write_results
 from fairlead.ledger import KeyDirectory, SqliteLedger, writing
 from fairlead.ledger.entries import prepare
 from fairlead.ledger.sqlite_file import create, open_writer
 from fairlead.ledger.writing import Writing
 from fairlead.ports.ledger import Draft
 
-ROOT = Path(__file__).resolve().parents[1]
 BATCHES = (1, 100, 1_000, 10_000)
 PROOFS = 2_000
 # What has to be reached.
@@ -320,9 +318,7 @@ def main() -> None:
     entries = given.entries or (100_000 if given.quick else 1_000_000)
     report = run(entries, quick=given.quick)
     show(report)
-    folder = ROOT / "out" / "bench" if given.quick else ROOT / "bench" / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_results("ledger", report, quick=given.quick)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""Interleaved timing: contestants take turns, so that a noisy neighbour disturbs all alike.
+"""What every benchmark shares: interleaved timing, the machine in words, the results on disk.
 
-CPU seconds of this process, not seconds on the wall: waiting for a core that somebody else holds
-says nothing about a contestant. All contestants run on one thread, so on an idle machine the two
+Contestants take turns, so that a noisy neighbour disturbs all alike. CPU seconds of this process,
+not seconds on the wall: waiting for a core that another process holds says nothing about a
+contestant. All contestants run on one thread, so on an idle machine the two
 are the same.
 """
 
+import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +78,25 @@ def machine() -> dict[str, object]:
         "architecture": platform.machine(),
         "clock": "CPU seconds of the process",
     }
+
+
+def results_folder(*, quick: bool) -> Path:
+    """Where results go: a rough run must not replace the published one."""
+    folder = ROOT / ("out/bench" if quick else "bench/results")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_results(
+    name: str,
+    report: Mapping[str, Any],
+    *,
+    quick: bool = False,
+    draw: Callable[[dict[str, Any], Path], None] | None = None,
+) -> None:
+    """Write NAME.json, and NAME.png where there is something to draw; say where."""
+    folder = results_folder(quick=quick)
+    (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    if draw is not None:
+        draw(dict(report), folder / f"{name}.png")
+    print(f"written: {name}.json in {folder.relative_to(ROOT)}")

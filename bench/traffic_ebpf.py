@@ -11,7 +11,6 @@ Prints a table, writes bench/results/traffic_ebpf.json (with --quick: into out/b
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -29,16 +28,15 @@ from tests.dataplane.ebpf.places import (
     limited,
     missing_ebpf,
     own_place,
-    table,
 )
+from tests.dataplane.tables import table
 
-from bench.timing import machine
-from fairlead.dataplane.ebpf import EbpfPlane
+from bench.timing import machine, write_results
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.installation import HOOKS
-from fairlead.dataplane.ebpf.libbpf import facts, libbpf, pinned
+from fairlead.dataplane.ebpf.kernel import facts, libbpf, pinned
 from fairlead.ports.dataplane import Mode, Proto, RouteGroup
 
-ROOT = Path(__file__).resolve().parents[1]
 VIP, VIP6 = "127.99.0.1", "fd99::1"
 CONNECT_NS_MAX = 1_000  # what has to be reached, mean
 EVEN = {f"b{number}": 64 for number in range(4)}
@@ -110,49 +108,49 @@ class Case:
 
     name: str
     program: str
-    prepare: Callable[[EbpfPlane, Place], None]
+    prepare: Callable[[EbpfDataplane, Place], None]
     order: Line
 
 
-def _table(plane: EbpfPlane, place: Place) -> None:
+def _table(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN))
+    plane.apply(table("web", 1, EVEN), decision=None)
 
 
-def _bucket(plane: EbpfPlane, place: Place) -> None:
+def _bucket(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)))
+    plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)), decision=None)
 
 
-def _bound(plane: EbpfPlane, place: Place) -> None:
+def _bound(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, inside_max=1_000))
+    plane.apply(table("web", 1, EVEN, inside_max=1_000), decision=None)
 
 
-def _closed(plane: EbpfPlane, place: Place) -> None:
+def _closed(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)))
+    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)), decision=None)
 
 
-def _fallback(plane: EbpfPlane, place: Place) -> None:
+def _fallback(plane: EbpfDataplane, place: Place) -> None:
     _table(plane, place)
     grow_old(plane, 3_600)
 
 
-def _six(plane: EbpfPlane, place: Place) -> None:
+def _six(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place, vip=VIP6)])
 
 
-def _udp(plane: EbpfPlane, place: Place) -> None:
+def _udp(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place, proto=Proto.UDP)])
 
 
-def _many(plane: EbpfPlane, place: Place) -> None:
+def _many(plane: EbpfDataplane, place: Place) -> None:
     """As many groups and backends as the maps hold; the group in use is one of them."""
     to = {f"x{number}": 1_000 + number for number in range(14)}
     others = [group(f"g{at}", f"127.98.{at // 200}.{at % 200}", 80, to) for at in range(255)]
     plane.configure([*others, four(place)])
-    plane.apply(table("web", 1, EVEN))
+    plane.apply(table("web", 1, EVEN), decision=None)
 
 
 def cases(place: Place, count: int) -> list[Case]:
@@ -224,7 +222,7 @@ def agent(place: Place, rounds: int) -> Line:
     for epoch in range(2, rounds + 2):
         flip = table("web", epoch, EVEN)
         for name, call in (
-            ("apply", lambda flip=flip: plane.apply(flip)),
+            ("apply", lambda flip=flip: plane.apply(flip, decision=None)),
             ("heartbeat", plane.heartbeat),
             ("read", plane.read),
         ):
@@ -295,9 +293,7 @@ def main() -> int:
         return 0
     report = run(quick=given.quick)
     show(report)
-    folder = ROOT / "out" / "bench" if given.quick else ROOT / "bench" / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traffic_ebpf.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_results("traffic_ebpf", report, quick=given.quick)
     return 0
 
 

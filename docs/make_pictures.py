@@ -18,12 +18,11 @@ from rich.terminal_theme import TerminalTheme
 
 from fairlead.cli.demo_view import Picture, draw
 from fairlead.schema.scenario import ScenarioDocument, read_scenario
-from fairlead.sim import World, play
-from fairlead.sim.bundled import read_bundled
+from fairlead.sim import Simulation, play, read_bundled
 from fairlead.sim.plots import draw_plots
 
 IMAGES = Path(__file__).parent / "images"
-# The spike is being shared by weight: bars, price and story all have something to say.
+# The spike is being shared by weight: bars, price and events all have something to say.
 MOMENT_S = 137
 COLUMNS, ROWS = 96, 31
 FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
@@ -55,8 +54,8 @@ NIGHT = TerminalTheme(
 
 def draw_demo(scenario: ScenarioDocument) -> str:
     """One frame of the demo as a self-contained SVG."""
-    world = World(scenario, seed=scenario.seed, policy=None)
-    world.advance(MOMENT_S * 1000)
+    simulation = Simulation(scenario, seed=scenario.seed, policy=None)
+    simulation.advance(MOMENT_S * 1000)
     console = Console(
         record=True,
         width=COLUMNS,
@@ -65,7 +64,7 @@ def draw_demo(scenario: ScenarioDocument) -> str:
         color_system="truecolor",
         legacy_windows=False,
     )
-    console.print(draw(Picture(world, COLUMNS, ROWS)))
+    console.print(draw(Picture(simulation, COLUMNS, ROWS)))
     svg = console.export_svg(title="fairlead demo", theme=NIGHT, unique_id="fairlead-demo")
     return without_hosts(svg)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.envoy.process import find
+from fairlead.dataplane.envoy.admin import envoy_program
 
 Document = dict[str, Any]
 _TYPE = "type.googleapis.com/envoy."
@@ -115,7 +115,7 @@ def envoy(
         config = folder / "envoy.json"
         config.write_text(json.dumps({"static_resources": static}))
         return [
-            find(None),
+            envoy_program(None),
             "-c",
             str(config),
             "--disable-hot-restart",

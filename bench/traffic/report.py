@@ -8,9 +8,9 @@ from typing import Any
 from bench.cpu.report import rounded
 from bench.traffic.promises import Figures, judge
 from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
-from fairlead.dataplane.ebpf import EbpfPlane
-from fairlead.dataplane.envoy import EnvoyPlane
-from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
+from fairlead.dataplane.envoy import EnvoyDataplane
+from fairlead.dataplane.haproxy import HaproxyDataplane
 
 LABELS = {
     "haproxy-roundrobin": "HAProxy roundrobin",
@@ -51,7 +51,7 @@ DECISIONS = (
     ("mode changes /min", "mode_transitions_per_min", "{:.1f}"),
     ("door not open, s", "restricted_s", "{:.1f}"),
 )
-PLANES = (EbpfPlane, HaproxyPlane, EnvoyPlane)
+PLANES = (EbpfDataplane, HaproxyDataplane, EnvoyDataplane)
 
 
 def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:

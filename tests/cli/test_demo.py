@@ -19,8 +19,7 @@ from fairlead.cli.demo import farewell
 from fairlead.cli.demo_view import Picture, draw, spark
 from fairlead.core.canonical import canonical
 from fairlead.schema.scenario import read_scenario
-from fairlead.sim import World
-from fairlead.sim.bundled import read_bundled
+from fairlead.sim import Simulation, read_bundled
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
 STAGE = read_scenario(read_bundled("bursty-mix"))
@@ -55,7 +54,7 @@ def test_what_it_says_to_try_next_leads_to_its_last_decision(tmp_path: Path) -> 
     again = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True, timeout=60
     )
-    world = World(STAGE, seed=3, policy="nash")  # type: ignore[arg-type]
+    world = Simulation(STAGE, seed=3, policy="nash")  # type: ignore[arg-type]
     world.advance(77_000)
     result = canonical(json.loads(again.stdout.splitlines()[-1]))
     assert result == world.record.decisions[-1].result
@@ -94,8 +93,8 @@ def test_on_a_terminal_it_is_live_and_ends_cleanly(end: str) -> None:
 
 
 @cache
-def world_at(seconds: int) -> World:
-    world = World(STAGE, seed=7, policy=None)
+def world_at(seconds: int) -> Simulation:
+    world = Simulation(STAGE, seed=7, policy=None)
     world.advance(seconds * 1000)
     return world
 
@@ -131,5 +130,5 @@ def test_sparks_and_farewell() -> None:
     """Small change: heights from 0, dots for no value; something to try even before a decision."""
     assert spark([0, 1, None, 2]) == "▁▄·█"
     assert spark([]) == ""
-    world = World(STAGE, seed=7, policy=None)
+    world = Simulation(STAGE, seed=7, policy=None)
     assert farewell(world, None) == ["try next: fairlead sim run bursty-mix --seed 7"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.worlds import BUSY, pod
+from tests.sim.scenarios import BUSY, pod
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
 

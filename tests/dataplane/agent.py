@@ -6,7 +6,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from fairlead.ports.dataplane import Admission, Backend, Dataplane, Mode, Proto, RouteGroup, Table
+from fairlead.ports.dataplane import Admission, Backend, Dataplane, Mode, Proto, RouteGroup
+from tests.dataplane.tables import table
 
 
 def main() -> None:
@@ -16,9 +17,11 @@ def main() -> None:
     plane: Dataplane = getattr(import_module(module), function)(**task["arguments"])
     plane.configure([_group(each) for each in task["groups"]])
     for each in task["tables"]:
-        admission = Admission(**{**each["admission"], "mode": Mode(each["admission"]["mode"])})
+        mode, *numbers = each["admission"]
+        admission, stored = Admission(Mode(mode), *numbers), each["stored"]
         plane.heartbeat()
-        plane.apply(Table(each["group"], each["epoch"], each["slots"], admission))
+        made = table(each["group"], each["epoch"], each["slots"], admission, stored=stored)
+        plane.apply(made, decision=each["epoch"])
     print("ready", flush=True)
     while True:
         plane.heartbeat()

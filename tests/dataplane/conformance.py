@@ -90,7 +90,7 @@ class Conformance(Flips, Bounds, Failsafe):
         world.reopen()
         world.plane.configure([web, more])
         seen = world.plane.read()
-        assert (seen["web"].epoch, seen["web"].admitted) == (3, 30)
+        assert (seen["web"].epoch, seen["web"].decision, seen["web"].admitted) == (3, 3, 30)
         assert seen["web"].backends["b2"].admitted == 30
         fewer = RouteGroup("web", web.vip, web.port, web.proto, web.backends[1:])
         world.plane.configure([fewer])
@@ -118,7 +118,7 @@ class Conformance(Flips, Bounds, Failsafe):
         with world.load(group, clients=2) as load:
             load.wait(10)
             world.apply("web", only("b1"), epoch=2)
-            world.plane.drain("web", "b2")
+            world.plane.drain("web", "b2", decision=2)
             load.wait(10)
             assert set(world.send(group, 20)) == {"b1"}
             world.until(lambda: not world.plane.read()["web"].backends["b2"].open, "b2 is empty")
@@ -127,7 +127,7 @@ class Conformance(Flips, Bounds, Failsafe):
             assert {each.word for each in load.sent} == {"b1", "b2"}
         for name, backend in (("web", "b9"), ("elsewhere", "b1")):
             with pytest.raises(PermanentFault):
-                world.plane.drain(name, backend)
+                world.plane.drain(name, backend, decision=3)
 
     def test_remove_leaves_nothing(self, world: World) -> None:
         """No process, no file, nobody who listens; done twice it is still done."""

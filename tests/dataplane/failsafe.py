@@ -6,17 +6,9 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    Admission,
-    Liveness,
-    Mode,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Admission, Liveness, Mode, RouteGroup, Stale
 from tests.dataplane.clients import HARD, SOFT
-from tests.dataplane.tables import IDS, only, opened
+from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import RealWorld, World
 
 FLOWS = range(48)
@@ -32,7 +24,7 @@ class Failsafe:
         world.abandon(Liveness.HOLD)
         assert world.plane.read()["web"].liveness == Liveness.HOLD
         with pytest.raises(Stale):
-            world.plane.apply(Table("web", 2, only("b2"), Admission()))
+            world.plane.apply(table("web", 2, only("b2")), decision=2)
         assert set(world.send(group, 16)) == {"b1"}
         world.apply("web", only("b2"), epoch=2)
         assert set(world.send(group, 16)) == {"b2"}
@@ -44,7 +36,7 @@ class Failsafe:
         world.abandon(Liveness.FALLBACK)
         assert world.plane.read()["web"].liveness == Liveness.FALLBACK
         with pytest.raises(Stale):
-            world.plane.apply(Table("web", 2, only("b2"), Admission()))
+            world.plane.apply(table("web", 2, only("b2")), decision=2)
         first = [world.flow(group, number) for number in FLOWS]
         assert set(first) == {"b1", "b2", "b3"}
         assert [world.flow(group, number) for number in FLOWS] == first
@@ -69,7 +61,7 @@ class Failsafe:
     def test_without_an_agent_hard_decays_to_soft(self, world: World) -> None:
         """With the stored budget: a dead agent never leaves a closed door."""
         group = opened(world)
-        world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 0.0, 50.0, 5.0), epoch=1)
+        world.apply("web", only("b1"), CLOSED, epoch=1, stored=(50.0, 5.0))
         assert set(world.send(group, 10)) == {HARD}
         world.abandon(Liveness.HOLD)
         assert set(world.send(group, 10)) == {HARD}
@@ -100,10 +92,9 @@ class Killed:
         """kill -9 with one group open and one shut: after 15 s, not before, the shut one lets its
         stored budget in, and the open one hashes; no request fails all the while."""
         calm, shut = world.group("calm", IDS), world.group("shut", ("s1", "s2"))
-        stored = Admission(Mode.HARD, 0.0, 0.0, 200.0, 20.0)
         tables = [
-            Table("calm", 1, {"b1": 253, "b2": 1, "b3": 1, "b4": 1}, Admission()),
-            Table("shut", 1, {"s1": 128, "s2": 128}, stored),
+            table("calm", 1, {"b1": 253, "b2": 1, "b3": 1, "b4": 1}),
+            table("shut", 1, {"s1": 128, "s2": 128}, CLOSED, stored=(200.0, 20.0)),
         ]
         agent = world.agent(tables)
         with world.load(calm, clients=1, pause_s=0.004) as load:

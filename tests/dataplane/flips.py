@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, Liveness, Mode, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, Liveness, Mode, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import HARD, Sent
-from tests.dataplane.tables import CLOSED, IDS, only, opened
+from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import World
 
 
@@ -54,11 +54,11 @@ class Flips:
         latest = -1
         ended = sorted(met, key=lambda pair: pair[0].ended)
         position = 0
-        for each, table in met:
+        for each, number in met:
             while position < len(ended) and ended[position][0].ended < each.began:
                 latest = max(latest, ended[position][1])
                 position += 1
-            assert table >= latest, f"{each} met table {table} after table {latest} was seen"
+            assert number >= latest, f"{each} met table {number} after table {latest} was seen"
 
     def test_slots_and_door_flip_together(self, world: World) -> None:
         """A table that is open for b1 and one that is closed with b2: b2 is never met."""
@@ -85,7 +85,8 @@ class Flips:
             with pytest.raises(Stale):
                 world.apply("web", only("b2"), epoch=epoch)
         assert set(world.send(group, 8)) == {"b1"}
-        assert world.plane.read()["web"].epoch == 5
+        seen = world.plane.read()["web"]
+        assert (seen.epoch, seen.decision) == (5, 5)
 
     def test_a_bad_table_is_refused_whole(self, world: World) -> None:
         """Backends missing, unknown, negative; doors without numbers; groups that are not there."""
@@ -102,7 +103,7 @@ class Flips:
         ):
             world.plane.heartbeat()
             with pytest.raises(PermanentFault):
-                world.plane.apply(Table(name, 2, slots, admission))
+                world.plane.apply(table(name, 2, slots, admission), decision=2)
         assert set(world.send(group, 8)) == {"b1"}
         assert world.plane.read()["web"].epoch == 1
 

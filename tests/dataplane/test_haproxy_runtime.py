@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.haproxy import HaproxyPlane
+from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.dataplane.haproxy.config import Files
-from fairlead.dataplane.haproxy.runtime import ask, tell
-from fairlead.ports.dataplane import Admission, Backend, Proto, RouteGroup, Table
+from fairlead.dataplane.haproxy.runtime import ask, execute
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane.proxy_worlds import HaproxyWorld
-from tests.dataplane.tables import opened
+from tests.dataplane.tables import opened, table
 
 GROUP = RouteGroup("web", "127.0.0.1", 80, Proto.TCP, (Backend("b1", "127.0.0.1", 81),))
 
@@ -62,26 +62,26 @@ def test_an_answer_that_was_cut_off_is_a_fault_that_may_pass(answer: bytes) -> N
 def test_commands_that_nobody_carried_out_are_not_done(answer: bytes) -> None:
     """Three commands, and an empty line for two of them at most."""
     with dying(answer) as path, pytest.raises(TemporaryFault, match="HAProxy ended"):
-        tell(path, ["set a", "set b", "set c"])
+        execute(path, ["set a", "set b", "set c"])
 
 
 def test_a_refusal_is_told_in_its_own_words() -> None:
     """The whole first line."""
     words = r"HAProxy refused: No such server\.$"
     with dying(b"\nNo such server.\n\n") as path, pytest.raises(PermanentFault, match=words):
-        tell(path, ["set a", "set b"])
+        execute(path, ["set a", "set b"])
 
 
 @pytest.mark.parametrize("answer", [b"", b"# pxname,svname\n"])
 def test_a_plane_whose_proxy_dies_while_it_is_read_can_be_read_again(answer: bytes) -> None:
     """The agent's loop survives faults, and nothing else."""
     with dying(answer) as path:
-        plane = HaproxyPlane(path.parent)
+        plane = HaproxyDataplane(path.parent)
         plane._groups = {"web": GROUP}
         with pytest.raises(TemporaryFault):
             plane.read()
         with pytest.raises(TemporaryFault):
-            plane.apply(Table("web", 1, {"b1": 256}, Admission()))
+            plane.apply(table("web", 1, {"b1": 256}), decision=1)
 
 
 @pytest.mark.component("haproxy")
@@ -91,10 +91,10 @@ def test_a_real_haproxy_ends_every_answer() -> None:
     try:
         opened(world)
         files = Files(world.folder)
-        words = f"show map {files.words}"
+        words = f"show map {files.states}"
         for command in ("show info", "show stat -1 6 -1", words, f"{words}; show info"):
             assert ask(files.socket, command).endswith("\n\n")
         assert ask(files.master, "show proc").endswith("\n\n")
-        tell(files.socket, [f"set server web_{side}/b1 state ready" for side in "abf"] * 200)
+        execute(files.socket, [f"set server web_{side}/b1 state ready" for side in "abf"] * 200)
     finally:
         world.close()

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fairlead.dataplane.memory import MemoryPlane, Verdict
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
+from fairlead.dataplane.memory import MemoryDataplane, Verdict
+from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.conformance import Conformance
+from tests.dataplane.tables import table
 from tests.dataplane.worlds import MemoryWorld
 
 WEB = RouteGroup(
@@ -27,15 +28,15 @@ class TestMemory(Conformance):
 
 
 @pytest.fixture
-def plane() -> MemoryPlane:
-    made = MemoryPlane(lambda: 0)
+def plane() -> MemoryDataplane:
+    made = MemoryDataplane(lambda: 0)
     made.configure([WEB])
     return made
 
 
-def test_numbers_walk_the_slots_exactly_and_evenly(plane: MemoryPlane) -> None:
+def test_numbers_walk_the_slots_exactly_and_evenly(plane: MemoryDataplane) -> None:
     """Any Σ slots numbers in a row split exactly, and no backend gets a long run of them."""
-    plane.apply(Table("web", 1, {"b1": 128, "b2": 64, "b3": 64}, Admission()))
+    plane.apply(table("web", 1, {"b1": 128, "b2": 64, "b3": 64}), decision=1)
     for first in (0, 7, 10**9):
         met = [plane.route("web", number).backend for number in range(first, first + 256)]
         assert [met.count(id) for id in ("b1", "b2", "b3")] == [128, 64, 64]
@@ -46,9 +47,10 @@ def test_the_same_calls_give_the_same_verdicts() -> None:
     """No clock, no chance, no hash seed."""
 
     def play() -> list[Verdict]:
-        made = MemoryPlane(lambda: 0)
+        made = MemoryDataplane(lambda: 0)
         made.configure([WEB])
-        made.apply(Table("web", 1, {"b1": 100, "b2": 100, "b3": 56}, Admission(Mode.SOFT, 1.0, 30)))
+        slots = {"b1": 100, "b2": 100, "b3": 56}
+        made.apply(table("web", 1, slots, Admission(Mode.SOFT, 1.0, 30)), decision=1)
         return [made.route("web", b"flow %d" % number) for number in range(40)]
 
     verdicts = play()
@@ -56,9 +58,9 @@ def test_the_same_calls_give_the_same_verdicts() -> None:
     assert [each.refused for each in verdicts] == [None] * 30 + [Mode.SOFT] * 10
 
 
-def test_outcomes_are_counted_and_only_successes_have_a_latency(plane: MemoryPlane) -> None:
+def test_outcomes_are_counted_and_only_successes_have_a_latency(plane: MemoryDataplane) -> None:
     """A backend that fails fast does not look fast."""
-    plane.apply(Table("web", 1, {"b1": 1, "b2": 0, "b3": 0}, Admission()))
+    plane.apply(table("web", 1, {"b1": 1, "b2": 0, "b3": 0}), decision=1)
     for latency_ms in range(1, 101):
         plane.route("web")
         plane.done("web", "b1", latency_ms=float(latency_ms), ok=True)
@@ -78,7 +80,7 @@ def test_outcomes_are_counted_and_only_successes_have_a_latency(plane: MemoryPla
 def test_latencies_are_forgotten_after_the_window() -> None:
     """p95 is None then, never 0."""
     now = [0]
-    plane = MemoryPlane(lambda: now[0])
+    plane = MemoryDataplane(lambda: now[0])
     plane.configure([WEB])
     plane.route("web")
     plane.done("web", "b1", latency_ms=20.0, ok=True)
@@ -109,7 +111,7 @@ ONE, SAME, ANOTHER = Backend("b", "::1", 1), Backend("c", "::1", 1), Backend("b"
 def test_bad_groups_are_refused_by_their_path(group: RouteGroup, path: str) -> None:
     """Before anything is changed."""
     first = RouteGroup("first", "10.0.0.3", 80, Proto.TCP, ())
-    plane = MemoryPlane(lambda: 0)
+    plane = MemoryDataplane(lambda: 0)
     plane.configure([WEB])
     with pytest.raises(PermanentFault) as refused:
         plane.configure([first, group])

@@ -21,7 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.core.traffic.limits import rooms
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     HOLD_AFTER_MS,
@@ -35,8 +36,8 @@ from fairlead.ports.dataplane import (
 )
 from tests.dataplane.backends import HOST, Backends
 from tests.dataplane.clients import Load, Sent, ThreadLoad, request
+from tests.dataplane.tables import NORMAL, table
 
-NORMAL = Admission()
 AGES = {Liveness.HOLD: HOLD_AFTER_MS + 500, Liveness.FALLBACK: FALLBACK_AFTER_MS + 500}
 
 
@@ -54,6 +55,8 @@ class World(ABC):
     plane: Dataplane
     split_error_max = 0
     """How many requests a backend may be off its slots, in any Σ slots requests in a row."""
+    tables: Mapping[str, Table] = {}
+    """What was applied last, by group."""
     alone = False
     """Whether the agent is to be thought dead: then nobody beats for it."""
 
@@ -65,16 +68,29 @@ class World(ABC):
         *,
         epoch: int,
         inside_max: int | None = None,
+        stored: tuple[float, float] | None = None,
     ) -> None:
         """What an agent does in a tick that changes something."""
         self.alone = False
         self.plane.heartbeat()
-        self.plane.apply(Table(group, epoch, slots, admission, inside_max))
+        made = table(
+            group, epoch, slots, admission, inside_max, stored=stored, open=self._open(group)
+        )
+        self.plane.apply(made, decision=epoch)
+        self.tables = {**self.tables, group: made}
 
     def tick(self) -> None:
         """What an agent does in a tick that changes nothing."""
-        self.plane.read()
         self.plane.heartbeat()
+        for name, made in self.tables.items():
+            bound = made.limits.concurrency
+            if bound is not None:
+                room = rooms(made.slots, bound.inside_max, self._open(name))
+                self.plane.limit(name, room, decision=made.epoch)
+
+    def _open(self, group: str) -> dict[str, int | None]:
+        seen = self.plane.read().get(group)
+        return {} if seen is None else {id: each.open for id, each in seen.backends.items()}
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for it, long enough for a machine that does other things too."""
@@ -143,7 +159,7 @@ class MemoryWorld(World):
 
     def __init__(self) -> None:
         self.now_ms = 1_000
-        self.memory = MemoryPlane(lambda: self.now_ms)
+        self.memory = MemoryDataplane(lambda: self.now_ms)
         self.plane: Dataplane = self.memory
         self._port = 1
 
@@ -291,7 +307,7 @@ class RealWorld(World):
             "opener": opener,
             "arguments": arguments,
             "groups": [asdict(group) for group in self.groups],
-            "tables": [asdict(table) for table in tables],
+            "tables": [_task(table) for table in tables],
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.dataplane.agent"],
@@ -336,6 +352,18 @@ class RealWorld(World):
                 if name.isdigit() and wanted in Path(f"/proc/{name}/cmdline").read_bytes():
                     found.append(f"process {name}")
         return found
+
+
+def _task(made: Table) -> dict[str, Any]:
+    """A table for `tests.dataplane.agent`."""
+    admission, alone = made.limits.admission, made.limits.fallback.admission
+    return {
+        "group": made.group,
+        "epoch": made.epoch,
+        "slots": made.slots,
+        "admission": [admission.mode, admission.rate_per_s, admission.burst],
+        "stored": [alone.rate_per_s, alone.burst] if alone != admission else None,
+    }
 
 
 class ThreadHeld:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.traffic import Config, Resource, StallTotals
+from fairlead.core.traffic.limits import Concurrency
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import ANCHOR_EVERY_MS, GroupRound
 from fairlead.ports.dataplane import GroupSeen, Liveness, Table
@@ -82,7 +83,9 @@ def test_an_open_door_that_refuses_says_why() -> None:
     """As many are inside as may be: `full`, while it lasts, and never beside `steady`."""
     world = TrafficWorld()
     world.ticks(2)
-    world.plane.apply(replace(world.loop._tables["web"], epoch=10**6, inside_max=1))
+    last = world.loop._tables["web"]
+    limits = replace(last.limits, concurrency=Concurrency(1))
+    world.plane.apply(replace(last, epoch=10**6, limits=limits), decision=None)
     kept = world.plane.route("web").backend
     assert kept is not None
     world.plane.route("web")
@@ -111,7 +114,7 @@ def test_a_table_that_was_not_applied_leaves_the_slots_where_they_were() -> None
     before = slots(world)
     apply = world.plane.apply
 
-    def refuse(table: Table) -> None:
+    def refuse(table: Table, *, decision: int | None) -> None:
         raise TemporaryFault("busy", retry_after_ms=1)
 
     world.plane.apply = refuse  # type: ignore[method-assign]
@@ -212,7 +215,7 @@ def test_drain_waits_for_the_table_and_is_asked_once() -> None:
     """Kept connections are asked to end when nothing new can come, and not every tick."""
     world = TrafficWorld()
     drained: list[tuple[str, str]] = []
-    world.plane.drain = lambda group, backend: drained.append((group, backend))  # type: ignore[method-assign]
+    world.plane.drain = lambda group, backend, *, decision: drained.append((group, backend))  # type: ignore[method-assign]
     world.ticks(1)
     world.orders["web"] = {"b": "drain"}
     made = world.tick()
@@ -421,8 +424,8 @@ def watched(plane: Any, name: str, diary: list[str]) -> None:
     """Have the plane's calls written into a diary."""
     real = getattr(plane, name)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         diary.append(name)
-        return real(*arguments)
+        return real(*arguments, **named)
 
     setattr(plane, name, call)

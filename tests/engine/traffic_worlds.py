@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import Group, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
@@ -89,7 +89,7 @@ class TrafficWorld:
 
     def __post_init__(self) -> None:
         self.now_ms = 1_000_000_000
-        self.plane = MemoryPlane(lambda: self.now_ms)
+        self.plane = MemoryDataplane(lambda: self.now_ms)
         self.backends = {name: Behaviour() for name in self.names}
         self.eyes = Eyes()
         self.sent: dict[str, int] = dict.fromkeys(self.names, 0)

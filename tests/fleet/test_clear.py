@@ -9,7 +9,8 @@ import pytest
 
 from fairlead.core.cpu import CpuMode, Pod, Policy, Snapshot, clear
 from fairlead.core.invariant import InvariantBroken
-from fairlead.fleet import FleetSnapshot, clear_fleet, policies, table
+from fairlead.fleet import FleetSnapshot, clear_fleet, table
+from fairlead.fleet import clear as fleet_clear
 from tests.fleet.fleets import both_ways, everyday_fleet, hostile_fleet, one
 
 HUGE = 10**12
@@ -203,10 +204,10 @@ def test_a_broken_promise_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> 
     """The invariants are always on: a grant above the capacity is a bug, not a result."""
     snapshot = Snapshot(1_000, tuple(Pod(f"p{i}", 100, 900, 1.0) for i in range(3)))
     monkeypatch.setattr(
-        policies,
+        fleet_clear,
         "_cut_surplus",
-        lambda seats, capacity: policies.Outcome(
-            seats.high, np.zeros(len(capacity)), np.ones(len(capacity), dtype=bool)
+        lambda pods, capacity: fleet_clear.Division(
+            pods.high, np.zeros(len(capacity)), np.ones(len(capacity), dtype=bool)
         ),
     )
     with pytest.raises(InvariantBroken, match="INV-2"):

@@ -6,10 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fairlead.fleet.double_double import sum_rows, two_product, two_sum
-from fairlead.fleet.level import Level
-from fairlead.fleet.price import shadow_price
-from fairlead.fleet.shares import BLUR, Rates, shares
+from fairlead.fleet.fill import Level, shadow_price
+from fairlead.fleet.shares import BLUR, Rates, shares, sum_rows, two_product, two_sum
 
 
 def exactly(rates: Rates, row: int) -> list[Fraction]:

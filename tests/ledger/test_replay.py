@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fairlead.core.canonical import canonical, digest
+from fairlead.core.lottery import Commitment, entropy_hash, reveal
 from fairlead.ledger import MemoryLedger
 from fairlead.ledger.place import open_file
 from fairlead.ledger.replay import replay
-from fairlead.ports.ledger import Draft
+from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
 from tests.ledger.drafts import TIME_MS, draft
@@ -61,6 +63,76 @@ def test_what_differs_and_what_cannot_be_said() -> None:
         Verdict.UNKNOWN,
         Verdict.UNKNOWN,
     ]
+
+
+def outcome(ledger: MemoryLedger, **bent: Any) -> Entry:
+    """A recorded draw of one run out of two; `bent` replaces fields of its body."""
+    runs = [
+        {"id": f"r-{i}", "owner": f"o-{i}", "malleable": None, "nominated": False} for i in "ab"
+    ]
+    leases = [
+        {
+            "id": f"l-{i}",
+            "run": f"r-{i}",
+            "role": "active",
+            "group": 0,
+            "gpus": 1,
+            "flavor": "H100",
+            "location": {},
+            "funded": True,
+            "budget": "b-1",
+            "envelope": "e-1",
+        }
+        for i in "ab"
+    ]
+    scope = {"flavor": "H100", "location": {}, "cap": None}
+    conflict = {"scope": scope, "deficit_gpus": 1, "runs": runs, "leases": leases}
+    entropy, chain = sha256(b"entropy").digest(), "ab" * 32
+    (published,) = ledger.append(
+        [draft(1, kind="gpu.resolve.scope", body={"next_commitment": entropy_hash(entropy)})]
+    )
+    promised = Commitment(
+        chain=chain,
+        k=0,
+        previous_seq=published.seq,
+        scope=scope,
+        deficit_gpus=1,
+        conflict_digest=digest(conflict),
+        notice_digest=digest({}),
+    )
+    (commit,) = ledger.append([draft(2, kind="gpu.resolve.commit", body=promised.document())])
+    seed = promised.seed(entropy, None)
+    assert seed is not None
+    result = KINDS["gpu.resolve"].run(canonical({**conflict, "seed": seed.hex()})).result
+    shown = reveal(
+        promised,
+        commit_seq=commit.seq,
+        entropy=entropy,
+        next_entropy=bytes(32),
+        result_digest=digest(result),
+    )
+    ledger.blob_put(canonical(conflict))
+    ledger.blob_put(canonical(result))
+    (drawn,) = ledger.append(
+        [draft(3, kind="gpu.resolve.draw", body={**shown.document({}), **bent})]
+    )
+    return drawn
+
+
+def test_an_outcome_is_replayed_and_a_bent_one_is_found() -> None:
+    """Entropy, seed and label follow from what was committed; the result follows from the seed."""
+    ledger = MemoryLedger(time_ms=TIME_MS)
+    assert replay(ledger, outcome(ledger)).verdict is Verdict.SAME
+    for bent in (
+        {"seed": "00" * 32},
+        {"entropy": "00" * 32},
+        {"label": "verifiable"},
+        {"k": 1},
+        {"result_digest": digest({"resolved": True})},
+    ):
+        ledger = MemoryLedger(time_ms=TIME_MS)
+        ledger.blob_put(canonical({"resolved": True}))
+        assert replay(ledger, outcome(ledger, **bent)).verdict is Verdict.DIFFERENT, bent
 
 
 def test_replay_from_the_command_line(tmp_path: Path) -> None:

@@ -12,12 +12,10 @@ from fairlead.node.sensor import CgroupSensor, PodRule
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, Sighting
 from fairlead.schema.border import check_shape
 from fairlead.schema.scenario import SimPodDocument
-from fairlead.sim.adapters import SimActuator, SimSensor, Surroundings
-from fairlead.sim.clock import VirtualClock
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.faults import Faults
+from fairlead.sim.agent import Faults, SimActuator, SimContext, SimSensor
+from fairlead.sim.clock import Entropy, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
-from fairlead.sim.record import Recorder
+from fairlead.sim.record import RunRecord
 from tests.node.cgroup_worlds import PlainTree, RealTree, real_tree
 
 pytestmark = pytest.mark.component("cgroups")
@@ -54,8 +52,8 @@ class Simulated:
     def __init__(self) -> None:
         self.node, entropy = SimNode(2000), Entropy(1)
         self.entropy = entropy
-        record = Recorder()
-        self.around = Surroundings(self.node, VirtualClock(), Faults([], entropy), record)
+        record = RunRecord()
+        self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), record)
         # An actuator writes nothing that was not decided and recorded.
         record.decision(0, {"capacity_millicores": 2000, "now_ms": 0, "pods": []}, {})
 

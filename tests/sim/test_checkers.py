@@ -7,9 +7,9 @@ import pytest
 
 from fairlead.core.cpu import NodePlan, WritePhase
 from fairlead.engine.cpu import CpuLoop
-from fairlead.sim import Broken, World, play
+from fairlead.sim import Broken, Simulation, play
 from fairlead.sim.checkers import (
-    Standing,
+    NodeState,
     applied_as_decided,
     limits_bounded,
     limits_fit,
@@ -17,7 +17,7 @@ from fairlead.sim.checkers import (
     reasons_given,
     replays,
 )
-from tests.sim.worlds import BUSY, pod, scenario
+from tests.sim.scenarios import BUSY, pod, scenario
 
 GREEDY = (pod("a", {"kind": "constant", "millicores": 2000}), pod("b"))
 
@@ -42,7 +42,7 @@ def plan_of(capacity: int = 1000, **grants: int) -> NodePlan:
     )  # type: ignore[arg-type]
 
 
-SOUND = Standing(
+SOUND = NodeState(
     limits={"a": 400, "b": 600},
     bounds={"a": (100, 800), "b": (100, 800)},
     capacity_millicores=1000,
@@ -84,7 +84,7 @@ def test_what_is_not_promised_is_not_judged() -> None:
 
 def test_decision_checks_can_fail() -> None:
     """A decision without a reason, and one whose record was changed by a millicore."""
-    world = World(scenario(*GREEDY), seed=1, policy=None)
+    world = Simulation(scenario(*GREEDY), seed=1, policy=None)
     world.advance(5_000)
     made = world.record.decisions[0]
     assert reasons_given(made) is None
@@ -130,7 +130,7 @@ class Reckless(CpuLoop):
 
 def test_increases_before_decreases_are_caught() -> None:
     """The limits are judged between two writes, not only after the last."""
-    world = World(scenario(*SEESAW), seed=5, policy=None)
+    world = Simulation(scenario(*SEESAW), seed=5, policy=None)
     assert world.agent.loop is not None
     world.agent.loop.__class__ = Reckless
     with pytest.raises(Broken, match=r"limits-fit: the limits add up to .* \(seed 5, at "):

@@ -6,13 +6,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from fairlead.sim import play
-from fairlead.sim.entropy import Entropy
-from tests.sim.worlds import BUSY, pod, scenario
+from fairlead.sim.clock import Entropy
+from tests.sim.scenarios import BUSY, pod, scenario
 
 FIRST_DRAWS = [391, 145, 212, 930, 26, 531]
 PROGRAM = """
 from fairlead.sim import play
-from tests.sim.worlds import BUSY, scenario
+from tests.sim.scenarios import BUSY, scenario
 faults = [{"point": "sensor.missing", "probability": 0.1},
           {"point": "actuator.slow", "probability": 0.2, "delay_ms": 300},
           {"point": "agent.crash", "at_s": [20], "duration_s": 6}]

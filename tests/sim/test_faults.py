@@ -6,19 +6,19 @@ import pytest
 
 from fairlead.core.reasons import CpuReason
 from fairlead.schema.scenario import FaultPoint
-from fairlead.sim import World, play
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.faults import Faults
-from tests.sim.worlds import BUSY, pod, scenario
+from fairlead.sim import Simulation, play
+from fairlead.sim.agent import Faults
+from fairlead.sim.clock import Entropy
+from tests.sim.scenarios import BUSY, pod, scenario
 
 
-def world_with(*faults: dict[str, Any], seconds: int = 60) -> World:
-    world = World(scenario(*BUSY, faults=list(faults)), seed=3, policy=None)
+def world_with(*faults: dict[str, Any], seconds: int = 60) -> Simulation:
+    world = Simulation(scenario(*BUSY, faults=list(faults)), seed=3, policy=None)
     world.advance(seconds * 1000)
     return world
 
 
-def reasons_of(world: World, uid: str) -> list[tuple[int, tuple[CpuReason, ...]]]:
+def reasons_of(world: Simulation, uid: str) -> list[tuple[int, tuple[CpuReason, ...]]]:
     return [(made.time_ms, made.plan.reasons[uid]) for made in world.record.decisions]
 
 
@@ -68,7 +68,9 @@ def test_a_crash_keeps_the_limits_and_the_users_bounds() -> None:
         {"kind": "constant", "millicores": 1500, "from_s": 40},
     )
     faults = [{"point": "agent.crash", "at_s": [30], "duration_s": 12}]
-    world = World(scenario(pod("a", low, high), duration_s=120, faults=faults), seed=1, policy=None)
+    world = Simulation(
+        scenario(pod("a", low, high), duration_s=120, faults=faults), seed=1, policy=None
+    )
     world.advance(120_000)
     limits = {frame.time_ms // 1000: frame.pods[0].limit for frame in world.record.frames}
     assert len({limits[second] for second in range(30, 43)}) == 1
@@ -87,7 +89,7 @@ def test_a_plan_that_was_recorded_and_not_applied_is_void() -> None:
     for seed in range(40):
         played = play(document, seed=seed)
         assert played.broken is None
-        story = played.runs[0].story
+        story = played.runs[0].events
         crashes = [line for line in story if "between the record and the apply" in line.text]
         if any(line.time_ms + 10_000 < 60_000 for line in crashes):  # it came back in time
             assert any(" is void: agent restarted" in line.text for line in story)

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from fairlead.core.cpu import CpuMode, Policy
-from fairlead.sim import Run, play
-from tests.sim.worlds import pod, scenario
+from fairlead.sim import PolicyRun, play
+from tests.sim.scenarios import pod, scenario
 
 
-def run_of(*pods: dict[str, Any], **fields: Any) -> Run:
+def run_of(*pods: dict[str, Any], **fields: Any) -> PolicyRun:
     played = play(scenario(*pods, **fields))
     assert played.broken is None
     return played.runs[0]
 
 
-def limits(run: Run, uid: str) -> list[int]:
+def limits(run: PolicyRun, uid: str) -> list[int]:
     return [p.limit or 0 for f in run.frames for p in f.pods if p.uid == uid]
 
 

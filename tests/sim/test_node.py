@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.core.cpu import read_signal
 from fairlead.schema.scenario import SimPodDocument
-from fairlead.sim.entropy import Entropy
+from fairlead.sim.clock import Entropy
 from fairlead.sim.node import SimNode, SimPod
-from tests.sim.worlds import pod, scenario
+from tests.sim.scenarios import pod, scenario
 
 
 def constant(millicores: int) -> dict[str, Any]:

@@ -9,24 +9,23 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.schema.kinds import KINDS
-from fairlead.sim import Played, play
-from fairlead.sim.plots import draw_plots
+from fairlead.sim import ScenarioResult, play, report
 from fairlead.sim.report import NotAReport, check_target, write_report
-from tests.sim.worlds import BUSY, scenario
+from tests.sim.scenarios import BUSY, scenario
 
 FILES = ["decisions.jsonl", "report.json", "report.md", "results.jsonl", "timeline.csv"]
 
 
 @pytest.fixture(scope="module")
-def played() -> Played:
+def played() -> ScenarioResult:
     acts = [{"at_s": 0, "title": "calm"}, {"at_s": 30, "title": "and on"}]
     return play(scenario(*BUSY, policies=["demand-capped", "nash"], acts=acts), seed=9)
 
 
-def test_everything_is_there_and_consistent(played: Played, tmp_path: Path) -> None:
+def test_everything_is_there_and_consistent(played: ScenarioResult, tmp_path: Path) -> None:
     """Figures, seed, digest, a row per second and pod, both policies."""
     target = tmp_path / "deep" / "report"
-    assert write_report(played, target, None) == FILES
+    assert write_report(played, target, plots=False) == FILES
     assert sorted(path.name for path in target.iterdir()) == FILES
     report = json.loads((target / "report.json").read_text())
     assert (report["seed"], report["digest"], report["ok"]) == (9, played.digest, True)
@@ -41,10 +40,10 @@ def test_everything_is_there_and_consistent(played: Played, tmp_path: Path) -> N
 
 
 def test_the_recorded_decisions_replay_to_the_recorded_results(
-    played: Played, tmp_path: Path
+    played: ScenarioResult, tmp_path: Path
 ) -> None:
     """decisions.jsonl is valid input for `fairlead decide cpu.allocate --jsonl`, line by line."""
-    write_report(played, tmp_path / "r", None)
+    write_report(played, tmp_path / "r", plots=False)
     inputs = (tmp_path / "r" / "decisions.jsonl").read_bytes().splitlines()
     results = (tmp_path / "r" / "results.jsonl").read_bytes().splitlines()
     assert len(inputs) == len(results) == 2 * 12
@@ -52,19 +51,19 @@ def test_the_recorded_decisions_replay_to_the_recorded_results(
         assert canonical(KINDS["cpu.allocate"].run(document).result) == result
 
 
-def test_the_same_seed_writes_the_same_bytes(played: Played, tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_bytes(played: ScenarioResult, tmp_path: Path) -> None:
     """No clock, no host, no path goes into a report."""
-    write_report(played, tmp_path / "a", None)
-    write_report(play(played.scenario, seed=9), tmp_path / "b", None)
+    write_report(played, tmp_path / "a", plots=False)
+    write_report(play(played.scenario, seed=9), tmp_path / "b", plots=False)
     for name in FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 @pytest.mark.component("matplotlib")
-def test_plots_are_drawn_and_shown(played: Played, tmp_path: Path) -> None:
+def test_plots_are_drawn_and_shown(played: ScenarioResult, tmp_path: Path) -> None:
     """Two pictures per policy and a comparison, all of them in report.md and in the list."""
     short = play(msgspec.structs.replace(played.scenario, duration_s=10))
-    files = write_report(short, tmp_path / "r", draw_plots)
+    files = write_report(short, tmp_path / "r", plots=True)
     pictures = [name for name in files if name.endswith(".png")]
     assert pictures == [
         "compare.png",
@@ -79,31 +78,36 @@ def test_plots_are_drawn_and_shown(played: Played, tmp_path: Path) -> None:
         assert (tmp_path / "r" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_interrupted_report_leaves_the_old_one(played: Played, tmp_path: Path) -> None:
+def test_an_interrupted_report_leaves_the_old_one(
+    played: ScenarioResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C in the middle of drawing: the old report is whole, nothing else is left behind."""
     target = tmp_path / "r"
-    write_report(played, target, None)
+    write_report(played, target, plots=False)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
 
-    def interrupt(_: Played, folder: Path) -> list[str]:
+    def interrupt(_: ScenarioResult, folder: Path) -> list[str]:
         (folder / "half.png").write_bytes(b"half")
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(report, "draw_plots", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        write_report(play(scenario(*BUSY)), target, interrupt)
+        write_report(play(scenario(*BUSY)), target, plots=True)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
     with pytest.raises(KeyboardInterrupt):
-        write_report(played, tmp_path / "new", interrupt)
+        write_report(played, tmp_path / "new", plots=True)
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
-def test_a_report_replaces_a_report_and_nothing_else(played: Played, tmp_path: Path) -> None:
-    """Somebody's folder, file or link is never touched."""
+def test_a_report_replaces_a_report_and_nothing_else(
+    played: ScenarioResult, tmp_path: Path
+) -> None:
+    """A folder, file or link of the user's is never touched."""
     target = tmp_path / "r"
     target.mkdir()
-    write_report(played, target, None)  # an empty folder is fine
-    write_report(played, target, None)
+    write_report(played, target, plots=False)  # an empty folder is fine
+    write_report(played, target, plots=False)
     (target / "notes.txt").write_text("mine")
     with pytest.raises(NotAReport, match=r"notes\.txt"):
         check_target(target)
@@ -111,7 +115,7 @@ def test_a_report_replaces_a_report_and_nothing_else(played: Played, tmp_path: P
     home.mkdir()
     (home / "report.json").write_text('["not ours"]')
     with pytest.raises(NotAReport):
-        write_report(played, home, None)
+        write_report(played, home, plots=False)
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(target)
     for name in ("file", "link"):

@@ -8,8 +8,8 @@ import pytest
 from fairlead.core.canonical import canonical
 from fairlead.schema.border import BadInput
 from fairlead.schema.scenario import read_scenario, scenario_schema
-from fairlead.sim.bundled import bundled_names, read_bundled
-from tests.sim.worlds import pod
+from fairlead.sim import bundled_names, read_bundled
+from tests.sim.scenarios import pod
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {

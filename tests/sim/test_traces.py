@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.traces import build_want, peak
-from tests.sim.worlds import pod, scenario
+from fairlead.sim.clock import Entropy
+from fairlead.sim.node import build_want, peak
+from tests.sim.scenarios import pod, scenario
 
 
 def levels(trace: dict[str, Any], *times_s: float, seed: int = 1) -> list[int]:

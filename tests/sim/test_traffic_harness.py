@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from fairlead.schema.traffic_scenario import TrafficScenarioDocument, read_traffic_scenario
-from fairlead.sim.traffic import Played, judge, play
-from fairlead.sim.traffic.bundled import bundled_names, read_bundled
-from fairlead.sim.traffic.figures import measure, timeline
+from fairlead.sim.traffic import TrafficResult, bundled_names, check_promises, play, read_bundled
 from fairlead.sim.traffic.report import write_report
-from fairlead.sim.traffic.story import Answer, Outcome, Tick
+from fairlead.sim.traffic.result import Answer, AnswerKind, Tick, measure, timeline
 
 
 def tiny(**fields: Any) -> TrafficScenarioDocument:
@@ -30,12 +28,12 @@ def tiny(**fields: Any) -> TrafficScenarioDocument:
 
 
 @pytest.fixture(scope="module")
-def played() -> Played:
+def played() -> TrafficResult:
     return play(tiny(events=[{"at_s": 2, "backend": "b", "latency_factor": 10}]))
 
 
-def broken(played: Played) -> list[str]:
-    return [f"{each.promise}: {each.problem}" for each in judge(played) if not each.kept]
+def broken(played: TrafficResult) -> list[str]:
+    return [f"{each.promise}: {each.problem}" for each in check_promises(played) if not each.kept]
 
 
 @pytest.mark.parametrize("name", bundled_names())
@@ -51,7 +49,7 @@ def test_the_same_seed_plays_the_same_and_another_one_does_not() -> None:
     assert play(scenario).digest != play(scenario, seed=2).digest
 
 
-def test_the_timeline_adds_up(played: Played) -> None:
+def test_the_timeline_adds_up(played: TrafficResult) -> None:
     """Every attempt is in one second and has one fate."""
     seconds = timeline(played)
     figures = measure(played)
@@ -63,13 +61,13 @@ def test_the_timeline_adds_up(played: Played) -> None:
         assert sum(each.slots.values()) == 256
 
 
-def test_the_report_is_whole_and_the_same_every_time(played: Played, tmp_path: Path) -> None:
+def test_the_report_is_whole_and_the_same_every_time(played: TrafficResult, tmp_path: Path) -> None:
     """JSON, CSV, Markdown and the record; no clock and no path in it."""
     scenario = played.scenario
     for target in ("one", "two"):
         record = tmp_path / f"record-{target}"
         again = play(scenario, record=record)
-        write_report(again, judge(again), tmp_path / target, record=record, draw=None)
+        write_report(again, check_promises(again), tmp_path / target, record=record, plots=False)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["record", "report.json", "report.md", "timeline.csv"]
     for name in names[1:]:
@@ -80,9 +78,9 @@ def test_the_report_is_whole_and_the_same_every_time(played: Played, tmp_path: P
 
 
 @pytest.mark.component("matplotlib")
-def test_the_picture_is_drawn(played: Played, tmp_path: Path) -> None:
+def test_the_picture_is_drawn(played: TrafficResult, tmp_path: Path) -> None:
     """The same seed, the same bytes."""
-    from fairlead.sim.traffic.plots import draw_plots  # noqa: PLC0415 - needs the component
+    from fairlead.sim.traffic.report import draw_plots  # noqa: PLC0415 - needs the component
 
     assert draw_plots(played, tmp_path) == ["play.png"]
     first = (tmp_path / "play.png").read_bytes()
@@ -90,11 +88,11 @@ def test_the_picture_is_drawn(played: Played, tmp_path: Path) -> None:
     assert (tmp_path / "play.png").read_bytes() == first
 
 
-# --- judges that could not fail would judge nothing
+# --- checks that could not fail would check nothing
 
 
-def spoiled(played: Played, number: int, **changes: Any) -> Played:
-    """The play with one recorded tick told differently."""
+def spoiled(played: TrafficResult, number: int, **changes: Any) -> TrafficResult:
+    """The result with one recorded tick changed."""
     ticks = list(played.ticks)
     tick = ticks[number]
     output = {**tick.output, **changes}
@@ -115,23 +113,25 @@ def spoiled(played: Played, number: int, **changes: Any) -> Played:
     ],
 )
 def test_a_tick_that_breaks_a_promise_is_found(
-    played: Played, changes: dict[str, Any], promise: str
+    played: TrafficResult, changes: dict[str, Any], promise: str
 ) -> None:
     """Whatever the governor says of itself."""
     assert any(each.startswith(promise) for each in broken(spoiled(played, 3, **changes)))
 
 
-def test_a_door_that_flaps_is_found(played: Played) -> None:
+def test_admission_that_flaps_is_found(played: TrafficResult) -> None:
     """More changes of mode in a minute than the scenario allows."""
     ticks = []
     for number, tick in enumerate(played.ticks):
         mode = ("normal", "soft")[number % 2]
         output = {**tick.output, "admission": {"mode": mode, "rate_per_s": 1, "burst": 1}}
         ticks.append(replace(tick, output=output))
-    assert any("the door changed its mode" in each for each in broken(replace(played, ticks=ticks)))
+    assert any(
+        "admission changed its mode" in each for each in broken(replace(played, ticks=ticks))
+    )
 
 
-def test_isolations_that_flap_are_found(played: Played) -> None:
+def test_isolations_that_flap_are_found(played: TrafficResult) -> None:
     """The same for a backend."""
     ticks = []
     for number, tick in enumerate(played.ticks):
@@ -140,11 +140,11 @@ def test_isolations_that_flap_are_found(played: Played) -> None:
     assert any("a was isolated" in each for each in broken(replace(played, ticks=ticks)))
 
 
-def test_a_silent_loss_is_found(played: Played) -> None:
-    """An answer that never came, and a refusal that the plane does not know."""
+def test_a_silent_loss_is_found(played: TrafficResult) -> None:
+    """An answer that never came, and a refusal that the dataplane did not count."""
     fewer = replace(played, answers=played.answers[:-1])
     assert any("were admitted and" in each for each in broken(fewer))
-    more = replace(played, answers=[*played.answers, Answer(1.0, Outcome.SOFT, 0.0, None)])
+    more = replace(played, answers=[*played.answers, Answer(1.0, AnswerKind.SOFT, 0.0, None)])
     assert any("refusals" in each for each in broken(more))
 
 
@@ -170,11 +170,11 @@ def test_a_tick_that_does_not_replay_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_an_expectation_that_is_not_met_is_found(
-    played: Played, expect: dict[str, Any], problem: str
+    played: TrafficResult, expect: dict[str, Any], problem: str
 ) -> None:
     """Every kind of expectation can fail."""
     other = tiny(expect=[expect])
-    (verdict,) = [each for each in judge(replace(played, scenario=other)) if not each.kept]
+    (verdict,) = [each for each in check_promises(replace(played, scenario=other)) if not each.kept]
     assert problem in verdict.problem
 
 
@@ -182,5 +182,5 @@ def test_an_agent_that_is_dead_is_not_missed() -> None:
     """Requests go on, in hold and in fallback; the return is told."""
     dead = play(tiny(duration_s=30, events=[{"at_s": 4, "agent_dead_s": 18}]))
     assert broken(dead) == []
-    assert {answer.outcome for answer in dead.answers} <= {Outcome.OK, Outcome.OPEN}
-    assert any("fallback" in each.text for each in dead.happenings)
+    assert {answer.outcome for answer in dead.answers} <= {AnswerKind.OK, AnswerKind.OPEN}
+    assert any("fallback" in each.text for each in dead.events)

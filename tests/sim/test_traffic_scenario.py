@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scenario_schema
-from fairlead.sim.traffic.bundled import bundled_names, read_bundled
+from fairlead.sim.traffic import bundled_names, read_bundled
 
 GOOD: dict[str, Any] = {
     "name": "tiny",

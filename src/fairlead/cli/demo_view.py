@@ -1,4 +1,4 @@
-"""How the demo looks: one picture of a virtual world as rich text. No clock, no input, no output.
+"""How the demo looks: one picture of a simulation as rich text. No clock, no input, no output.
 
 Every line is cut to the width, every mark differs in shape and not only in colour, so that it
 reads on 80 columns and with NO_COLOR. `docs/make_pictures.py` draws the same picture into the
@@ -13,9 +13,9 @@ from rich.style import Style
 from rich.text import Text
 
 from fairlead.core.cpu import CpuMode, NodePlan
-from fairlead.sim import World
-from fairlead.sim.record import Frame, Happening, PodFrame
-from fairlead.sim.traces import peak
+from fairlead.sim import Simulation
+from fairlead.sim.node import peak
+from fairlead.sim.record import Event, Frame, PodFrame
 
 WIDTH_MAX, WIDTH_MIN = 120, 60
 WHY_FROM_WIDTH = 108
@@ -41,7 +41,7 @@ MARKS = {
     "act": ("▶", "bold"),
     "arrive": ("+", "#56b4e9"),
     "leave": ("−", "#56b4e9"),
-    "gives-way": ("▼", "#f1b040"),
+    "shrinks": ("▼", "#f1b040"),
     "returns": ("▽", "#7fcf7b"),
     "grows": ("▲", "#7fcf7b"),
     "mode.uncongested": ("●", "#7fcf7b"),
@@ -58,7 +58,7 @@ DIM, RED = "grey62", "#e8506a"
 class Picture:
     """What a picture is drawn of, and into how much room."""
 
-    world: World
+    simulation: Simulation
     width: int
     height: int
     colour: bool = True
@@ -72,9 +72,9 @@ class Picture:
 
 def draw(picture: Picture) -> Group:
     """The whole screen."""
-    frames = picture.world.record.frames
+    frames = picture.simulation.record.frames
     if not frames:
-        return Group(Text("the world begins …", style=DIM))
+        return Group(Text("the simulation begins …", style=DIM))
     frame, columns = frames[-1], picture.columns
     upper = [
         *_header(picture, frame),
@@ -88,7 +88,7 @@ def draw(picture: Picture) -> Group:
         Text("─" * columns, style=DIM),
     ]
     room = max(3, picture.height - len(upper) - 1)
-    lines = [*upper, *_story(picture.world.record.story, room, columns)]
+    lines = [*upper, *_event_lines(picture.simulation.record.events, room, columns)]
     if picture.note:
         lines.append(Text(picture.note, style=DIM))
     for line in lines:
@@ -97,21 +97,23 @@ def draw(picture: Picture) -> Group:
 
 
 def _header(picture: Picture, frame: Frame) -> list[Text]:
-    world, columns = picture.world, picture.columns
-    acts = world.scenario.acts
+    simulation, columns = picture.simulation, picture.columns
+    acts = simulation.scenario.acts
     seconds = frame.time_ms // 1000
     left = Text.assemble(("fairlead", "bold"), "  the CPU market of one node")
-    right = Text(f"{world.scenario.name}  seed {world.seed}  {seconds // 60}:{seconds % 60:02d}")
+    right = Text(
+        f"{simulation.scenario.name}  seed {simulation.seed}  {seconds // 60}:{seconds % 60:02d}"
+    )
     title = Text()
-    if world.act is not None:
-        place = acts.index(world.act) + 1
-        title = Text.assemble((f"act {place}/{len(acts)}  ", DIM), (world.act.title, "bold"))
+    if simulation.act is not None:
+        place = acts.index(simulation.act) + 1
+        title = Text.assemble((f"act {place}/{len(acts)}  ", DIM), (simulation.act.title, "bold"))
     policy = Text.assemble(("policy ", DIM), (frame.policy.value, "bold"))
     return [_apart(left, right, columns), _apart(title, policy, columns)]
 
 
 def _mode_line(picture: Picture, frame: Frame) -> Text:
-    plan = _plan(picture.world)
+    plan = _plan(picture.simulation)
     if frame.mode is None or plan is None:
         return Text("nothing decided yet: the users' own limits stand", style=DIM)
     pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
@@ -150,7 +152,7 @@ def _segment(name: str, width: int, picture: Picture) -> Text:
         return Text()
     label = name if len(name) <= width - 2 else name[: max(0, width - 2)]
     if picture.colour:
-        style = Style(color="black", bgcolor=_colour(picture.world, name))
+        style = Style(color="black", bgcolor=_colour(picture.simulation, name))
         return Text(label.center(width), style=style)
     return Text("[" + label.center(width - 2) + "]" if width > 1 else "|")
 
@@ -160,24 +162,24 @@ def _segment(name: str, width: int, picture: Picture) -> Text:
 
 def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
     """One line per pod of the scenario, present or not, so that nothing jumps about."""
-    specs = sorted(picture.world.scenario.pods, key=lambda spec: spec.name)
+    specs = sorted(picture.simulation.scenario.pods, key=lambda spec: spec.name)
     room = max(3, picture.height - 16)
     here = {pod.uid: pod for pod in frame.pods}
-    if len(specs) > room:  # too many for the screen: those who want most
+    if len(specs) > room:  # too many for the screen: those that want most
         specs = sorted(specs, key=lambda spec: -(here[spec.name].want if spec.name in here else 0))
         specs = sorted(specs[:room], key=lambda spec: spec.name)
     name_width = max(4, *(len(spec.name) for spec in specs)) if specs else 4
     wide = picture.columns >= WHY_FROM_WIDTH
     bar_width = picture.columns - name_width - 25 - (28 if wide else 0)
-    scale = _scale(picture.world)
+    scale = _scale(picture.simulation)
     lines = [_legend(name_width, bar_width, scale, wide=wide)]
     for spec in specs:
         pod = here.get(spec.name)
-        name = Text(spec.name.ljust(name_width + 1), style=_colour(picture.world, spec.name))
+        name = Text(spec.name.ljust(name_width + 1), style=_colour(picture.simulation, spec.name))
         if pod is None:
             lines.append(Text.assemble(name, ("not here", DIM)))
             continue
-        why = _why(_plan(picture.world), spec.name) if wide else ""
+        why = _why(_plan(picture.simulation), spec.name) if wide else ""
         bar, figures = pod_bar(pod, bar_width, scale, name.style), _figures(pod)
         lines.append(Text.assemble(name, bar, " ", figures, "  ", (why, DIM)))
     return lines
@@ -248,10 +250,10 @@ def spark(values: Iterable[float | None]) -> str:
     )
 
 
-def _story(story: Sequence[Happening], room: int, columns: int) -> list[Text]:
+def _event_lines(events: Sequence[Event], room: int, columns: int) -> list[Text]:
     """The last lines, the newest at the bottom; older ones fade."""
     lines = []
-    recent = story[-room:]
+    recent = events[-room:]
     for age, line in enumerate(reversed(recent)):
         mark, style = MARKS.get(line.kind, ("·", DIM))
         seconds = line.time_ms // 1000
@@ -266,22 +268,22 @@ def _story(story: Sequence[Happening], room: int, columns: int) -> list[Text]:
     return lines[::-1] + [Text()] * (room - len(lines))
 
 
-# --- small change
+# --- small functions
 
 
-def _plan(world: World) -> NodePlan | None:
-    decisions = world.record.decisions
+def _plan(simulation: Simulation) -> NodePlan | None:
+    decisions = simulation.record.decisions
     return decisions[-1].plan if decisions else None
 
 
-def _colour(world: World, name: str) -> str:
-    names = sorted(spec.name for spec in world.scenario.pods)
+def _colour(simulation: Simulation, name: str) -> str:
+    names = sorted(spec.name for spec in simulation.scenario.pods)
     return POD_COLOURS[names.index(name) % len(POD_COLOURS)]
 
 
-def _scale(world: World) -> int:
+def _scale(simulation: Simulation) -> int:
     """The right end of the bars: the highest want of any pod, in whole half cores."""
-    top = max((peak(spec.want) for spec in world.scenario.pods), default=1000)
+    top = max((peak(spec.want) for spec in simulation.scenario.pods), default=1000)
     return max(500, -(-top // 500) * 500)
 
 

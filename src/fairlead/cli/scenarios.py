@@ -1,4 +1,4 @@
-"""Scenarios as commands take them: a file, or the name of one that comes with Fairlead."""
+"""What commands that play scenarios share: where a scenario comes from, where its report goes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +9,8 @@ import click
 from fairlead.cli.main import EXIT_BAD_INPUT
 from fairlead.schema.border import BadInput
 from fairlead.schema.yaml import YAML_BYTES_MAX
+from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
+from fairlead.sim.report import NotAReport, check_target
 
 Document = TypeVar("Document")
 
@@ -43,3 +45,23 @@ def load_scenario(
     except OSError as error:
         hint = f"; those that come with Fairlead are: {', '.join(names)}"
         raise BadScenario(f"{scenario}: {error.strerror}{hint}") from error
+
+
+def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
+    """The report's folder, refused before the long work if it holds something else."""
+    target = out or Path("out") / name
+    try:
+        check_target(target)
+    except NotAReport as error:
+        raise BadScenario(f"{option}: {error}") from error
+    return target
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is there; if not, say how to get it, before the long work."""
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
+        return False
+    return True

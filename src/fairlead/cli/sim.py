@@ -1,8 +1,8 @@
-"""`fairlead sim`: play a scenario against the real decision code in virtual time."""
+"""`fairlead sim`: scenarios in virtual time, and recorded snapshots under another policy."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,32 +10,35 @@ import click
 import msgspec
 
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.scenarios import BadScenario, load_scenario
-from fairlead.cli.sim_table import summary
+from fairlead.cli.scenarios import BadScenario, can_plot, load_scenario, report_target
+from fairlead.cli.show import to_yaml
+from fairlead.cli.sim_table import summary, whatif_table
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
-from fairlead.sim import Played, play
-from fairlead.sim.bundled import bundled_names, read_bundled
-from fairlead.sim.entropy import SEED_MAX
-from fairlead.sim.play import Progress
-from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, draw_plots, load_matplotlib
-from fairlead.sim.report import Draw, NotAReport, as_document, check_target, write_report
+from fairlead.sim import ScenarioResult, bundled_names, play, read_bundled
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.report import as_document, write_report
+from fairlead.sim.simulation import Progress
+from fairlead.sim.whatif import NoDecisions, what_if
+from fairlead.sim.whatif_report import as_document as whatif_document
+from fairlead.sim.whatif_report import write_whatif
 
 
 @click.group("sim")
 def command() -> None:
-    """Play a scenario against the real decision code, in virtual time.
+    """Play scenarios in virtual time, or decide a record under another policy.
 
     \b
       fairlead sim list
       fairlead sim run bursty-mix
+      fairlead sim whatif /var/lib/fairlead/node/record --policy market
       fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
     """
 
 
 @command.command("list")
 def list_scenarios() -> None:
-    """Name the scenarios that come with Fairlead.
+    """List the bundled scenarios.
 
     \b
       fairlead sim list
@@ -58,7 +61,7 @@ def schema() -> None:
 @command.command("run")
 @click.argument("scenario")
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed. Default: the scenario's."
 )
 @click.option(
     "--policy",
@@ -71,11 +74,7 @@ def schema() -> None:
     "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
 )
 @click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    help="What to print on standard output.",
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
 )
 @click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
@@ -101,17 +100,93 @@ def run(
     document = _load(scenario)
     if policies:
         document = _under(document, policies)
-    target = out or Path("out") / document.name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadScenario(f"--out: {error}") from error
-    draw = None if no_plots else _plots()
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
     with _progress(document) as progress:
         played = play(document, seed=seed, progress=progress)
-    write_report(played, target, draw)
+    write_report(played, target, plots=plots)
     _print(played, output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
+
+
+@command.command("whatif")
+@click.argument(
+    "records", metavar="RECORD...", nargs=-1, required=True, type=click.Path(True, path_type=Path)
+)
+@click.option(
+    "--policy",
+    required=True,
+    type=click.Choice([p.value for p in Policy]),
+    help="Policy to decide under.",
+)
+@click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
+@click.option(
+    "--top", type=click.IntRange(0), default=5, show_default=True, help="Gains and losses to list."
+)
+@click.option("--report", type=click.Path(path_type=Path), help="Folder to write a report to.")
+@click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    help="Output format.",
+)
+def whatif(
+    *,
+    records: tuple[Path, ...],
+    policy: str,
+    guardrails: bool,
+    top: int,
+    report: Path | None,
+    no_plots: bool,
+    output: str,
+) -> None:
+    """Decide recorded CPU snapshots under another policy.
+
+    RECORD is the flight record of a node agent (its `record` folder, or the state directory around
+    it); name several to compare many nodes. The answer says which pods would have got more or less,
+    how long they were below their need, and how much need stayed unmet.
+
+    Each snapshot is decided by itself: how pods would have reacted to the other policy, and what
+    later snapshots would have shown, is not part of the answer. Guardrails are left out unless
+    --guardrails keeps the recorded bounds, which hold every answer close to the record.
+
+    Exit codes: 0 done, 2 bad input or no CPU decisions in a record, 3 a damaged record.
+
+    \b
+      fairlead sim whatif /var/lib/fairlead/node/record --policy market
+      fairlead sim whatif records/* --policy demand-capped --report out/whatif
+    """
+    if report is not None:
+        report_target(report, "whatif", option="--report")
+    try:
+        with _counter() as progress:
+            result = what_if(records, Policy(policy), guardrails=guardrails, progress=progress)
+    except NoDecisions as error:
+        raise BadScenario(str(error)) from error
+    if output == "table":
+        for line in whatif_table(result, top):
+            click.echo(line)
+    else:
+        document = whatif_document(result, top=top)
+        text = json.dumps(document, indent=2) if output == "json" else to_yaml(document)
+        click.echo(text.rstrip())
+    if report is not None:
+        write_whatif(result, report, top=top, plots=not no_plots and can_plot())
+        click.echo(f"report: {report / 'report.md'}", err=True)
+
+
+@contextmanager
+def _counter() -> Iterator[Callable[[str, int], None] | None]:
+    """A count of decided snapshots on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield lambda node, count: status.update(f"{node}: {count} snapshots")
 
 
 def _load(scenario: str) -> ScenarioDocument:
@@ -125,16 +200,6 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
         acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
     )
-
-
-def _plots() -> Draw | None:
-    """How to draw, or None with a note on how to get matplotlib. Asked before the long work."""
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return None
-    return draw_plots
 
 
 @contextmanager
@@ -154,7 +219,7 @@ def _progress(document: ScenarioDocument) -> Iterator[Progress | None]:
         yield lambda policy, second: bar.update(tasks[policy], completed=second)
 
 
-def _print(played: Played, output: str, target: Path) -> None:
+def _print(played: ScenarioResult, output: str, target: Path) -> None:
     if output == "json":
         click.echo(json.dumps({**as_document(played), "report": str(target)}, indent=2))
     else:

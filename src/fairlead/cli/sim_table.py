@@ -2,18 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 
-from fairlead.sim import Played, Run
-from fairlead.sim.measure import NodeFigures, PodFigures
+from fairlead.sim import PolicyRun, ScenarioResult
+from fairlead.sim.record import NodeFigures
+from fairlead.sim.report import pod_row
+from fairlead.sim.whatif import WhatIf
+from fairlead.sim.whatif_report import (
+    LIMITS_OF_THE_ANSWER,
+    NODE_HEAD,
+    POD_HEAD,
+    node_rows,
+    pod_rows,
+    title,
+)
 
 HEAD = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 
 
-def summary(played: Played) -> Iterator[str]:
+def summary(played: ScenarioResult) -> Iterator[str]:
     """Line by line: a table per policy, then the policies side by side, then seed and digest."""
     for run in played.runs:
         yield f"{played.scenario.name}: policy {run.name.replace('-act', ' act')}"
         yield ""
-        yield from columns([HEAD, *(_pod(pod) for pod in run.pods)])
+        yield from columns([HEAD, *(pod_row(pod, missing="-") for pod in run.pods)])
         yield ""
         yield from _node(run.node)
         if run.faults:
@@ -40,18 +50,6 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([first, *rest]).rstrip()
 
 
-def _pod(pod: PodFigures) -> tuple[str, ...]:
-    return (
-        f"{pod.pod} (opted out)" if pod.opted_out else pod.pod,
-        f"{pod.want_core_s:.1f}",
-        "-" if pod.granted_core_s is None else f"{pod.granted_core_s:.1f}",
-        f"{pod.used_core_s:.1f}",
-        f"{pod.throttled_ratio:.1%}",
-        "-" if pod.slack is None else f"{pod.slack:.1%}",
-        f"{pod.reversals_per_minute:.1f}",
-    )
-
-
 def _node(node: NodeFigures) -> Iterator[str]:
     yield (
         f"modes      uncongested {node.seconds_uncongested} s, congested "
@@ -67,8 +65,8 @@ def _node(node: NodeFigures) -> Iterator[str]:
     )
 
 
-def _side_by_side(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What the same world came to under each policy."""
+def _side_by_side(runs: Sequence[PolicyRun]) -> list[tuple[str, ...]]:
+    """The same load under each policy."""
     rows: list[tuple[str, ...]] = [
         ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
     ]
@@ -86,3 +84,21 @@ def _side_by_side(runs: Sequence[Run]) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
+    """The nodes, then the largest gains and losses."""
+    yield f"what if: {title(result)}"
+    yield ""
+    yield from columns([_upper(NODE_HEAD), *node_rows(result)])
+    for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
+        yield ""
+        yield f"largest {name}:" if pods else f"no {name}"
+        if pods:
+            yield from columns([_upper(POD_HEAD), *pod_rows(pods)])
+    yield ""
+    yield LIMITS_OF_THE_ANSWER
+
+
+def _upper(head: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.upper().replace(" ", "-") for name in head)

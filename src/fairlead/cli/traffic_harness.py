@@ -1,4 +1,4 @@
-"""`fairlead traffic harness`: scenarios against the agent's own loop, judged and reported."""
+"""`fairlead traffic harness`: scenarios against the agent's own loop, checked and reported."""
 
 import json
 import tempfile
@@ -8,28 +8,31 @@ from pathlib import Path
 import click
 
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.scenarios import BadScenario, load_scenario
+from fairlead.cli.scenarios import can_plot, load_scenario, report_target
 from fairlead.schema.traffic_scenario import (
     TrafficScenarioDocument,
     read_traffic_scenario,
     traffic_scenario_schema,
 )
-from fairlead.sim.entropy import SEED_MAX
-from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
-from fairlead.sim.report import NotAReport, check_target
-from fairlead.sim.traffic import Played, Verdict, judge, play
-from fairlead.sim.traffic.bundled import bundled_names, read_bundled
-from fairlead.sim.traffic.figures import measure
-from fairlead.sim.traffic.plots import draw_plots
-from fairlead.sim.traffic.report import Draw, as_document, write_report
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.traffic import (
+    PromiseCheck,
+    TrafficResult,
+    bundled_names,
+    check_promises,
+    play,
+    read_bundled,
+)
+from fairlead.sim.traffic.report import as_document, write_report
+from fairlead.sim.traffic.result import measure
 
-HELP = """Play SCENARIO (a YAML file, or one of the names of --list) and judge its promises.
+HELP = """Play SCENARIO (a YAML file, or one of the names of --list) and check its promises.
 
-In virtual time on the in-memory plane, where the same seed gives the same digest; or, with
---real-time and --plane, on a real plane, with a real agent process, real backends and clients.
+In virtual time on the in-memory dataplane, where the same seed gives the same digest; or, with
+--real-time and --plane, on a real one, with a real agent process, real backends and clients.
 
 Writes report.json, report.md, timeline.csv, the flight record and a picture. Exit codes: 0 all
-promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had here.
+promises were kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 
 \b
   fairlead traffic harness --list
@@ -41,21 +44,21 @@ promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had her
 
 @click.command("harness", help=HELP)
 @click.argument("scenario", required=False)
-@click.option("--list", "listing", is_flag=True, help="Name the scenarios that come with Fairlead.")
+@click.option("--list", "listing", is_flag=True, help="List the bundled scenarios.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of a scenario.")
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="The world's chance. Default: the scenario's."
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed. Default: the scenario's."
 )
 @click.option(
     "--plane",
     type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
     default="memory",
     show_default=True,
-    help="What moves the connections.",
+    help="Dataplane that places the connections.",
 )
-@click.option("--real-time", is_flag=True, help="On a real plane, as long as the scenario lasts.")
-@click.option("--cgroup", help="For ebpf: whose connections are moved; this process is in it.")
-@click.option("--pins", help="For ebpf: a folder on a bpf file system.")
+@click.option("--real-time", is_flag=True, help="Use a real dataplane, in real time.")
+@click.option("--cgroup", help="For ebpf: cgroup whose connections are placed.")
+@click.option("--pins", help="For ebpf: folder on a bpf file system.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
 )
@@ -65,7 +68,7 @@ promises were kept, 1 one was broken, 2 bad input, 3 the plane cannot be had her
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What to print on standard output.",
+    help="Output format.",
 )
 @click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
 @click.pass_context
@@ -89,31 +92,27 @@ def command(
         click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))
         return
     if scenario is None:
-        raise click.UsageError("name a scenario, or ask for --list")
+        raise click.UsageError("name a scenario, or list them with --list")
     if real_time != (plane != "memory"):
         raise click.UsageError(
             "--real-time goes with --plane haproxy, envoy or ebpf, and they with it"
         )
     document = _load(scenario)
-    target = out or Path("out") / document.name
-    try:
-        check_target(target)
-    except NotAReport as error:
-        raise BadScenario(f"--out: {error}") from error
-    draw = None if no_plots else _plots()
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import PlanePlace, play_real
+            from fairlead.sim.traffic.real import PlaneTarget, play_real
 
-            place = PlanePlace(plane, cgroup, pins)
+            place = PlaneTarget(plane, cgroup, pins)
             played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
         else:
             played = play(document, seed=seed, record=record)
-        verdicts = judge(played)
-        write_report(played, verdicts, target, record=record, draw=draw)
-    _print(played, verdicts, output, target)
-    ctx.exit(0 if all(verdict.kept for verdict in verdicts) else EXIT_REFUSED)
+        checks = check_promises(played)
+        write_report(played, checks, target, record=record, plots=plots)
+    _print(played, checks, output, target)
+    ctx.exit(0 if all(check.kept for check in checks) else EXIT_REFUSED)
 
 
 def _load(scenario: str) -> TrafficScenarioDocument:
@@ -126,37 +125,29 @@ def _listing() -> str:
     return "\n".join(f"{name:<{width}}  {about}" for name, about in abouts.items())
 
 
-def _plots() -> Draw | None:
-    """How to draw, or None with a note on how to get matplotlib. Asked before the long work."""
-    try:
-        load_matplotlib()
-    except PlotsMissing:
-        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
-        return None
-    return draw_plots
-
-
-def _print(played: Played, verdicts: Sequence[Verdict], output: str, target: Path) -> None:
+def _print(
+    played: TrafficResult, checks: Sequence[PromiseCheck], output: str, target: Path
+) -> None:
     if output == "json":
-        document = {**as_document(played, verdicts), "report": str(target)}
+        document = {**as_document(played, checks), "report": str(target)}
         click.echo(json.dumps(document, indent=2))
     else:
-        for line in _summary(played, verdicts):
+        for line in _summary(played, checks):
             click.echo(line)
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
-def _summary(played: Played, verdicts: Sequence[Verdict]) -> list[str]:
+def _summary(played: TrafficResult, checks: Sequence[PromiseCheck]) -> list[str]:
     figures = measure(played)
     lines = [
-        f"{played.scenario.name} on the {played.plane} plane, seed {played.seed}: "
+        f"{played.scenario.name} on the {played.plane} dataplane, seed {played.seed}: "
         f"{figures.arrivals} arrivals, {figures.good_ratio:.2%} within the SLO, "
         f"{figures.failed_ratio:.2%} failed, {figures.refused_ratio:.2%} refused, "
         f"{figures.mode_changes} changes of mode, {figures.isolations} isolations"
     ]
     lines += [
-        f"  kept    {each.promise}" if each.kept else f"  BROKEN  {each.promise}: {each.problem}"
-        for each in verdicts
+        f"  kept    {c.promise}" if c.kept else f"  BROKEN  {c.promise}: {c.problem}"
+        for c in checks
     ]
     if not played.real:
         lines.append(f"digest  {played.digest}")

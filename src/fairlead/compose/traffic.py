@@ -104,29 +104,29 @@ def open_plane(document: PlaneDocument, directory: Path) -> Dataplane:
     """The plane that is asked for, in the folder that is asked for."""
     folder = Path(document.folder) if document.folder else directory / document.kind.value
     if document.kind is PlaneKind.HAPROXY:
-        from fairlead.dataplane.haproxy import HaproxyPlane  # noqa: PLC0415 - one of four
+        from fairlead.dataplane.haproxy import HaproxyDataplane  # noqa: PLC0415 - one of four
 
-        return HaproxyPlane(folder, binary=document.binary or "haproxy")
+        return HaproxyDataplane(folder, binary=document.binary or "haproxy")
     if document.kind is PlaneKind.ENVOY:
-        from fairlead.dataplane.envoy import EnvoyPlane  # noqa: PLC0415 - one of four
+        from fairlead.dataplane.envoy import EnvoyDataplane  # noqa: PLC0415 - one of four
 
-        return EnvoyPlane(folder, binary=document.binary)
+        return EnvoyDataplane(folder, binary=document.binary)
     if document.kind is PlaneKind.EBPF:
-        from fairlead.dataplane.ebpf import DEFAULT_PINS, Capacity, EbpfPlane, default_cgroup  # noqa: PLC0415 - one of four
+        from fairlead.dataplane.ebpf import DEFAULT_PINS, Capacity, EbpfDataplane, default_cgroup  # noqa: PLC0415 - one of four
 
         cgroup = Path(document.cgroup) if document.cgroup else default_cgroup()
         if cgroup is None:
             raise PermanentFault("no cgroup2 is mounted; name one with plane.cgroup")
         sizes = {} if document.capacity is None else msgspec.structs.asdict(document.capacity)
-        return EbpfPlane(
+        return EbpfDataplane(
             cgroup,
             Path(document.pins) if document.pins else DEFAULT_PINS,
             capacity=Capacity(**{name: size for name, size in sizes.items() if size is not None}),
             soft_errno=getattr(errno, document.soft_errno or "EAGAIN"),
         )
-    from fairlead.dataplane.memory import MemoryPlane  # noqa: PLC0415 - one of four
+    from fairlead.dataplane.memory import MemoryDataplane  # noqa: PLC0415 - one of four
 
-    return MemoryPlane(lambda: time.monotonic_ns() // 1_000_000)
+    return MemoryDataplane(lambda: time.monotonic_ns() // 1_000_000)
 
 
 def remove_plane(document: PlaneDocument, directory: Path) -> None:

@@ -66,14 +66,53 @@ class CutKind(StrEnum):
 
 
 class Exclusion(StrEnum):
-    """Why an open lease is no candidate for a cut."""
+    """Why an open lease is no candidate for preemption."""
 
-    OTHER_FLAVOR = "OtherFlavor"
+    FLAVOR = "flavor"
     """Its devices are of another flavor."""
-    OUTSIDE_LOCATION = "OutsideLocation"
+    LOCATION = "location"
     """A label of the scope's location differs or is missing."""
-    PAID_ELSEWHERE = "PaidElsewhere"
+    PAYER = "payer"
     """No envelope under the cap that binds pays for it."""
+    BENEFICIARY = "beneficiary"
+    """It belongs to the run that is to be placed."""
+    ENDING = "ending"
+    """Its run stops, or is losing leases already."""
+
+
+class DeficitReason(StrEnum):
+    """Whether GPUs are missing, and whether preemption could free them."""
+
+    RESOLVABLE = "Resolvable"
+    """GPUs are missing, and the candidates hold enough."""
+    NOT_ENOUGH = "NotEnough"
+    """GPUs are missing, and all candidates together hold too few."""
+    NO_DEVICES = "NoDevices"
+    """No node in service can hold the gang."""
+    FITS = "Fits"
+    """The gang can be placed on free devices."""
+    WITHIN_CAP = "WithinCap"
+    """Nothing is above the cap."""
+    NODE_EMPTY = "NodeEmpty"
+    """No candidate holds a device of the node."""
+
+
+class QueueReason(StrEnum):
+    """Why a run has its place in the queue."""
+
+    SUBMITTED = "submitted"
+    """By the order of submission."""
+
+
+class QueueHold(StrEnum):
+    """Why a waiting run is not considered for admission now."""
+
+    RESERVATION_NOT_DUE = "ReservationNotDue"
+    """Its reservation starts it, later."""
+    RESERVATION_DUE = "ReservationDue"
+    """Its reservation is due and starts it; the queue does not."""
+    RESOLVE_OPEN = "ResolveOpen"
+    """Free devices of its flavor are kept for the winner of an open outcome."""
 
 
 class TrafficReason(StrEnum):

@@ -1,16 +1,68 @@
-"""Units and their checked constructors: millicores, GPU-milliseconds, counts, ratios, weights.
+"""Units: checked constructors, and markers that state a field's range and unit once.
 
-Every value of core passes through one of these, so a wrong unit or a NaN stops where it enters.
-`field` is the name in the message. The schema border states the same limits as JSON Schema.
+The constructors stop a wrong unit or a NaN where it enters; `field` is the name in the message. The
+markers stand in `Annotated[…]` at the fields of dataclasses: documents, manifests and JSON Schemas
+are derived from them (`fairlead.schema.derive`).
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import isfinite
+from typing import Annotated
 
 # Larger than any machine, small enough that 9 007 of them still add up below INTEGER_MAX.
 SIZE_MAX = 10**12
 # The largest integer that every JSON reader keeps exactly (RFC 8785, I-JSON).
 INTEGER_MAX = 2**53 - 1
 FLOAT_MAX = 1.7976931348623157e308
+
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Marks a number: the values that it may have, both ends included."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class NonEmpty:
+    """Marks a string that has at least one character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Marks milliseconds since 1970; documents write RFC 3339 with a zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Marks milliseconds that documents write like `1h30m`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Marks milliseconds that documents write as decimal hours, rounded down, or `up`."""
+
+    up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Marks a field that documents call by another name."""
+
+    name: str
+
+
+Name = Annotated[str, NonEmpty()]
+Gpus = Annotated[int, Range(1, SIZE_MAX)]
+GpuLimit = Annotated[int, Range(0, SIZE_MAX)]
+TimeMs = Annotated[int, Time()]
+Count = Annotated[int, Range(0, INTEGER_MAX)]
+PositiveCount = Annotated[int, Range(1, INTEGER_MAX)]
 
 
 class OutOfRange(ValueError):
@@ -20,6 +72,16 @@ class OutOfRange(ValueError):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
+
+
+def repeats(items: str, key: str, names: Sequence[str]) -> Iterator[OutOfRange]:
+    """A fault for every name that a list has a second time."""
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            noun = items.removesuffix("s")
+            yield OutOfRange(f"{items}[{i}].{key}", f"repeats another {noun}'s {key}, {name!r}")
+        seen.add(name)
 
 
 def size(value: int, field: str) -> int:

@@ -1,5 +1,5 @@
-"""What really moves connections: planes behind the port `fairlead.ports.dataplane`.
+"""What routes connections: adapters of the port `fairlead.ports.dataplane`.
 
-Each plane is a module of its own (`memory`, `haproxy`, `envoy`, `ebpf`) and is imported from there;
-`tables` holds what they share: which groups and tables are sound, and what fallback means.
+Each is imported from its own module (`memory`, `haproxy`, `envoy`, `ebpf`); `tables` holds what all
+share, `proxy` what the two proxies share. They translate tables; `core.traffic.limits` decides.
 """

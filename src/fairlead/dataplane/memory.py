@@ -1,11 +1,11 @@
-"""A plane without a network, for simulation and tests: the caller brings clock, flows and outcomes.
+"""A dataplane without a network, for simulation and tests: the caller brings clock and flows.
 
-    plane = MemoryPlane(clock_ms)
-    verdict = plane.route("web", 7)            # an explicit number walks the slots, exactly
-    verdict = plane.route("web", b"10.0.0.9")  # a flow's bytes are hashed
-    plane.done("web", verdict.backend, latency_ms=12.0, ok=True)
+    dataplane = MemoryDataplane(clock_ms)
+    verdict = dataplane.route("web", 7)            # an explicit number walks the slots, exactly
+    verdict = dataplane.route("web", b"10.0.0.9")  # a flow's bytes are hashed
+    dataplane.done("web", verdict.backend, latency_ms=12.0, ok=True)
 
-It promises what the real planes promise, and is judged by the same suite. The same calls give the
+It promises what the real ones promise, and is judged by the same suite. The same calls give the
 same verdicts: there is no clock and no chance in here.
 """
 
@@ -14,20 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
-from fairlead.core.invariant import InvariantBroken, require
+from fairlead.core.invariant import InvariantBroken, known
 from fairlead.core.traffic.bucket import Bucket, admit
 from fairlead.core.traffic.failsafe import rendezvous
+from fairlead.core.traffic.limits import Concurrency, liveness, share
+from fairlead.dataplane.proxy import LatencyWindow
 from fairlead.dataplane.tables import (
-    Current,
+    Active,
+    active,
+    check_flip,
     check_groups,
     check_table,
-    current,
-    fallback_admission,
-    fallback_members,
-    held_max,
-    liveness,
+    group_seen,
 )
-from fairlead.dataplane.window import Window
 from fairlead.ports.dataplane import (
     SCHEMA_VERSION,
     BackendSeen,
@@ -36,7 +35,6 @@ from fairlead.ports.dataplane import (
     Mode,
     Proto,
     RouteGroup,
-    Stale,
     Table,
 )
 from fairlead.ports.faults import PermanentFault
@@ -59,13 +57,13 @@ class _Counts:
     errors: int = 0
     open: int = 0
     queue: int | None = None
-    window: Window = field(default_factory=Window)
+    window: LatencyWindow = field(default_factory=LatencyWindow)
 
 
 @dataclass(slots=True)
 class _Group:
     group: RouteGroup
-    table: Current
+    active: Active
     bucket: Bucket | None = None
     turn: int = 0
     admitted: int = 0  # not the sum of the counts: backends leave, what they were sent stays
@@ -74,7 +72,7 @@ class _Group:
     counts: dict[str, _Counts] = field(default_factory=dict)
 
 
-class MemoryPlane:
+class MemoryDataplane:
     """Routes numbers and bytes instead of connections."""
 
     name = "memory"
@@ -92,13 +90,15 @@ class MemoryPlane:
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others."""
-        check_groups(groups, plane=self.name, protos=tuple(Proto))
+        check_groups(groups, dataplane=self.name, protos=tuple(Proto))
         before, self._groups = self._groups, {}
         for group in groups:
             was = before.get(group.name)
-            now = was or _Group(group, current(group, None))
-            now.group, now.table = group, current(group, was.table if was else None)
-            now.counts = {each.id: now.counts.get(each.id, _Counts()) for each in group.backends}
+            now = was or _Group(group, active(group, None))
+            now.group, now.active = group, active(group, was.active if was else None)
+            now.counts = {
+                backend.id: now.counts.get(backend.id, _Counts()) for backend in group.backends
+            }
             self._groups[group.name] = now
         self.heartbeat()
 
@@ -106,26 +106,26 @@ class MemoryPlane:
         """This process is all there is, so it is always of this version."""
         return SCHEMA_VERSION
 
-    def apply(self, table: Table) -> None:
+    def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table."""
         group = self._group(table.group)
         check_table(table, group.group)
-        if self.liveness() != Liveness.NORMAL:
-            raise Stale(f"the heartbeat is old: {self.liveness()}")
-        if table.epoch <= group.table.epoch:
-            raise Stale(f"epoch {table.epoch} is not after {group.table.epoch}")
-        group.table = Current(table.epoch, dict(table.slots), table.admission, table.inside_max)
+        check_flip(table, group.active.table.epoch, self.liveness())
+        group.active = Active(table, decision)
+
+    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+        """Shares are compared on every request here."""
 
     def heartbeat(self) -> None:
         """The agent is alive."""
         self._beat_ms = self._clock_ms()
 
-    def drain(self, group: str, backend: str) -> None:
-        """Nothing is kept here; checks the names like any other plane."""
+    def drain(self, group: str, backend: str, *, decision: int | None) -> None:
+        """Nothing is kept here; checks the names like any other dataplane."""
         self._counts(group, backend)
 
     def liveness(self) -> Liveness:
-        """What the age of the heartbeat says now."""
+        """What the age of the heartbeat shows now."""
         return liveness(self._clock_ms() - self._beat_ms)
 
     def read(self) -> Mapping[str, GroupSeen]:
@@ -139,7 +139,7 @@ class MemoryPlane:
         """Nothing is routed any more."""
         self._groups = {}
 
-    # What the world does with the plane.
+    # What clients and backends do with it.
 
     def route(self, group: str, flow: int | bytes | None = None) -> Verdict:
         """Admit a flow and say where it goes. A number is a place in the order of the slots, so
@@ -147,14 +147,14 @@ class MemoryPlane:
         here = self._group(group)
         if flow is None:
             flow, here.turn = here.turn, here.turn + 1
-        alone = self.liveness() == Liveness.FALLBACK
-        admission = fallback_admission(here.table.admission) if alone else here.table.admission
-        total = sum(here.table.slots.values())
-        if not here.table.slots or (total == 0 and not alone):
+        table, alone = here.active.table, self.liveness() is Liveness.FALLBACK
+        limits = table.limits
+        admission = limits.fallback.admission if alone else limits.admission
+        bound = None if alone else limits.concurrency
+        if not (limits.fallback.members if alone else any(table.slots.values())):
             return self._refuse(here, Mode.HARD)
-        most = None if alone else here.table.inside_max
-        inside = sum(each.open for each in here.counts.values())
-        if most is not None and inside >= most:
+        inside = sum(counts.open for counts in here.counts.values())
+        if bound is not None and inside >= bound.inside_max:
             return self._refuse(here, Mode.SOFT)
         if admission.mode != Mode.NORMAL:
             here.bucket, allowed = admit(
@@ -165,9 +165,12 @@ class MemoryPlane:
             )
             if not allowed:
                 return self._refuse(here, admission.mode)
-        backend = _hashed(flow, here.table.slots) if alone else _slotted(flow, here.table.slots)
-        if most is not None:
-            backend = _with_room(flow, backend, here, inside + 1)
+        if alone:
+            backend = _hashed(flow, limits.fallback.members)
+        elif bound is not None:
+            backend = _with_room(flow, here, bound, inside + 1)
+        else:
+            backend = _slotted(flow, table.slots)
         here.admitted += 1
         here.counts[backend].admitted += 1
         here.counts[backend].open += 1
@@ -192,7 +195,7 @@ class MemoryPlane:
         counts.consecutive_failures += 1
 
     def waiting(self, group: str, backend: str, queue: int | None) -> None:
-        """How many wait in a backend; None when nobody can tell."""
+        """How many wait in a backend; None when that is unknown."""
         self._counts(group, backend).queue = queue
 
     def _refuse(self, group: _Group, mode: Mode) -> Verdict:
@@ -208,37 +211,28 @@ class MemoryPlane:
         return self._groups[name]
 
     def _counts(self, group: str, backend: str) -> _Counts:
-        counts = self._group(group).counts.get(backend)
-        if counts is None:
+        here = self._group(group)
+        if backend not in here.counts:
             raise PermanentFault(f"backend {backend!r} is not in group {group!r}")
-        return counts
+        return here.counts[backend]
 
     def _seen(self, group: _Group) -> GroupSeen:
-        now_ms, alive = self._clock_ms(), self.liveness()
-        admission = group.table.admission
-        if alive == Liveness.FALLBACK:
-            admission = fallback_admission(admission)
-        return GroupSeen(
-            epoch=group.table.epoch,
-            liveness=alive,
-            mode=admission.mode,
-            admitted=group.admitted,
-            refused_soft=group.refused_soft,
-            refused_hard=group.refused_hard,
-            backends={
-                id: BackendSeen(
-                    admitted=each.admitted,
-                    connect_failures=each.connect_failures,
-                    consecutive_failures=each.consecutive_failures,
-                    successes=each.successes,
-                    errors=each.errors,
-                    open=each.open,
-                    queue=each.queue,
-                    p95_ms=each.window.p95(now_ms),
-                )
-                for id, each in group.counts.items()
-            },
-        )
+        now_ms = self._clock_ms()
+        backends = {
+            id: BackendSeen(
+                admitted=counts.admitted,
+                connect_failures=counts.connect_failures,
+                consecutive_failures=counts.consecutive_failures,
+                successes=counts.successes,
+                errors=counts.errors,
+                open=counts.open,
+                queue=counts.queue,
+                p95_ms=counts.window.p95(now_ms),
+            )
+            for id, counts in group.counts.items()
+        }
+        counted = (group.admitted, group.refused_soft, group.refused_hard)
+        return group_seen(group.active, self.liveness(), counted, backends)
 
 
 def _slotted(flow: int | bytes, slots: Mapping[str, int]) -> str:
@@ -254,22 +248,21 @@ def _slotted(flow: int | bytes, slots: Mapping[str, int]) -> str:
     raise InvariantBroken("a slot number is below the number of slots")
 
 
-def _with_room(flow: int | bytes, first: str, group: _Group, inside: int) -> str:
+def _with_room(flow: int | bytes, group: _Group, bound: Concurrency, inside: int) -> str:
     """The first backend in the order of the slots that does not hold too much; else the first."""
-    slots, total = group.table.slots, sum(group.table.slots.values())
+    slots = group.active.table.slots
+    total = sum(slots.values())
     number = flow if isinstance(flow, int) else _number(flow)
     for turn in range(total):
         id = _slotted(number + turn, slots)
-        if group.counts[id].open < held_max(slots[id], total, inside):
+        if group.counts[id].open < share(slots[id], total, inside, bound.room_least):
             return id
-    return first
+    return _slotted(flow, slots)
 
 
-def _hashed(flow: int | bytes, slots: Mapping[str, int]) -> str:
+def _hashed(flow: int | bytes, members: Sequence[str]) -> str:
     key = flow if isinstance(flow, bytes) else str(flow).encode()
-    found = rendezvous(key, fallback_members(slots))
-    require(found is not None, "a group with backends has one for every flow")
-    return str(found)
+    return known(rendezvous(key, members), "a group with backends has one for every flow")
 
 
 def _number(flow: bytes) -> int:

@@ -1,7 +1,7 @@
-"""What every plane asks of groups and tables, and what it makes of them without its agent.
+"""What every dataplane asks of groups and tables, and what it keeps of them.
 
-Planes call these before they touch anything, so that a bad table is refused whole, with the path of
-the field, and what fallback does is the same on each of them.
+Dataplanes call the checks before they touch anything, so that a bad table is refused whole, with
+the path of the field.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,44 +9,51 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from math import isfinite
 
-from fairlead.core.apportion import largest_remainder
-from fairlead.core.traffic.failsafe import judge
-from fairlead.ports.dataplane import Admission, Liveness, Mode, Proto, RouteGroup, Table
+from fairlead.core.traffic.limits import Fallback, split
+from fairlead.ports.dataplane import (
+    BackendSeen,
+    GroupSeen,
+    Limits,
+    Liveness,
+    Mode,
+    Proto,
+    RouteGroup,
+    Stale,
+    Table,
+)
 from fairlead.ports.faults import PermanentFault
 
-SLOTS = 256
-"""Of a group that has had no table yet."""
-HELD_LEAST = 4
-"""A bounded group's backend may hold so much whatever its part of what is inside."""
 PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
+class Active:
     """What a group goes by now: its last table, or an even split before the first."""
 
-    epoch: int
-    slots: Mapping[str, int]
-    admission: Admission
-    inside_max: int | None = None
+    table: Table
+    decision: int | None = None
+    side: str = "a"
+    """Proxies have two copies of every group; this one serves."""
 
 
-def check_groups(groups: Sequence[RouteGroup], *, plane: str, protos: Collection[Proto]) -> None:
-    """Refuse what no plane, or not this one, can route."""
+def check_groups(
+    groups: Sequence[RouteGroup], *, dataplane: str, protos: Collection[Proto]
+) -> None:
+    """Refuse what no dataplane, or not this one, can route."""
     names: set[str] = set()
-    doors: set[tuple[str, int, Proto]] = set()
+    addresses: set[tuple[str, int, Proto]] = set()
     for index, group in enumerate(groups):
         path = f"groups[{index}]"
         if group.name in names:
             raise PermanentFault(f"{path}.name: {group.name!r} is taken")
         if group.proto not in protos:
-            raise PermanentFault(f"{path}.proto: the {plane} plane does not carry {group.proto}")
+            raise PermanentFault(f"{path}.proto: {group.proto} is not supported by {dataplane}")
         _check_address(group.vip, group.port, f"{path}.vip", f"{path}.port")
-        door = (str(ip_address(group.vip)), group.port, group.proto)
-        if door in doors:
+        address = (str(ip_address(group.vip)), group.port, group.proto)
+        if address in addresses:
             raise PermanentFault(f"{path}.vip: {group.vip} port {group.port} is taken")
         names.add(group.name)
-        doors.add(door)
+        addresses.add(address)
         _check_backends(group, path)
 
 
@@ -83,15 +90,19 @@ def check_table(table: Table, group: RouteGroup) -> None:
     for id, slots in table.slots.items():
         if slots < 0:
             raise PermanentFault(f"slots[{id!r}]: must be at least 0, got {slots}")
-    if table.inside_max is not None and table.inside_max < 1:
-        raise PermanentFault(f"inside_max: must be at least 1, got {table.inside_max}")
-    admission = table.admission
-    if admission.mode != Mode.NORMAL:
-        _check_number(admission.rate_per_s, "admission.rate_per_s")
-        _check_number(admission.burst, "admission.burst")
-    if admission.stored_rate_per_s is not None or admission.stored_burst is not None:
-        _check_number(admission.stored_rate_per_s, "admission.stored_rate_per_s")
-        _check_number(admission.stored_burst, "admission.stored_burst")
+    limits = table.limits
+    if limits.concurrency is not None and limits.concurrency.inside_max < 1:
+        got = limits.concurrency.inside_max
+        raise PermanentFault(f"inside_max: must be at least 1, got {got}")
+    for id in sorted(set(limits.fallback.members) - wanted):
+        raise PermanentFault(f"fallback.members: {id!r} is not in the group")
+    for path, admission in (
+        ("admission", limits.admission),
+        ("fallback.admission", limits.fallback.admission),
+    ):
+        if admission.mode != Mode.NORMAL:
+            _check_number(admission.rate_per_s, f"{path}.rate_per_s")
+            _check_number(admission.burst, f"{path}.burst")
 
 
 def _check_number(value: float | None, path: str) -> None:
@@ -99,57 +110,55 @@ def _check_number(value: float | None, path: str) -> None:
         raise PermanentFault(f"{path}: must be a finite number of at least 0, got {value!r}")
 
 
-def even(ids: Sequence[str]) -> dict[str, int]:
-    """The same for everybody, to the slot; what does not divide goes to the first ids."""
-    ordered = sorted(ids)
-    return dict(zip(ordered, largest_remainder(SLOTS, [1] * len(ordered)), strict=True))
-
-
-def current(group: RouteGroup, before: Current | None) -> Current:
-    """What a group goes by after `configure`: what it had, as far as its backends are still there.
-
-    Newcomers wait for the next table. When everybody who had slots is gone, an even split keeps
-    the door open.
-    """
-    ids = [backend.id for backend in group.backends]
+def active(group: RouteGroup, before: Active | None) -> Active:
+    """What a group goes by after `configure`: what it had, as far as its backends are still there,
+    or an even split."""
+    now = split([backend.id for backend in group.backends], before.table.slots if before else None)
     if before is None:
-        return Current(0, even(ids), Admission())
-    kept = {id: before.slots.get(id, 0) for id in ids}
-    return replace(before, slots=kept if any(kept.values()) else even(ids))
+        return Active(Table(group.name, 0, now.slots, Limits(Fallback(now.members))))
+    limits = before.table.limits
+    limits = replace(limits, fallback=replace(limits.fallback, members=now.members))
+    return replace(before, table=replace(before.table, slots=now.slots, limits=limits))
 
 
-def held_max(slots: int, total: int, inside: int) -> int:
-    """How much a backend of a bounded group may hold before it is passed over, with so much inside.
-
-    Its part: who has more lets out less than the others, and gets no more until it has caught up.
-    With the newcomer counted as inside there is always somebody below.
-    """
-    return max(HELD_LEAST, -(-inside * slots // total)) if slots else 0
-
-
-def fallback_members(slots: Mapping[str, int]) -> list[str]:
-    """Who a flow may hash to without an agent: those the last table still sent something to.
-
-    Who had no slots was isolated or drained by the last word of somebody who knew; only when that
-    leaves nobody is everybody tried.
-    """
-    return sorted(id for id, share in slots.items() if share > 0) or sorted(slots)
+def check_flip(table: Table, active_epoch: int, liveness: Liveness) -> None:
+    """Raise `Stale` unless the agent is alive and the table newer than the active one."""
+    if liveness is not Liveness.NORMAL:
+        raise Stale(f"the heartbeat is old: {liveness}")
+    if table.epoch <= active_epoch:
+        raise Stale(f"epoch {table.epoch} is not after {active_epoch}")
 
 
-def fallback_admission(admission: Admission) -> Admission:
-    """The door without an agent: `hard` decays to `soft` with the stored budget."""
-    if admission.mode != Mode.HARD:
-        return admission
-    if admission.stored_rate_per_s is None:
-        return replace(admission, mode=Mode.SOFT)
-    return replace(
-        admission,
-        mode=Mode.SOFT,
-        rate_per_s=admission.stored_rate_per_s,
-        burst=admission.stored_burst,
+def check_backend(group: RouteGroup, backend: str) -> None:
+    """Refuse the name of a backend that the group does not have."""
+    if backend not in {member.id for member in group.backends}:
+        raise PermanentFault(f"backend {backend!r} is not in group {group.name!r}")
+
+
+def configured(groups: Mapping[str, RouteGroup], name: str) -> RouteGroup:
+    """The group of this name."""
+    if name not in groups:
+        raise PermanentFault(f"group {name!r} is not configured")
+    return groups[name]
+
+
+def group_seen(
+    active: Active,
+    liveness: Liveness,
+    counts: tuple[int, int, int],
+    backends: Mapping[str, BackendSeen],
+) -> GroupSeen:
+    """One group's counters; `counts` are admitted, refused softly and refused hard."""
+    limits = active.table.limits
+    alone = liveness is Liveness.FALLBACK
+    admitted, refused_soft, refused_hard = counts
+    return GroupSeen(
+        epoch=active.table.epoch,
+        liveness=liveness,
+        mode=(limits.fallback.admission if alone else limits.admission).mode,
+        admitted=admitted,
+        refused_soft=refused_soft,
+        refused_hard=refused_hard,
+        backends=backends,
+        decision=active.decision,
     )
-
-
-def liveness(age_ms: int) -> Liveness:
-    """What a heartbeat of this age says. One from the future comes from before a reboot."""
-    return Liveness(judge(age_ms)) if age_ms >= 0 else Liveness.FALLBACK

@@ -27,6 +27,7 @@ from fairlead.core.traffic import (
     track,
 )
 from fairlead.core.traffic.health import median
+from fairlead.core.traffic.limits import plan_limits
 from fairlead.core.units import SIZE_MAX
 from fairlead.engine.traffic_backoff import Backoff
 from fairlead.engine.traffic_bound import InsideBound
@@ -48,7 +49,6 @@ from fairlead.engine.traffic_values import (
     unmoved,
 )
 from fairlead.ports.dataplane import Admission, BackendSeen, GroupSeen, Table
-from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.traffic import Probed, Reading
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_config import AgentConfigDocument, to_config
@@ -126,17 +126,17 @@ class GroupGovernor:
         due = self.tracked.probes if self.tracked else ()
         return tuple(name for name in due if self._backoff.may_probe(name, self.clock_ms))
 
-    def table(self, snapshot: Snapshot, plan: TickPlan, epoch: int) -> Table:
-        """The plan as a plane takes it, with the budget that `hard` decays to without us."""
-        config, door = snapshot.config, plan.admission
-        admission = Admission(
-            mode=PlaneMode(door.mode.value),
-            rate_per_s=door.rate_per_s,
-            burst=door.burst,
-            stored_rate_per_s=config.bucket_rate,
-            stored_burst=config.bucket_burst,
+    def table(self, snapshot: Snapshot, plan: TickPlan, seen: GroupSeen, epoch: int) -> Table:
+        """The plan as a dataplane takes it, with the limits that go with its slots."""
+        config = snapshot.config
+        limits = plan_limits(
+            plan.slots,
+            plan.admission,
+            stored=Admission(Mode.SOFT, config.bucket_rate, config.bucket_burst),
+            inside_max=config.inside_max,
+            open={id: backend.open for id, backend in seen.backends.items()},
         )
-        return Table(self.name, epoch, dict(plan.slots), admission, config.inside_max)
+        return Table(self.name, epoch, dict(plan.slots), limits)
 
     # --- what it consists of
 

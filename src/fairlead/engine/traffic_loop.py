@@ -28,7 +28,6 @@ from fairlead.ports.dataplane import (
     Stale,
     Table,
 )
-from fairlead.ports.dataplane import Mode as PlaneMode
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import Head, Status
 from fairlead.ports.traffic import Transition
@@ -193,7 +192,7 @@ class TrafficLoop:
         self._refused[name] = now
         more = before is not None and now is not None and now > before
         door = None if seen is None else seen.mode
-        return more and plan.admission.mode is Mode.NORMAL and door == PlaneMode.NORMAL
+        return more and plan.admission.mode is Mode.NORMAL and door is Mode.NORMAL
 
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a world that is gone: void it, the next tick decides."""
@@ -246,27 +245,29 @@ class TrafficLoop:
             governor.settle(made.plan, applied=False)
             return made
         flipped, problem = False, ""
-        if made.seen is not None and self._differs(name, made):
-            table = governor.table(made.snapshot, made.plan, made.seen.epoch + 1)
+        if made.seen is None:
+            problem = "not applied: the plane cannot be read"
+        else:
+            table = governor.table(made.snapshot, made.plan, made.seen, made.seen.epoch)
             try:
-                self.plane.apply(table)
-                self._tables[name], flipped = table, True
+                flipped = self._enforce(table, decision=made.sequence)
             except (Fault, Stale) as fault:
                 problem = f"not applied: {fault}"
-        elif made.seen is None:
-            problem = "not applied: the plane cannot be read"
         governor.settle(made.plan, applied=not problem)
         problem = self._mark(name, made.sequence, now_ms, problem) or problem
         return replace(made, flipped=flipped, fault=problem)
 
-    def _differs(self, name: str, made: GroupRound) -> bool:
-        """Is there anything to flip? Also when the plane goes by another table than our last."""
-        assert made.seen is not None
-        last = self._tables.get(name)
-        if last is None or last.epoch != made.seen.epoch:
+    def _enforce(self, table: Table, *, decision: int | None) -> bool:
+        """Flip to a table that differs from the active one, which may be another than our last;
+        else renew what backends may hold."""
+        if table != self._tables.get(table.group):
+            table = replace(table, epoch=table.epoch + 1)
+            self.plane.apply(table, decision=decision)
+            self._tables[table.group] = table
             return True
-        table = self.groups[name].governor.table(made.snapshot, made.plan, last.epoch)
-        return table != last
+        if table.limits.concurrency is not None:
+            self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
+        return False
 
     def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
         recorder = self.ports.record(name)
@@ -288,7 +289,7 @@ class TrafficLoop:
             if (name, id) in self._drained or made.fault or table is None or table.slots.get(id, 1):
                 continue
             try:
-                self.plane.drain(name, id)
+                self.plane.drain(name, id, decision=made.sequence)
                 self._drained.add((name, id))
             except Fault as fault:
                 faults.append(f"drain {name}/{id}: {fault}")

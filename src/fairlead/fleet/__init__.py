@@ -7,12 +7,12 @@
     plan.fallbacks        # how many nodes the scalar path had to clear
     plan.to_plans()       # the same `Plan`s that `fairlead.core.cpu.clear` returns
 
-Called by whoever looks at many nodes at once: simulations, what-if questions, replays. See
-README.md beside this file for the way it stays exact.
+`fairlead sim whatif` calls it on the snapshots of a record. README.md beside this file says why the
+answer is exact.
 """
 
 try:
-    import numpy as _numpy  # noqa: F401 - the one dependency, named before anything trips over it
+    import numpy as _numpy  # noqa: F401 - only to see whether it is installed
 except ModuleNotFoundError as missing:
     if missing.name != "numpy":
         raise
@@ -21,9 +21,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from fairlead.fleet.clear import clear_fleet
-from fairlead.fleet.columns import UNKNOWN
-from fairlead.fleet.plan import FleetPlan
-from fairlead.fleet.roster import Roster
-from fairlead.fleet.snapshot import FleetSnapshot
+from fairlead.fleet.columns import UNKNOWN, Roster
+from fairlead.fleet.snapshot import FleetPlan, FleetSnapshot
 
 __all__ = ["UNKNOWN", "FleetPlan", "FleetSnapshot", "Roster", "clear_fleet"]

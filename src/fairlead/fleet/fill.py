@@ -3,20 +3,112 @@
 Each row asks for the level t >= 0 with Σ clamp(rate·t, least, most) = total, and for whole grants
 by largest remainder. The answer depends only on the exact value of t, so it is found in two steps:
 
-1. which claims stand at a bound (`level`): guessed with doubles, then verified with a margin;
+1. which claims stand at a bound (`find_level`): guessed with doubles, then `verified` with a margin
+   that covers the rounding. Variable fixing after Bitran and Hax: let every claim rise, and put
+   those aside that pass a bound on the side that weighs more. If the excess above upper bounds is
+   larger than the shortfall below lower bounds, the true level is higher than this one, so a claim
+   above its upper bound now stays there; and the other way round. Repeat until none passes: at
+   least one claim is put aside each time, and mostly it takes a handful of rounds;
 2. the shares of the others (`shares`): certain, or declared unsure. A claim that step 1 wrongly
    left rising shows here, outside its bounds.
 
 Rows that are not sure are cleared by the scalar path, so speed never costs a millicore.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.fleet.columns import Bools, Ints
-from fairlead.fleet.level import Claims, Level, find_level, verified
-from fairlead.fleet.shares import BLUR, Rates, Shares, shares
+from fairlead.fleet.columns import Bools, Floats, Ints
+from fairlead.fleet.shares import BLUR, Rates, Shares, shares, sum_rows, two_product
+
+_UNIT = 2.0**-53
+# Where excess and shortfall weigh the same up to rounding, both sides are put aside.
+_EVEN = 1 - 2.0**-30
+
+
+class Claims(NamedTuple):
+    """One water-fill per row: x = clamp(rate·t, least, most) with Σx = total."""
+
+    total: Ints
+    rates: Rates
+    least: Ints
+    most: Ints
+
+
+class Level(NamedTuple):
+    """Who stands at a bound; the level of row i is number[i] / Σ rising.high[i, :] (+ low)."""
+
+    bounded: Ints
+    """The grants of those at a bound, 0 for the others."""
+    number: Ints
+    """What is left for the others."""
+    rising: Rates
+    """The rates of the others, 0 for those at a bound."""
+
+
+def margin(width: int) -> float:
+    """Twice the most by which the comparisons below err, relatively.
+
+    A share and a bound times Σrates: the sum errs by less than width·2^-53 in any order of adding,
+    the rest by a few roundings.
+    """
+    return 2 * (width + 8) * _UNIT
+
+
+def find_level(claims: Claims) -> Level:
+    """Guess the level of every row."""
+    rate = claims.rates.high
+    bounded = claims.least * (rate == 0)
+    number = claims.total - bounded.sum(axis=1)
+    idle = claims.total == claims.least.sum(axis=1)  # level 0: all at their lower bounds already
+    rising = rate * ~idle[:, None]
+    bounded[idle], number[idle] = claims.least[idle], 0
+    _put_aside(claims, np.flatnonzero(~idle), bounded=bounded, number=number, rising=rising)
+    return Level(bounded, number, Rates(rising, claims.rates.low * (rising > 0)))
+
+
+def _put_aside(claims: Claims, rows: Ints, *, bounded: Ints, number: Ints, rising: Floats) -> None:
+    """Move claims from rising to bounded, in place, until none passes a bound."""
+    slack = 2 * margin(claims.least.shape[1])
+    rate = rising[rows]
+    most = claims.most[rows] * (1 + slack)
+    least = claims.least[rows] * (1 - slack) * (rate > 0)
+    while rows.size:
+        share = rate * (number[rows] / rate.sum(axis=1))[:, None]
+        above, below = share - most, least - share
+        excess, shortfall = _weight(above), _weight(below)
+        over = (above > 0) & (excess >= shortfall * _EVEN)[:, None]
+        under = (below > 0) & (shortfall >= excess * _EVEN)[:, None]
+        moved = (excess > 0) | (shortfall > 0)
+        rows, over, under = rows[moved], over[moved], under[moved]
+        grants = claims.most[rows] * over + claims.least[rows] * under
+        bounded[rows] += grants
+        number[rows] -= grants.sum(axis=1)
+        stays = ~(over | under)
+        rate, most, least = rate[moved] * stays, most[moved], least[moved] * stays
+        rising[rows] = rate
+
+
+def _weight(passing: Floats) -> Floats:
+    weight: Floats = np.maximum(passing, 0).sum(axis=1)
+    return weight
+
+
+def verified(claims: Claims, level: Level) -> Bools:
+    """Rows where every claim at a bound certainly belongs there, whatever the doubles rounded."""
+    slack = margin(claims.least.shape[1])
+    whole = level.rising.high.sum(axis=1)
+    share = claims.rates.high * (level.number / whole)[:, None]
+    at_most = (level.bounded == claims.most) & (share >= claims.most * (1 + slack))
+    at_least = (level.bounded == claims.least) & (share <= claims.least * (1 - slack))
+    free = (level.rising.high > 0) | (claims.rates.high == 0)
+    right = free | at_most | at_least
+    idle = claims.total == claims.least.sum(axis=1)
+    sure: Bools = idle | (right.all(axis=1) & (whole > 0))
+    return sure
+
 
 # Far beyond any real weight. In between, no product of a rate and two sizes overflows, and what
 # underflows is nothing beside the largest rate.
@@ -89,7 +181,7 @@ def _first_ties(key: Ints, cut: Ints, left: Ints) -> Bools:
 
 
 def _apart(key: Ints, cut: Ints, blur: Ints, left: Ints, rates: Rates) -> Bools:
-    """Rows where everybody near the cut is chosen, or all of them have the very same rate."""
+    """Rows where every claim near the cut is chosen, or all of them have the very same rate."""
     all_chosen = (key >= cut - blur).sum(axis=1) == left
     near = np.abs(key - cut) <= blur
     same = np.ones(len(key), dtype=np.bool_)
@@ -98,3 +190,41 @@ def _apart(key: Ints, cut: Ints, blur: Ints, left: Ints, rates: Rates) -> Bools:
         same &= highest == np.where(near, part, np.inf).min(axis=1)
     apart: Bools = all_chosen | same
     return apart
+
+
+# Away from overflow and from subnormal results, where scaling by a power of two would round.
+_EXPONENT_MAX = 950
+
+
+def shadow_price(level: Level) -> Floats:
+    """The price of every row, NaN for core's None.
+
+    Σ rates is known to 2^-99 and divided to about 2^-100. Where the rounding to a double changes
+    within 2^-90 of that (Ziv's test; often an exact tie), Python's integers decide.
+    """
+    rates, exponent = level.rising.scaled()
+    whole, whole_low = sum_rows(*rates)
+    number = np.maximum(level.number, 1).astype(np.float64)[:, None]
+    quotient = whole / number
+    taken, taken_low = two_product(quotient, number)
+    correction = (((whole - taken) - taken_low) + whole_low) / number
+    spread = quotient * 2.0**-90
+    lower, upper = quotient + (correction - spread), quotient + (correction + spread)
+    sure = (lower == upper)[:, 0] & (np.abs(exponent) < _EXPONENT_MAX)
+    price: Floats = np.ldexp(upper[:, 0], np.where(sure, exponent, 0))
+    for row in np.flatnonzero(~sure & (level.number > 0)).tolist():
+        price[row] = _by_hand(level.rising, int(level.number[row]), row)
+    price[level.number == 0] = np.nan  # t is 0
+    return price
+
+
+def _by_hand(rates: Rates, number: int, row: int) -> float:
+    """One price in exact integers, as core has it."""
+    parts: list[float] = [*rates.high[row].tolist(), *rates.low[row].tolist()]
+    ratios = [part.as_integer_ratio() for part in parts if part]
+    scale = max((denominator for _, denominator in ratios), default=1)
+    whole = sum(numerator * (scale // denominator) for numerator, denominator in ratios)
+    try:
+        return whole / (number * scale)
+    except OverflowError:
+        return math.nan

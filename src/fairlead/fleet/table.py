@@ -3,16 +3,19 @@
 One row per node, one column per pod, padded with pods that own and want nothing. Tables are small
 so that a dozen of them fit the processor's cache (about twice as fast as one table over all
 nodes), and hold nodes of similar size so that one large node does not pad thousands of small ones.
+`pod_table` computes needs and bounds as `core.cpu.need` and `core.cpu.market` do, with the same
+doubles in the same order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.fleet.columns import Bools, Ints
+from fairlead.core.cpu.need import USAGE_ROOM, USAGE_SUSPICIOUS
+from fairlead.core.reasons import CpuReason
+from fairlead.fleet.columns import REASON_BIT, Bits, Bools, Floats, Ints, Item
 from fairlead.fleet.snapshot import FleetSnapshot
 
 # 2^14 cells of eight bytes are 128 KiB per column. Measured: half or four times as many are slower.
@@ -20,11 +23,9 @@ CELLS_MAX = 1 << 14
 # Beyond this Σ of sizes could pass 2^63, and the error bounds of `shares` would be worth little.
 PODS_MAX = 1 << 20
 
-Item = TypeVar("Item", bound=np.generic)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class NodeTable:
     """Some nodes of one policy, and how to lay out a fleet's columns for them."""
 
     fleet: FleetSnapshot
@@ -53,7 +54,7 @@ class Table:
             column[self.index[self.live]] = cells[self.live]
 
 
-def cut(fleet: FleetSnapshot) -> Iterator[Table]:
+def cut(fleet: FleetSnapshot) -> Iterator[NodeTable]:
     """All nodes that have pods and not too many, each in exactly one table."""
     counts = fleet.roster.counts
     order = np.lexsort((counts, fleet.policy))
@@ -70,14 +71,101 @@ def cut(fleet: FleetSnapshot) -> Iterator[Table]:
         start += taken
 
 
-def _table(fleet: FleetSnapshot, nodes: Ints, policy: int) -> Table:
+def _table(fleet: FleetSnapshot, nodes: Ints, policy: int) -> NodeTable:
     counts, starts = fleet.roster.counts[nodes], fleet.roster.offsets[nodes]
     width = int(counts[-1])
     places = np.arange(width)
     live = places < counts[:, None]
     first = int(starts[0])
     if (starts == first + width * np.arange(len(nodes))).all() and live.all():
-        return Table(fleet, nodes, policy, live, slice(first, first + width * len(nodes)))
+        return NodeTable(fleet, nodes, policy, live, slice(first, first + width * len(nodes)))
     # Padding of the last node would point past the end of the columns.
     index = np.minimum(starts[:, None] + places, fleet.roster.pods - 1)
-    return Table(fleet, nodes, policy, live, index)
+    return NodeTable(fleet, nodes, policy, live, index)
+
+
+@dataclass(slots=True, eq=False)
+class PodTable:
+    """The pods of a table. Padding has all sizes zero: it owns nothing and wants nothing."""
+
+    live: Bools
+    floor: Ints
+    top: Ints
+    need: Ints
+    low: Ints
+    high: Ints
+    want: Ints
+    weight: Floats
+    demand: Floats
+    reasons: Bits
+
+    def rows(self, mask: Bools) -> "PodTable":
+        """Some of the nodes."""
+        if mask.all():
+            return self
+        return PodTable(**{item.name: getattr(self, item.name)[mask] for item in fields(self)})
+
+    def relax(self, mask: Bools, low: Ints) -> None:
+        """Put lowered lower bounds in force."""
+        self.low[mask] = low
+        self.want[mask] = np.minimum(np.maximum(self.need[mask], low), self.high[mask])
+
+
+def pod_table(table: NodeTable) -> PodTable:
+    """The need of every pod inside its bounds."""
+    fleet, live = table.fleet, table.live
+    top = table.gather(fleet.max_millicores) * live
+    lowest = table.gather(fleet.min_millicores) * live
+    floor = np.minimum(lowest, top)
+    demand = table.gather(fleet.demand)
+    value, reasons = _value(table, floor=floor, top=top, demand=demand)
+    reasons |= (lowest > top) * np.uint8(REASON_BIT[CpuReason.MIN_ABOVE_MAX])
+    need = np.minimum(np.maximum(value, floor), top)
+    upper, lower = table.gather(fleet.upper_millicores), table.gather(fleet.lower_millicores)
+    # An unknown lower bound is -1 and so the floor; an unknown upper bound is the top.
+    high = np.where(upper < 0, top, np.minimum(np.maximum(upper, floor), top))
+    low = np.minimum(np.maximum(lower, floor), high)
+    want = np.minimum(np.maximum(need, low), high)
+    weight = table.gather(fleet.weight) * live
+    return PodTable(live, floor, top, need, low, high, want, weight, demand, reasons)
+
+
+def _value(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> tuple[Ints, Bits]:
+    """The need before it is clamped, and the one reason where it comes from."""
+    fleet = table.fleet
+    value = _driven(table, floor=floor, top=top, demand=demand)
+    reasons = np.full(table.shape, REASON_BIT[CpuReason.DEMAND_DRIVEN], dtype=np.uint8)
+    usage, known = _usage(table)
+    quiet = (demand == 0) & known & (usage > USAGE_SUSPICIOUS * floor)
+    lost = ~table.gather(fleet.signal_ok)
+    current = table.gather(fleet.current_millicores)
+    by_usage = (usage * USAGE_ROOM).astype(np.int64)
+    _replace(value, reasons, quiet & ~lost, by_usage, CpuReason.USAGE_FALLBACK)
+    _replace(value, reasons, lost & known, by_usage, CpuReason.SIGNAL_MISSING_USAGE)
+    held = lost & ~known & (current >= 0)
+    _replace(value, reasons, held, current, CpuReason.SIGNAL_MISSING_HOLD)
+    blind = lost & ~known & (current < 0)
+    _replace(value, reasons, blind, floor, CpuReason.SIGNAL_MISSING_MIN)
+    return value, reasons
+
+
+def _usage(table: NodeTable) -> tuple[Ints, Bools]:
+    usage = table.gather(table.fleet.usage_millicores)
+    return usage, usage >= 0
+
+
+def _driven(table: NodeTable, *, floor: Ints, top: Ints, demand: Floats) -> Ints:
+    """The need that follows demand. Casting to int64 truncates towards zero, as `int` does."""
+    base, per_demand, per_miss, cap = table.fleet.headroom[table.nodes].T[:, :, None]
+    misses = table.gather(table.fleet.headroom_misses)
+    raw = floor + ((top - floor) * demand).astype(np.int64)
+    factor = np.minimum(cap, base + per_demand * demand + per_miss * misses)
+    need: Ints = raw + (raw * factor).astype(np.int64)
+    return need
+
+
+def _replace(value: Ints, reasons: Bits, mask: Bools, by: Ints, reason: CpuReason) -> None:
+    """Overwrite the need and its reason where `mask` says so (mostly nowhere)."""
+    if mask.any():
+        value[mask] = by[mask]
+        reasons[mask] = REASON_BIT[reason]

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from fairlead.core.canonical import canonical
+from fairlead.core.lottery import Commitment, Reveal, check_reveal
 from fairlead.ports.ledger import Archived, Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped, Verdict
@@ -50,6 +51,10 @@ def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Repl
         return answer(Verdict.DIFFERENT, f"its documents cannot be read: {error}")
     if found is None:
         return answer(Verdict.UNKNOWN, f"the documents of entry {entry.seq} are not kept here")
+    doubts = _doubts(reader, entry) if entry.kind in DRAWN else ()
+    if doubts:
+        detail = f"the reveal does not fit its commitment: {', '.join(doubts)}"
+        return answer(Verdict.DIFFERENT, detail)
     kind, input, output = found
     if entry.kind not in DRAWN and sha256(canonical(input)).hexdigest() != entry.input_digest:
         return answer(Verdict.DIFFERENT, "its input is not the one of its digest")
@@ -79,3 +84,16 @@ def _drawn(reader: LedgerReader, entry: Entry) -> Found | None:
     if frozen is None or result is None:
         return None
     return "gpu.resolve", {**parse_json(frozen), "seed": entry.body["seed"]}, parse_json(result)
+
+
+def _doubts(reader: LedgerReader, entry: Entry) -> tuple[str, ...]:
+    """Why a reveal does not fit the commitment before it, as far as both are kept."""
+    try:
+        commit = reader.entry(entry.body["commit_seq"])
+        previous = None if commit is None else reader.entry(commit.body["previous_seq"])
+    except Archived:
+        return ()
+    if commit is None or previous is None:
+        return ()
+    promised, shown = Commitment.of(commit.body), Reveal.of(entry.body)
+    return tuple(check_reveal(promised, shown, previous.body["next_commitment"]))

@@ -5,17 +5,15 @@ service included. So the name is resolved once, every address must be a public o
 ones were allowed, the connection goes to that very address, and redirects are not followed.
 """
 
-import contextlib
-import http.client
 import ipaddress
-import socket
 import ssl
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
+from fairlead.host import http
 from fairlead.notify.signing import sign
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.notifier import Notice
@@ -45,14 +43,14 @@ class WebhookNotifier:
         timeout_s: float = TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._receivers: Mapping[str, Receiver] = {each.name: each for each in receivers}
+        self._receivers = {receiver.name: receiver for receiver in receivers}
         self._timeout_s = timeout_s
         self._tls = tls or ssl.create_default_context()
-        for each in self._receivers.values():
-            check_url(each)
+        for receiver in self._receivers.values():
+            check_url(receiver)
 
     def deliver(self, notice: Notice, now_ms: int) -> None:
-        """One POST; only an answer of 2xx is a delivery."""
+        """One POST; only a reply of 2xx is a delivery."""
         receiver = self._receivers[notice.receiver]
         parts = urlsplit(receiver.url)
         headers = {
@@ -60,31 +58,38 @@ class WebhookNotifier:
             "User-Agent": "fairlead",
             **sign(receiver.secret, notice.id, now_ms // 1000, notice.body),
         }
-        connection = _Pinned(receiver, parts, self._timeout_s, self._tls)
-        # A socket's timeout is for each read: who answers byte by byte would hold up the others.
-        watchdog = threading.Timer(self._timeout_s, connection.hang_up)
-        watchdog.start()
+        secure = parts.scheme == "https"
+        endpoint = http.Endpoint(
+            parts.hostname or "",
+            parts.port or (443 if secure else 80),
+            tls=self._tls if secure else None,
+            check=partial(_refuse_private, receiver),
+        )
         try:
-            connection.request("POST", _target(parts), notice.body, headers)
-            answer = connection.getresponse()  # what it says beyond its status is not read
-        except (OSError, http.client.HTTPException, UnicodeError) as error:
-            raise _fault(receiver, str(error) or type(error).__name__) from error
-        finally:
-            watchdog.cancel()
-            connection.close()
-        if 300 <= answer.status < 400:
-            raise _fault(receiver, f"answers {answer.status}, and redirects are not followed")
-        if not 200 <= answer.status < 300:
-            raise _fault(receiver, f"answers {answer.status}")
+            with http.stream(
+                endpoint,
+                "POST",
+                http.target_of(parts),
+                body=notice.body,
+                headers=headers,
+                timeout_s=self._timeout_s,
+            ) as reply:
+                status = reply.status  # what the receiver says beyond it is not read
+        except http.NoReply as error:
+            raise _fault(receiver, str(error)) from error
+        if 300 <= status < 400:
+            raise _fault(receiver, f"answers {status}, and redirects are not followed")
+        if not 200 <= status < 300:
+            raise _fault(receiver, f"answers {status}")
 
 
 def check_url(receiver: Receiver) -> None:
-    """What no notice will ever be sent to is refused when the receiver is configured."""
+    """Refuse a receiver that no notice could ever be sent to, when it is configured."""
     try:
         parts = urlsplit(receiver.url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         # What cannot be looked up, or written into a request, would fail at every notice.
-        target = (parts.hostname or "").encode("idna").decode() + _target(parts)
+        target = (parts.hostname or "").encode("idna").decode() + http.target_of(parts)
         known = known and target.isascii() and target.isprintable() and " " not in target
     except ValueError:
         known = False
@@ -100,51 +105,12 @@ def check_url(receiver: Receiver) -> None:
         )
 
 
-def _target(parts: SplitResult) -> str:
-    path = parts.path or "/"
-    return f"{path}?{parts.query}" if parts.query else path
-
-
-class _Pinned(http.client.HTTPConnection):
-    """A connection to an address that was looked at."""
-
-    def __init__(
-        self, receiver: Receiver, parts: SplitResult, timeout_s: float, tls: ssl.SSLContext
-    ) -> None:
-        default = 443 if parts.scheme == "https" else 80
-        super().__init__(parts.hostname or "", parts.port or default, timeout=timeout_s)
-        self._receiver, self._tls = receiver, tls if parts.scheme == "https" else None
-        self._overdue = False
-
-    def connect(self) -> None:
-        """To the first address of the name, if all of its addresses are allowed."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        for *_, address in found:
-            _refuse_private(self._receiver, str(address[0]))
-        first = (str(found[0][4][0]), self.port)
-        self.sock = socket.create_connection(first, self.timeout)
-        if self._tls is not None:
-            # Its own before the handshake, so that `hang_up` finds it.
-            self.sock = self._tls.wrap_socket(
-                self.sock, server_hostname=self.host, do_handshake_on_connect=False
-            )
-            self.sock.do_handshake()
-        if self._overdue:
-            raise TimeoutError("it took too long to reach")
-
-    def hang_up(self) -> None:
-        """From another thread: whatever is being waited for fails."""
-        self._overdue = True
-        with contextlib.suppress(AttributeError, OSError):  # not connected, or closed by now
-            self.sock.shutdown(socket.SHUT_RDWR)
-
-
 # IPv6 addresses that stand for an IPv4 one, by how many bits are behind it: mapped, NAT64, 6to4.
 _CARRIERS = (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 
 
 def _is_public(address: str) -> bool:
-    """Out there for everybody; where an address carries another one, that one too."""
+    """Whether an address is globally routable; where it carries another one, that one too."""
     found = ipaddress.ip_address(address.partition("%")[0])
     for network, behind in _CARRIERS if found.version == 6 else ():
         if found in ipaddress.ip_network(network):
@@ -154,7 +120,7 @@ def _is_public(address: str) -> bool:
 
 
 def _refuse_private(receiver: Receiver, address: str) -> None:
-    """Loopback, private, link-local, multicast: nothing that is not out there for everybody."""
+    """Refuse loopback, private, link-local and multicast addresses."""
     if not receiver.allow_private and not _is_public(address):
         raise PermanentFault(
             f"receiver {receiver.name!r}: {address} is not a public address (allowPrivate)"

@@ -1,14 +1,15 @@
-"""The port between the traffic governor and what really moves connections.
+"""The port between the traffic governor and the proxy or kernel program that routes connections.
 
-    plane.configure(groups)                    # what may be routed where; nothing else ever is
-    plane.apply(Table("web", 7, {"b1": 200, "b2": 56}, admission))
-    plane.heartbeat()                          # every tick: the plane judges its age by itself
-    plane.read()                               # what the plane has seen since it began
+    dataplane.configure(groups)                  # what may be routed where; nothing else ever is
+    dataplane.apply(Table("web", 7, {"b1": 200, "b2": 56}, limits), decision=41)
+    dataplane.heartbeat()                        # every tick: the dataplane judges its age itself
+    dataplane.read()                             # what it has counted since it began
 
-A plane goes on without the agent. It judges the heartbeat's age on its own clock: normal below
-3 s; then *hold* (the active table stays, flips are refused); from 15 s *fallback* (a rendezvous
-hash of the flow inside its group; `hard` decays to `soft` with the stored budget, so that a dead
-agent never leaves a closed door). Planes that cannot judge bring a small process that does.
+A dataplane goes on without the agent. It judges the heartbeat's age by its own clock: normal below
+3 s; then *hold* (the active table stays, new ones are refused); from 15 s *fallback* (a hash of the
+flow inside its group, and the table's fallback admission). Every number in a table is decided by
+`fairlead.core.traffic`; a dataplane translates. One that cannot judge a heartbeat brings a small
+process that does.
 
 All raise `TemporaryFault` or `PermanentFault` of `fairlead.ports.faults`.
 """
@@ -18,10 +19,31 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-SCHEMA_VERSION = 3
-"""Of the tables and maps that an agent and a plane share; they must agree before the first flip."""
+from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS
+from fairlead.core.traffic.limits import Limits, Liveness
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.modes import Mode
 
-HOLD_AFTER_MS, FALLBACK_AFTER_MS = 3_000, 15_000
+__all__ = [
+    "FALLBACK_AFTER_MS",
+    "HOLD_AFTER_MS",
+    "SCHEMA_VERSION",
+    "Admission",
+    "Backend",
+    "BackendSeen",
+    "Dataplane",
+    "GroupSeen",
+    "Limits",
+    "Liveness",
+    "Mode",
+    "Proto",
+    "RouteGroup",
+    "Stale",
+    "Table",
+]
+
+SCHEMA_VERSION = 4
+"""Of the tables and maps that an agent and a dataplane share: they must agree before a flip."""
 
 
 class Proto(StrEnum):
@@ -31,25 +53,9 @@ class Proto(StrEnum):
     UDP = "udp"
 
 
-class Mode(StrEnum):
-    """Who is let in: everybody, as many as the bucket lets, or a drip."""
-
-    NORMAL = "normal"
-    SOFT = "soft"
-    HARD = "hard"
-
-
-class Liveness(StrEnum):
-    """What the plane thinks of its agent."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    FALLBACK = "fallback"
-
-
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One place that can serve a group's requests."""
+    """One server of a group's requests."""
 
     id: str
     host: str
@@ -69,19 +75,6 @@ class RouteGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """The door of a group. In `normal` there is no bucket; `soft` and `hard` have both numbers."""
-
-    mode: Mode = Mode.NORMAL
-    rate_per_s: float | None = None
-    burst: float | None = None
-    stored_rate_per_s: float | None = None
-    """With `stored_burst` the budget that `hard` decays to in fallback. The two numbers above are a
-    drip then, which would be a closed door in all but name; without a stored budget they stay."""
-    stored_burst: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """One decision for one group: applied whole, in one flip, or not at all."""
 
@@ -90,19 +83,17 @@ class Table:
     """Rises with every flip of the group; an older or equal one is refused as out of date."""
     slots: Mapping[str, int]
     """Backend id to slots. Every backend of the group is listed; 0 sends it nothing new."""
-    admission: Admission
-    inside_max: int | None = None
-    """How many connections (requests, on a proxy) may be inside the group at once. More are told to
-    try again, as by a soft door, in every mode. Within it a backend that holds its slots' part of
-    what is inside (but at least 4) is passed over for the next, as far as a plane can: a backend
-    that stalls fills up long before any signal says so. None: no bound, nobody is passed over.
-    In fallback nothing is bounded: what was learnt may be long out of date.
+    limits: Limits
+    """Admission now and in fallback, and how much may be inside. More than `inside_max` requests
+    are told to try again, in every mode; within it a backend that holds its share of what is inside
+    is passed over for the next, as far as a dataplane can: a backend that stalls fills up long
+    before any signal shows it. In fallback nothing is bounded: what was learnt may be out of date.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSeen:
-    """What a plane has counted for one backend since it began; None where it cannot see it."""
+    """What a dataplane has counted for one backend since it began; None where it cannot see it."""
 
     admitted: int = 0
     """Connections (or requests, on a proxy) that were sent to it."""
@@ -114,7 +105,7 @@ class BackendSeen:
     """Connections or requests in it now."""
     queue: int | None = None
     p95_ms: float | None = None
-    """Of successes, over the plane's own window (about 5 s)."""
+    """Of successes, over the dataplane's own window (about 5 s)."""
     rtt_ms: float | None = None
     retransmits: int | None = None
     jitter_ms: float | None = None
@@ -123,7 +114,7 @@ class BackendSeen:
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """What a plane has counted for one group. admitted = delivered, the rest said no aloud."""
+    """What a dataplane has counted for one group: admitted = delivered, the rest was rejected."""
 
     epoch: int
     liveness: Liveness
@@ -134,18 +125,24 @@ class GroupSeen:
     refused_hard: int
     """Refused (ECONNREFUSED, 503)."""
     backends: Mapping[str, BackendSeen] = field(default_factory=dict)
+    decision: int | None = None
+    """The recorded decision that the active table carries out; None where there was none."""
 
 
 class Stale(Exception):
-    """The plane is in hold or fallback, or the epoch is not newer: the table was not applied."""
+    """The dataplane is in hold or fallback, or the epoch is not newer: nothing was applied."""
 
 
 class Dataplane(Protocol):
-    """Moves connections by the last table it was given. Not thread-safe; one agent owns it."""
+    """Routes connections by the last table it was given. Not thread-safe; one agent owns it.
+
+    Calls that act carry the sequence number of the recorded decision behind them, None where
+    nothing is recorded.
+    """
 
     name: str
     sources: Mapping[str, str]
-    """Signal to where this plane takes it from, for people: queue, latency, errors, requests."""
+    """Signal (queue, latency, errors, requests) to where it is taken from, for people."""
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others. Those that stay keep their active table and counters."""
@@ -155,16 +152,23 @@ class Dataplane(Protocol):
         """Of what is installed, which may be older than this agent."""
         ...
 
-    def apply(self, table: Table) -> None:
+    def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table: every new connection sees the old one or the new one, whole."""
+        ...
+
+    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+        """What each backend of a bounded group may hold until the next tick, without a flip.
+
+        Dataplanes that compare shares on every request need it not, and do nothing.
+        """
         ...
 
     def heartbeat(self) -> None:
         """The agent is alive. After hold or fallback the next flip is accepted again."""
         ...
 
-    def drain(self, group: str, backend: str) -> None:
-        """Ask for its kept connections to end, where the plane can; new ones stop by slots."""
+    def drain(self, group: str, backend: str, *, decision: int | None) -> None:
+        """Ask for its kept connections to end, where that is possible; slots stop new ones."""
         ...
 
     def read(self) -> Mapping[str, GroupSeen]:
@@ -176,5 +180,5 @@ class Dataplane(Protocol):
         ...
 
     def remove(self) -> None:
-        """Take everything of this plane off the machine."""
+        """Take everything of this dataplane off the machine."""
         ...

@@ -169,7 +169,14 @@ def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.
     kind: inspect.Type | None = inspect.type_info(shape)
     for step in _STEP.finditer(where):
         name, index = step.group(1), step.group(2)
-        kind = _without_null(kind)
+        kind = _chosen(_without_null(kind), value)
+        tags = _tags(kind)
+        if name in tags:
+            return (
+                f"{path}.{name}".removeprefix("."),
+                value.get(name),
+                inspect.LiteralType(tags[name]),
+            )
         if name is not None:
             path += f".{name}"
             value = value.get(name) if isinstance(value, dict) else None
@@ -186,6 +193,28 @@ def _look_up(where: str, document: Any, shape: type) -> tuple[str, Any, inspect.
                 return path.removeprefix(".") + "[...]", value, None
             path, value, kind = f"{path}.{key}", value[key], inside
     return path.removeprefix("."), value, kind
+
+
+def _chosen(kind: inspect.Type | None, value: Any) -> inspect.Type | None:
+    """Of several structs, the one that the value's tag names."""
+    for struct in kind.types if isinstance(kind, inspect.UnionType) else ():
+        if (
+            isinstance(struct, inspect.StructType)
+            and isinstance(value, dict)
+            and value.get(struct.tag_field) == struct.tag
+        ):
+            return struct
+    return kind
+
+
+def _tags(kind: inspect.Type | None) -> dict[str, tuple[str, ...]]:
+    """The field that tells several structs apart, and the values that it may have."""
+    found: dict[str, tuple[str, ...]] = {}
+    for struct in kind.types if isinstance(kind, inspect.UnionType) else ():
+        if isinstance(struct, inspect.StructType) and struct.tag_field is not None:
+            known = found.get(struct.tag_field, ())
+            found[struct.tag_field] = tuple(sorted((*known, str(struct.tag))))
+    return found
 
 
 def _culprit(members: Any, kind: inspect.Type | None) -> str | None:
@@ -229,12 +258,19 @@ def _expectation(described: inspect.Type | None, what: str) -> str:
         return _length(kind, what)
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         return f"must be {_range(kind)}"
-    if isinstance(kind, inspect.EnumType):
-        return "must be one of " + ", ".join(str(member.value) for member in kind.cls)
+    choices = _choices(kind)
+    if choices:
+        return f"must be one of {', '.join(choices)}"
     if isinstance(kind, inspect.StrType) and kind.min_length:
         return "must be a non-empty string"
     noun = _NOUNS.get(type(kind))
     return f"must be {noun}" if noun else what[:1].lower() + what[1:]
+
+
+def _choices(kind: inspect.Type | None) -> list[str]:
+    if isinstance(kind, inspect.EnumType):
+        return [str(member.value) for member in kind.cls]
+    return list(map(str, kind.values)) if isinstance(kind, inspect.LiteralType) else []
 
 
 def _length(kind: inspect.StrType | inspect.ListType, what: str) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core import cpu
+from fairlead.core import cpu, gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
 from fairlead.schema import resolve as resolve_documents
 from fairlead.schema import traffic as traffic_documents
+from fairlead.schema import waiting as waiting_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -75,6 +76,15 @@ def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
     return Outcome(result, refused=not result["resolved"])
 
 
+def _gpu_deficit(document: Any) -> Outcome:
+    result = waiting_documents.decide_deficit(document)
+    return Outcome(result, refused=bool(result["shortfall_gpus"]))
+
+
+def _gpu_queue(document: Any) -> Outcome:
+    return Outcome(waiting_documents.decide_queue(document))
+
+
 def _traffic_tick(document: traffic_documents.TickDocument) -> Outcome:
     return Outcome(traffic_documents.decide_tick(document))
 
@@ -119,10 +129,24 @@ KINDS: Mapping[str, Kind] = {
         ),
         Kind(
             name="gpu.resolve",
-            summary="decide who gives way when GPUs are missing: spares, steps, then by lot",
+            summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
             input_shape=resolve_documents.ResolveDocument,
             output_shape=resolve_documents.ResolveResult,
             decide=_gpu_resolve,
+        ),
+        Kind(
+            name="gpu.deficit",
+            summary="find the scope that is short of GPUs, and the candidates for preemption",
+            input_shape=waiting_documents.STYLE.document(waiting_documents.DeficitInput),
+            output_shape=waiting_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
+            decide=_gpu_deficit,
+        ),
+        Kind(
+            name="gpu.queue",
+            summary="order the runs that wait for admission, and say which are held",
+            input_shape=waiting_documents.STYLE.document(gpu.Waiting),
+            output_shape=waiting_documents.STYLE.document(gpu.Queue, "QueueResult"),
+            decide=_gpu_queue,
         ),
         Kind(
             name="traffic.tick",

@@ -21,16 +21,14 @@ from fairlead.schema import gpu as documents
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.specs import BudgetSpec, Metadata, NodeSpec, ReservationSpec, RunSpec, Spec
 from fairlead.schema.specs import Label as Label  # noqa: PLC0414 - part of the border
+from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
 from fairlead.schema.times import parse_time
 
 API_VERSION = "fairlead.dev/v1alpha1"
-DURATION_MS_MAX = 366 * 86_400_000
 RUN_MUTABLE = frozenset({"funding"})
 
 Kind = Literal["Budget", "Run", "Node", "Reservation"]
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
-_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -172,20 +170,6 @@ def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
     except BadInput as error:
         path = error.path.replace("budgets[0]", "spec").replace("aggregate_caps", "aggregateCaps")
         raise BadInput(path, error.message) from None
-
-
-def parse_duration(text: str, path: str) -> int:
-    """`1h30m` as milliseconds."""
-    match = _DURATION.fullmatch(text)
-    if not text or match is None:
-        raise BadInput(path, f"must be a duration like 90m, 2h or 1h30m, got {text!r}")
-    total = sum(
-        int(number[:20]) * unit
-        for number, unit in zip(match.groups(default="0"), _UNITS_MS, strict=True)
-    )
-    if not 0 < total <= DURATION_MS_MAX:
-        raise BadInput(path, f"must be more than 0 and at most 366d, got {text[:60]!r}")
-    return total
 
 
 def _check_caps(spec: BudgetSpec) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from math import ceil, floor, nextafter
 
-from fairlead.core.gpu import HOUR_MS
+from fairlead.core.units import HOUR_MS
 from fairlead.schema.border import BadInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -15,6 +15,10 @@ _NOW_END_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
+
+DURATION_MS_MAX = 366 * 86_400_000
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 
 def parse_time(text: str, path: str) -> int:
@@ -59,3 +63,26 @@ def hours(amount_ms: int) -> float:
     while cap_ms(value) < amount_ms:
         value = nextafter(value, float("inf"))
     return value
+
+
+def parse_duration(text: str, path: str) -> int:
+    """`1h30m` as milliseconds."""
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        raise BadInput(path, f"must be a duration like 90m, 2h or 1h30m, got {text!r}")
+    total = sum(
+        int(number[:20]) * unit
+        for number, unit in zip(match.groups(default="0"), _UNITS_MS.values(), strict=True)
+    )
+    if not 0 < total <= DURATION_MS_MAX:
+        raise BadInput(path, f"must be more than 0 and at most 366d, got {text[:60]!r}")
+    return total
+
+
+def format_duration(amount_ms: int) -> str:
+    """The same in the largest units that fit: `1h30m`."""
+    parts = []
+    for unit, unit_ms in _UNITS_MS.items():
+        number, amount_ms = divmod(amount_ms, unit_ms)
+        parts += [f"{number}{unit}"] if number else []
+    return "".join(parts) or "0s"

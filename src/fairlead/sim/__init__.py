@@ -1,4 +1,4 @@
-"""The virtual world: the real decision code against simulated pods, in virtual time.
+"""Simulations: the real decision code against simulated pods and backends, in virtual time.
 
     from fairlead.schema.scenario import read_scenario
     from fairlead.sim import play
@@ -6,11 +6,31 @@
     played = play(read_scenario(data), seed=7)
     played.digest, played.runs[0].pods
 
-Clock, chance and faults are the world's; the governor is `fairlead.engine`, unchanged.
+Clock, randomness and faults are simulated; the governor is `fairlead.engine`, unchanged.
 """
 
-from fairlead.sim.checkers import Broken
-from fairlead.sim.play import Played, Run, play
-from fairlead.sim.world import World
+from importlib.resources import files
 
-__all__ = ["Broken", "Played", "Run", "World", "play"]
+from fairlead.sim.checkers import Broken
+from fairlead.sim.simulation import PolicyRun, ScenarioResult, Simulation, play
+
+__all__ = [
+    "Broken",
+    "PolicyRun",
+    "ScenarioResult",
+    "Simulation",
+    "bundled_names",
+    "play",
+    "read_bundled",
+]
+
+
+def bundled_names(package: str = "fairlead.sim") -> list[str]:
+    """The scenarios that come with a package, sorted."""
+    entries = files(package).joinpath("scenarios").iterdir()
+    return sorted(e.name.removesuffix(".yaml") for e in entries if e.name.endswith(".yaml"))
+
+
+def read_bundled(name: str, package: str = "fairlead.sim") -> bytes:
+    """The bytes of one of `bundled_names`."""
+    return files(package).joinpath("scenarios", f"{name}.yaml").read_bytes()

@@ -1,31 +1,230 @@
-"""The node agent of the virtual world: the real loop and the real governor, in virtual time.
+"""The node agent of a simulation: the real loop and governor between faulty simulated adapters.
 
-It keeps time, keeps the stored state, dies and comes back; all else is `engine.cpu.loop` between
-the adapters of `sim.adapters`.
+The loop is the engine's, the same that runs on a machine. Sensor, actuator and recorder fail where
+the scenario's fault rules say so; a crash is `AgentDied`, which nothing in the loop catches. The
+agent keeps the stored state, dies, and starts again from it.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import NodePlan
+from fairlead.core.cpu import Counters, NodePlan
+from fairlead.core.invariant import require
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.sim.adapters import AgentDied, SimActuator, SimRecorder, SimSensor, Surroundings
-from fairlead.sim.clock import Turn
-from fairlead.sim.record import Decision
+from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
+from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.recorder import Entry, Head, Status
+from fairlead.schema.scenario import FaultDocument, FaultPoint
+from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
+from fairlead.sim.node import SimNode, SimPod
+from fairlead.sim.record import Decision, RunRecord
+
+
+class Faults:
+    """The scenario's fault rules by point, and what has fired already.
+
+    A rule fires with a probability per opportunity (each rule and subject has its own stream), at
+    given times, or both. With `duration_s` 0 a given time fires once per subject, at the first
+    opportunity; otherwise for as long as it lasts.
+    """
+
+    def __init__(self, rules: Sequence[FaultDocument], entropy: Entropy) -> None:
+        self._rules: dict[FaultPoint, list[tuple[int, FaultDocument]]] = {}
+        for place, rule in enumerate(rules):
+            self._rules.setdefault(rule.point, []).append((place, rule))
+        self._entropy = entropy
+        self._streams: dict[tuple[int, str], Stream] = {}
+        self._spent: set[tuple[int, str, int]] = set()
+        self.fired: dict[str, int] = {}
+        """How often each point fired, for the report."""
+
+    def fires(self, point: FaultPoint, subject: str, now_ms: int) -> FaultDocument | None:
+        """The rule that fires for `subject` (a pod, or the agent) now, if any does."""
+        for place, rule in self._rules.get(point, ()):
+            if rule.pods and subject not in rule.pods:
+                continue
+            # Both are evaluated, so that a given time does not shift later draws.
+            drawn = self._drawn(place, rule, subject, now_ms)
+            due = self._due(place, rule, subject, now_ms)
+            if drawn or due:
+                self.fired[point.value] = self.fired.get(point.value, 0) + 1
+                return rule
+        return None
+
+    def _drawn(self, place: int, rule: FaultDocument, subject: str, now_ms: int) -> bool:
+        if not rule.probability or now_ms < rule.from_s * 1000:
+            return False
+        if rule.until_s is not None and now_ms >= rule.until_s * 1000:
+            return False
+        key = (place, subject)
+        if key not in self._streams:
+            self._streams[key] = self._entropy.stream("fault", str(place), subject)
+        return self._streams[key].chance(rule.probability)
+
+    def _due(self, place: int, rule: FaultDocument, subject: str, now_ms: int) -> bool:
+        for at_s in rule.at_s:
+            start_ms = at_s * 1000
+            if now_ms < start_ms:
+                continue
+            if rule.duration_s == 0 or rule.point is FaultPoint.AGENT_CRASH:
+                # A crash happens once; its duration is how long the agent is away.
+                if (place, subject, at_s) not in self._spent:
+                    self._spent.add((place, subject, at_s))
+                    return True
+            elif now_ms < start_ms + rule.duration_s * 1000:
+                return True
+        return False
+
+
+AGENT = "agent"
+"""The subject of faults that hit the agent and no pod."""
+_GARBAGE_US = 10**15
+
+
+class AgentDied(Exception):
+    """The agent's process is gone, in the middle of what it did."""
+
+    def __init__(self, when: str, away_ms: int) -> None:
+        super().__init__(when)
+        self.when = when
+        self.away_ms = away_ms
+
+
+class SimContext:
+    """What all adapters share: the node, the time, the faults and the record."""
+
+    def __init__(
+        self, node: SimNode, clock: VirtualClock, faults: Faults, record: RunRecord
+    ) -> None:
+        self.node, self.clock, self.faults, self.record = node, clock, faults, record
+
+    def may_crash(self, when: str) -> None:
+        """One opportunity for the agent to crash."""
+        rule = self.faults.fires(FaultPoint.AGENT_CRASH, AGENT, self.clock.now_ms)
+        if rule is not None:
+            raise AgentDied(when, max(1, rule.duration_s) * 1000)
+
+    def log(self, text: str) -> None:
+        """A fault as an event of the run."""
+        self.record.event(self.clock.now_ms, "fault", text)
+
+
+class SimSensor:
+    """A `CpuSensor` over the simulated node."""
+
+    def __init__(self, context: SimContext) -> None:
+        self._context = context
+
+    def sample(self, now_ms: int) -> Sequence[Sighting]:
+        """Read every pod, or fail to."""
+        self._context.may_crash("while sampling")
+        sightings = [self._sight(pod, now_ms) for pod in self._context.node.present()]
+        self._context.record.observation(now_ms, sightings)
+        return sightings
+
+    def _sight(self, pod: SimPod, now_ms: int) -> Sighting:
+        name, faults = pod.spec.name, self._context.faults
+        if faults.fires(FaultPoint.SENSOR_RESET, name, now_ms):
+            pod.reset_counters()
+            self._context.log(f"the counters of {name} start again at zero")
+        counters: Counters | None = pod.counters(now_ms)
+        if faults.fires(FaultPoint.SENSOR_GARBAGE, name, now_ms):
+            counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
+        if faults.fires(FaultPoint.SENSOR_MISSING, name, now_ms):
+            counters = None
+        return Sighting(
+            uid=name,
+            request_millicores=pod.spec.request_millicores,
+            containers=(ContainerSighting("", pod.limit_millicores, counters),),
+            priority=pod.spec.priority,
+            opted_out=pod.spec.opted_out,
+            started_ms=pod.started_ms,
+        )
+
+
+class SimActuator:
+    """A `CpuActuator` on the simulated node. `written` is called for every limit in force."""
+
+    def __init__(self, context: SimContext, written: Callable[[str], None]) -> None:
+        self._context, self._written = context, written
+
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
+        """Set a pod's limit; slow, failing or wrong where the scenario says so."""
+        context, clock, faults = self._context, self._context.clock, self._context.faults
+        require(0 < decision <= len(context.record.decisions), "a write is of a recorded decision")
+        context.may_crash("between two writes")
+        slow = faults.fires(FaultPoint.ACTUATOR_SLOW, uid, clock.now_ms)
+        if slow is not None:
+            # The agent blocks in the write, as it would on a machine, while virtual time goes on.
+            clock.run_until(clock.now_ms + slow.delay_ms)
+        pod = context.node.pods.get(uid)
+        if pod is None:
+            raise Gone(f"{uid} left the node")
+        if faults.fires(FaultPoint.ACTUATOR_FAIL, uid, clock.now_ms) is not None:
+            context.log(f"the limit of {uid} could not be written")
+            raise TemporaryFault(f"{uid}{container}: cannot be written", retry_after_ms=1_000)
+        wrong = faults.fires(FaultPoint.ACTUATOR_WRONG, uid, clock.now_ms)
+        pod.limit_millicores = millicores * (1 if wrong is None else wrong.factor)
+        self._written(uid)
+        return millicores
+
+
+class SimRecorder:
+    """The governor's flight recorder, in memory. `on_decision` runs before anything is applied."""
+
+    def __init__(self, context: SimContext, on_decision: Callable[[Decision], None]) -> None:
+        self._context, self._on_decision = context, on_decision
+        self._open: dict[int, Entry] = {}
+
+    def append(
+        self,
+        kind: str,
+        *,
+        version: int,
+        time_ms: int,
+        input: dict[str, Any],
+        output: dict[str, Any],
+    ) -> int:
+        """Record a decision."""
+        record = self._context.record
+        decision = record.decision(time_ms, input, output)
+        seq = len(record.decisions)
+        self._open[seq] = Entry(seq, time_ms, kind, version, input, output, record.digest)
+        self._on_decision(decision)
+        self._context.may_crash("between the record and the apply")
+        return seq
+
+    def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
+        """Close an entry."""
+        del self._open[seq]
+        if status == "voided":
+            self._context.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
+
+    def unapplied(self) -> list[Entry]:
+        """Entries without a mark."""
+        return [self._open[seq] for seq in sorted(self._open)]
+
+    def head(self) -> Head:
+        """The end of the record."""
+        record = self._context.record
+        return Head(len(record.decisions), record.digest)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class SimAgent:
-    """Drives a `CpuLoop`. `judge` runs the checkers after every write, `decided` on decisions."""
+    """Drives a `CpuLoop`. `check` runs after every write, `on_decision` on every decision."""
 
     def __init__(
         self,
         config: CpuConfig,
-        around: Surroundings,
+        context: SimContext,
         *,
-        judge: Callable[[], None],
-        decided: Callable[[Decision], None],
+        check: Callable[[], None],
+        on_decision: Callable[[Decision], None],
     ) -> None:
         self.config = config
         self.adopted: set[str] = set()
@@ -34,10 +233,10 @@ class SimAgent:
         """What the limits must fit into; None until a plan was applied completely."""
         self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
-        self._around, self._judge, self._decided = around, judge, decided
-        self._sensor = SimSensor(around)
-        self._actuator = SimActuator(around, self._written)
-        self._recorder = SimRecorder(around, self._begin)
+        self._context, self._check, self._on_decision = context, check, on_decision
+        self._sensor = SimSensor(context)
+        self._actuator = SimActuator(context, self._written)
+        self._recorder = SimRecorder(context, self._begin)
         self._stored: bytes | None = None
         self._busy = False
         self.loop: CpuLoop | None = None
@@ -59,9 +258,9 @@ class SimAgent:
         if self.loop is None or self._busy:
             return
         try:
-            self.loop.sample(self._around.clock.now_ms)
+            self.loop.sample(self._context.clock.now_ms)
         except AgentDied as death:
-            self._die(death)
+            self._crash(death)
 
     def clear(self) -> None:
         """One turn of the loop; time may pass in it while limits are slow to be written."""
@@ -69,20 +268,20 @@ class SimAgent:
             return
         self._busy = True
         try:
-            turn = self.loop.clear(self._around.clock.now_ms)
+            turn = self.loop.clear(self._context.clock.now_ms)
         except AgentDied as death:
-            self._die(death)
+            self._crash(death)
             return
         finally:
             self._busy = False
         if not turn.failures:
             self.settled = turn.plan
             self.capacity_millicores = turn.plan.capacity_millicores
-        self._judge()
+        self._check()
 
     def _begin(self, decision: Decision) -> None:
         """A plan is about to be applied: from here on neither it nor the last one is in force."""
-        self._decided(decision)
+        self._on_decision(decision)
         self.settled = None
         if self.capacity_millicores is not None:
             self.capacity_millicores = max(
@@ -91,21 +290,21 @@ class SimAgent:
 
     def _written(self, uid: str) -> None:
         self.adopted.add(uid)
-        self._judge()
+        self._check()
 
-    def _die(self, death: AgentDied) -> None:
+    def _crash(self, death: AgentDied) -> None:
         # Limits stay as they are: the actuators keep the last safe state.
         self.loop = None
-        self._around.tell(f"the agent dies {death.when}; limits stay as they are")
-        clock = self._around.clock
-        clock.at(clock.now_ms + death.away_ms, Turn.WORLD, self._restart)
+        self._context.log(f"the agent dies {death.when}; limits stay as they are")
+        clock = self._context.clock
+        clock.at(clock.now_ms + death.away_ms, Turn.SCENARIO, self._restart)
 
     def _restart(self) -> None:
-        self._around.tell("the agent is back with its state")
+        self._context.log("the agent is back with its state")
         self._start()
 
     def _start(self) -> None:
-        now_ms = self._around.clock.now_ms
+        now_ms = self._context.clock.now_ms
         if self._stored is None:
             governor = CpuGovernor(self.config)
         else:  # through bytes, as from a disk

@@ -1,4 +1,4 @@
-"""Invariants judged at every step of a run. A broken one ends it, with the seed and the time.
+"""Invariants checked at every step of a run. A broken one ends it, with the seed and the time.
 
 The checkers take nothing from the governor on trust: limits are read from the simulated kernel,
 bounds from the scenario, and each decision is replayed from its recorded bytes.
@@ -25,7 +25,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeState:
     """The node between two events.
 
     `limits` are those in force on adopted pods; `bounds` the user's (minimum, maximum).
@@ -39,7 +39,7 @@ class Standing:
     settled: NodePlan | None
 
 
-def limits_fit(now: Standing) -> str | None:
+def limits_fit(now: NodeState) -> str | None:
     """Σ limits <= capacity, from the first complete apply on, in every instant."""
     total = sum(limit or 0 for limit in now.limits.values())
     if now.capacity_millicores is None or total <= now.capacity_millicores:
@@ -47,7 +47,7 @@ def limits_fit(now: Standing) -> str | None:
     return f"the limits add up to {total}m of {now.capacity_millicores}m"
 
 
-def limits_bounded(now: Standing) -> str | None:
+def limits_bounded(now: NodeState) -> str | None:
     """No adopted limit is above the user's own, or without bound."""
     for uid, limit in now.limits.items():
         high = now.bounds[uid][1]
@@ -56,8 +56,8 @@ def limits_bounded(now: Standing) -> str | None:
     return None
 
 
-def minimums_kept(now: Standing) -> str | None:
-    """Nobody is below its minimum on a node whose minimums fit, once the plan is in force."""
+def minimums_kept(now: NodeState) -> str | None:
+    """No pod is below its minimum on a node whose minimums fit, once the plan is in force."""
     plan = now.settled
     if plan is None or plan.total_min > plan.capacity_millicores:
         return None
@@ -68,7 +68,7 @@ def minimums_kept(now: Standing) -> str | None:
     return None
 
 
-def applied_as_decided(now: Standing) -> str | None:
+def applied_as_decided(now: NodeState) -> str | None:
     """What is in force is what was decided."""
     for uid, split in now.settled.split.items() if now.settled else ():
         grant = sum(split.values())
@@ -92,7 +92,7 @@ def replays(decision: Decision) -> str | None:
     return None if again == decision.result else "a replay of the decision differs from the record"
 
 
-STANDING_CHECKS: Mapping[str, Callable[[Standing], str | None]] = {
+STATE_CHECKS: Mapping[str, Callable[[NodeState], str | None]] = {
     "limits-fit": limits_fit,
     "limits-bounded": limits_bounded,
     "minimums-kept": minimums_kept,

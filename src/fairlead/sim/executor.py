@@ -69,7 +69,7 @@ class SimMachine:
         self.proceed(process)
 
     def proceed(self, process: _Process) -> None:
-        """Run on for what is left of its time."""
+        """PolicyRun on for what is left of its time."""
         process.since_ms = self.clock.now_ms
         does = process.does
         if process.left_ms is not None:
@@ -102,7 +102,7 @@ class SimMachine:
             if process.exit is None and process.epoch == epoch:
                 self._end(process, code=code, signal=signal)
 
-        self.clock.at(self.clock.now_ms + delay_ms, Turn.WORLD, end)
+        self.clock.at(self.clock.now_ms + delay_ms, Turn.SCENARIO, end)
 
     def _end(
         self,

@@ -10,17 +10,151 @@ One tick is one bandwidth period of 100 ms. In it a pod
 Work arrives evenly over a period, so a pod that wants d of a quota q < d runs dry after q/d of it.
 Held time is per *thread*: a single thread that is 10 % short waits, and is counted, as one whole
 CPU from then on. So used + held is the true want for threads that spin, and more for all others.
+
+What a pod wants follows from the traces of its scenario: functions from virtual milliseconds to
+millicores, in integers throughout, so that every platform draws the same curve.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.core.apportion import Claim, water_fill
 from fairlead.core.cpu import Counters
 from fairlead.core.invariant import require
+from fairlead.schema import traces as documents
 from fairlead.schema.scenario import SimPodDocument
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.traces import PERIOD_MS, Level, build_want, peak
+from fairlead.sim.clock import Entropy, Stream
+
+PERIOD_MS = 100
+"""The kernel's bandwidth period: the grain of the simulation."""
+
+Want = Callable[[int], int]
+
+
+def build_want(parts: Sequence[documents.Trace], entropy: Entropy, pod: str) -> Want:
+    """The sum of a pod's traces. Streams are named by pod and place, not by order of creation."""
+    levels = [
+        _windowed(part, entropy.stream("trace", pod, str(place)))
+        for place, part in enumerate(parts)
+    ]
+    return lambda time_ms: sum(level(time_ms) for level in levels)
+
+
+def peak(parts: Sequence[documents.Trace]) -> int:
+    """An upper bound of what the traces want at once (overlapping spikes aside)."""
+    return sum(_peak(part) for part in parts)
+
+
+def _peak(part: documents.Trace) -> int:
+    match part:
+        case documents.Constant() | documents.Spikes():
+            return part.millicores
+        case documents.Steps():
+            return max(part.millicores)
+        case documents.Sine() | documents.Bursty():
+            return part.high_millicores
+        case documents.Ramp():
+            return max(part.start_millicores, part.end_millicores)
+        case documents.Points():
+            return max(point.millicores for point in part.points)
+
+
+def _windowed(part: documents.Trace, stream: Stream) -> Want:
+    level = _level(part, stream)
+    start_ms = part.from_s * 1000
+    end_ms = None if part.until_s is None else part.until_s * 1000
+
+    def inside(time_ms: int) -> int:
+        if time_ms < start_ms or (end_ms is not None and time_ms >= end_ms):
+            return 0
+        return level(time_ms)
+
+    return inside
+
+
+def _level(part: documents.Trace, stream: Stream) -> Want:  # noqa: PLR0911 - one line a kind
+    match part:
+        case documents.Constant(millicores=millicores):
+            return lambda _: millicores
+        case documents.Steps(millicores=levels, every_s=every_s):
+            return lambda time_ms: levels[time_ms // (every_s * 1000) % len(levels)]
+        case documents.Sine():
+            return lambda time_ms: _wave(part, time_ms)
+        case documents.Ramp():
+            return lambda time_ms: _line(
+                time_ms - part.from_s * 1000,
+                part.ramp_s * 1000,
+                part.start_millicores,
+                part.end_millicores,
+            )
+        case documents.Points():
+            return _points(part)
+        case documents.Bursty():
+            return _bursty(part, stream)
+        case documents.Spikes():
+            return _spikes(part, stream)
+
+
+def _wave(part: documents.Sine, time_ms: int) -> int:
+    """Bhaskara's sine, 16t(h-t) / (5h^2 - 4t(h-t)): rational, and within 0.2 % of the real one."""
+    half = part.period_s * 500
+    phase = (time_ms - part.phase_s * 1000) % (2 * half)
+    rise = phase % half * (half - phase % half)
+    swing = part.high_millicores - part.low_millicores
+    offset = swing * 8 * rise // (5 * half * half - 4 * rise)
+    middle = part.low_millicores + swing // 2
+    return middle + offset if phase < half else max(middle - offset, part.low_millicores)
+
+
+def _line(elapsed_ms: int, length_ms: int, start: int, end: int) -> int:
+    done_ms = min(max(elapsed_ms, 0), length_ms)
+    return start + (end - start) * done_ms // length_ms
+
+
+def _points(part: documents.Points) -> Want:
+    times = [point.at_s * 1000 for point in part.points]
+    levels = [point.millicores for point in part.points]
+
+    def level(time_ms: int) -> int:
+        at = bisect_right(times, time_ms) - 1
+        if at < 0:
+            return 0
+        if not part.linear or at == len(times) - 1:
+            return levels[at]
+        length_ms = times[at + 1] - times[at]
+        return _line(time_ms - times[at], length_ms, levels[at], levels[at + 1])
+
+    return level
+
+
+def _bursty(part: documents.Bursty, stream: Stream) -> Want:
+    """Off first; each period it switches with probability period/mean, so stays are geometric."""
+    on = False
+
+    def level(_: int) -> int:
+        nonlocal on
+        mean_ms = (part.on_s if on else part.off_s) * 1000
+        if stream.below(mean_ms) < PERIOD_MS:
+            on = not on
+        return part.high_millicores if on else part.low_millicores
+
+    return level
+
+
+def _spikes(part: documents.Spikes, stream: Stream) -> Want:
+    """A spike starts in a period with probability rate*period: Poisson times, on the grain."""
+    ends: list[int] = []
+    probability = part.per_minute * PERIOD_MS / 60_000
+
+    def level(time_ms: int) -> int:
+        if stream.chance(probability):
+            ends.append(time_ms + part.length_ms)
+        ends[:] = [end for end in ends if end > time_ms]
+        return part.millicores * len(ends)
+
+    return level
+
 
 PERIOD_US = PERIOD_MS * 1000
 AGE_AT_BEGIN_MS = 3_600_000
@@ -46,7 +180,7 @@ class SimPod:
     """One pod on the node: what its user asked for, its limit in force, its counters."""
 
     spec: SimPodDocument
-    want: Level
+    want: Want
     limit_millicores: int | None
     threads: int
     started_ms: int
@@ -61,7 +195,7 @@ class SimPod:
         """A fresh pod, its limit still the user's own."""
         threads = spec.threads or max(1, -(-peak(spec.want) // 1000))
         want = build_want(spec.want, entropy, spec.name)
-        # Pods that are there when the world begins have been running for a while.
+        # Pods that are there when the simulation begins have been running for a while.
         started_ms = spec.arrive_s * 1000 if spec.arrive_s else -AGE_AT_BEGIN_MS
         return cls(spec, want, spec.limit_millicores, threads, started_ms)
 
@@ -113,7 +247,7 @@ class SimPod:
             return
         meter.granted_us += limit * PERIOD_MS
         if runnable_us:
-            meter.periods += 1  # the bandwidth timer only runs while somebody is runnable
+            meter.periods += 1  # the bandwidth timer only runs while a thread is runnable
         if used_us == allowed_us < runnable_us:
             # A given pool spreads its work over all its threads, and all of them then wait.
             threads = self.spec.threads or -(-runnable_us // PERIOD_US)

@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from fairlead.core.cpu import CpuMode
-from fairlead.sim.play import Played, Run
+from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 INSTALL_HINT = "pip install 'fairlead[plots]'"
 PANELS_MAX = 12
@@ -67,32 +67,49 @@ def load_matplotlib() -> Any:
     return mpl
 
 
-def draw_plots(played: Played, folder: Path) -> list[str]:
+def styled(mpl: Any) -> Any:
+    """The style of all plots, as a context."""
+    return mpl.rc_context(STYLE)
+
+
+def colour_of(place: int) -> str:
+    """The colour of a series by its place."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def save(figure: Any, path: Path) -> None:
+    """Without version or date: the same seed draws the same bytes."""
+    figure.savefig(path, metadata={"Software": None})
+
+
+def strip(axes: Any) -> None:
+    """A thin band of colours without a scale."""
+    axes.set(yticks=[], ylim=(0, 1))
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def draw_plots(played: ScenarioResult, folder: Path) -> list[str]:
     """Draw everything into `folder`; returns the names of the files."""
     mpl = load_matplotlib()
     names = []
-    with mpl.rc_context(STYLE):
+    with styled(mpl):
         for run in played.runs:
             if not run.frames:
                 continue
             names += [f"{run.name}-node.png", f"{run.name}-pods.png"]
-            _save(_node_figure(mpl, played, run), folder / names[-2])
-            _save(_pods_figure(mpl, run), folder / names[-1])
+            save(_node_figure(mpl, played, run), folder / names[-2])
+            save(_pods_figure(mpl, run), folder / names[-1])
         if len(played.runs) > 1:
             names.append("compare.png")
-            _save(_compare_figure(mpl, played), folder / names[-1])
+            save(_compare_figure(mpl, played), folder / names[-1])
     return names
-
-
-def _save(figure: Any, path: Path) -> None:
-    # No version, no date: the same seed draws the same bytes.
-    figure.savefig(path, metadata={"Software": None})
 
 
 # --- the node
 
 
-def _node_figure(mpl: Any, played: Played, run: Run) -> Any:
+def _node_figure(mpl: Any, played: ScenarioResult, run: PolicyRun) -> Any:
     figure = mpl.figure.Figure(figsize=(10, 9), layout="constrained")
     acts, want, mode, grant, short, price = figure.subplots(
         6, 1, sharex=True, gridspec_kw={"height_ratios": [0.45, 3, 0.28, 3, 1.5, 1.2]}
@@ -130,7 +147,7 @@ def _node_figure(mpl: Any, played: Played, run: Run) -> Any:
     return figure
 
 
-def _stack(axes: Any, run: Run, field: str, names: list[str], colours: dict[str, str]) -> int:
+def _stack(axes: Any, run: PolicyRun, field: str, names: list[str], colours: dict[str, str]) -> int:
     """Stacked areas of one field per pod; returns the highest total in millicores."""
     series = {name: [0] * len(run.frames) for name in names}
     for place, frame in enumerate(run.frames):
@@ -152,7 +169,7 @@ def _stack(axes: Any, run: Run, field: str, names: list[str], colours: dict[str,
     return max((sum(column) for column in zip(*series.values(), strict=True)), default=0)
 
 
-def _mode_strip(axes: Any, run: Run) -> None:
+def _mode_strip(axes: Any, run: PolicyRun) -> None:
     """One colour per mode, each stretch labelled where it is long enough to read."""
     for start, end, mode in _stretches(run):
         colour = MODE_COLOURS[mode] if mode else "#dddddd"
@@ -161,12 +178,10 @@ def _mode_strip(axes: Any, run: Run) -> None:
             ink = "white" if mode is CpuMode.OVERLOADED else INK
             middle = (start + end) / 2
             axes.text(middle, 0.45, mode.value, ha="center", va="center", fontsize=8, color=ink)
-    axes.set(yticks=[], ylim=(0, 1))
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+    strip(axes)
 
 
-def _stretches(run: Run) -> list[tuple[float, float, CpuMode | None]]:
+def _stretches(run: PolicyRun) -> list[tuple[float, float, CpuMode | None]]:
     """(from, to, mode) in seconds; a frame shows the second that ends at its time."""
     found: list[tuple[float, float, CpuMode | None]] = []
     for frame in run.frames:
@@ -178,9 +193,9 @@ def _stretches(run: Run) -> list[tuple[float, float, CpuMode | None]]:
     return found
 
 
-def _price(axes: Any, run: Run) -> None:
+def _price(axes: Any, run: PolicyRun) -> None:
     values = [frame.shadow_price for frame in run.frames]
-    # A price per core reads better than one per millicore; gaps are where there is no one price.
+    # A price per core reads better than one per millicore; gaps are where there is no single price.
     heights = [float("nan") if value is None else value * 1000 for value in values]
     axes.step(_seconds(run), heights, color="#5e3c99", lw=1.6, where="post")
     axes.set(ylabel="weight\nper core", xlabel="virtual seconds")
@@ -188,7 +203,7 @@ def _price(axes: Any, run: Run) -> None:
     _title(axes, "shadow price" if any(values) else "shadow price (none under this policy)")
 
 
-def _act_strip(axes: Any, played: Played, run: Run) -> None:
+def _act_strip(axes: Any, played: ScenarioResult, run: PolicyRun) -> None:
     """The acts as chapters, their titles wrapped to the room they have."""
     starts = [act.at_s for act in played.scenario.acts] + [run.node.seconds]
     for place, act in enumerate(played.scenario.acts):
@@ -199,16 +214,14 @@ def _act_strip(axes: Any, played: Played, run: Run) -> None:
         width = max(8, int(110 * (end - start) / run.node.seconds))
         text = "\n".join(wrap(act.title, width)[:2])
         axes.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=8)
-    axes.set(yticks=[], ylim=(0, 1))
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
+    strip(axes)
     axes.tick_params(bottom=False)
 
 
 # --- the pods
 
 
-def _pods_figure(mpl: Any, run: Run) -> Any:
+def _pods_figure(mpl: Any, run: PolicyRun) -> Any:
     """A panel per pod: want, grant, use; red where periods were throttled."""
     by_want = sorted(run.pods, key=lambda pod: (-pod.want_core_s, pod.pod))[:PANELS_MAX]
     names = sorted(pod.pod for pod in by_want)
@@ -228,7 +241,7 @@ def _pods_figure(mpl: Any, run: Run) -> Any:
     return figure
 
 
-def _pod_panel(axes: Any, run: Run, name: str) -> None:
+def _pod_panel(axes: Any, run: PolicyRun, name: str) -> None:
     seconds, want, limit, used, throttled = [], [], [], [], []
     for frame in run.frames:
         for pod in frame.pods:
@@ -263,7 +276,7 @@ def _pod_panel(axes: Any, run: Run, name: str) -> None:
 # --- policies side by side
 
 
-def _compare_figure(mpl: Any, played: Played) -> Any:
+def _compare_figure(mpl: Any, played: ScenarioResult) -> Any:
     figure = mpl.figure.Figure(figsize=(10, 3.6), layout="constrained")
     panels = figure.subplots(1, 3)
     fields = (
@@ -285,9 +298,7 @@ def _compare_figure(mpl: Any, played: Played) -> Any:
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
         axes.grid(visible=False, axis="x")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=4)
-    figure.suptitle(
-        f"{played.scenario.name}: the same world, seed {played.seed}", x=0.01, ha="left"
-    )
+    figure.suptitle(f"{played.scenario.name}: the same load, seed {played.seed}", x=0.01, ha="left")
     return figure
 
 
@@ -295,14 +306,14 @@ def _title(axes: Any, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=10, fontweight="bold")
 
 
-def _names(run: Run) -> list[str]:
+def _names(run: PolicyRun) -> list[str]:
     """Governed pods: those that opted out stand outside the capacity that is drawn."""
     return [pod.pod for pod in run.pods if not pod.opted_out]
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+    return {name: colour_of(place) for place, name in enumerate(names)}
 
 
-def _seconds(run: Run) -> list[float]:
+def _seconds(run: PolicyRun) -> list[float]:
     return [frame.time_ms / 1000 for frame in run.frames]

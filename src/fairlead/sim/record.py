@@ -1,19 +1,22 @@
-"""What a run leaves behind: decisions as bytes, observations, a picture per second, one digest.
+"""What a run leaves behind: decisions as bytes, a frame per second, events, figures, one digest.
 
-The digest is SHA-256 over the canonical JSON of everything recorded, in order. Two runs with the
-same digest saw the same and decided the same.
+The digest is SHA-256 over the canonical JSON of all decisions and observations, in order. Two runs
+with the same digest saw the same and decided the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
+from fairlead.core.reasons import CpuReason
 from fairlead.ports.cpu import Sighting
 from fairlead.schema.border import read_document
 from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
+from fairlead.sim.node import SimPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +56,21 @@ class Frame(NamedTuple):
     pods: tuple[PodFrame, ...]
 
 
-class Happening(NamedTuple):
-    """One line of the story."""
+class Event(NamedTuple):
+    """One thing that happened, in a sentence."""
 
-    time_ms: int
+    time_ms: float
     kind: str
     text: str
 
 
-class Recorder:
+class RunRecord:
     """Collects a run. Nothing here influences it."""
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.frames: list[Frame] = []
-        self.story: list[Happening] = []
+        self.events: list[Event] = []
         self._hash = sha256()
 
     @property
@@ -90,9 +93,9 @@ class Recorder:
         seen = {each.uid: _sighting(each) for each in sightings}
         self._digest({"observation": time_ms, "pods": seen})
 
-    def happening(self, time_ms: int, kind: str, text: str) -> None:
-        """Add a line to the story."""
-        self.story.append(Happening(time_ms, kind, text))
+    def event(self, time_ms: int, kind: str, text: str) -> None:
+        """Record that something happened."""
+        self.events.append(Event(time_ms, kind, text))
 
     def _digest(self, value: dict[str, Any]) -> None:
         self._hash.update(canonical(value) + b"\n")
@@ -110,3 +113,203 @@ def _sighting(sighting: Sighting) -> list[int | None]:
         read.throttled_periods,
         read.throttled_us,
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class PodFigures:
+    """One pod over its life. Core-seconds are rounded to thousandths."""
+
+    pod: str
+    opted_out: bool
+    want_core_s: float
+    granted_core_s: float | None
+    """Limit times time; None for a pod without a limit."""
+    used_core_s: float
+    unserved_core_s: float
+    """Not served when it was wanted: lost, or served later."""
+    throttled_ratio: float
+    slack: float | None
+    """Share of the grant that was not used."""
+    reversals_per_minute: float
+    """How often the limit turned from rising to falling or back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """The node over the run."""
+
+    seconds: float
+    seconds_uncongested: int
+    seconds_congested: int
+    seconds_overloaded: int
+    seconds_undecided: int
+    """Before the first decision."""
+    seconds_over_capacity: float
+    """With Σ limits above the capacity: must be 0."""
+    decisions: int
+    mode_changes: int
+    want_core_s: float
+    granted_core_s: float
+    used_core_s: float
+
+
+def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
+    """The figures of one pod."""
+    meter = pod.meter
+    granted = meter.granted_us if meter.granted_us else None
+    limits = [
+        each.limit
+        for frame in frames
+        for each in frame.pods
+        if each.uid == pod.spec.name and each.limit is not None
+    ]
+    minutes = meter.lifetime_ms / 60_000
+    return PodFigures(
+        pod=pod.spec.name,
+        opted_out=pod.spec.opted_out,
+        want_core_s=_core_s(meter.want_us),
+        granted_core_s=None if granted is None else _core_s(granted),
+        used_core_s=_core_s(meter.used_us),
+        unserved_core_s=_core_s(meter.unserved_us),
+        throttled_ratio=_share(meter.throttled_periods, meter.periods),
+        slack=None if granted is None else _share(max(0, granted - meter.used_us), granted),
+        reversals_per_minute=round(count_reversals(limits) / minutes, 3) if minutes else 0.0,
+    )
+
+
+def measure_node(
+    frames: list[Frame],
+    pods: Iterable[PodFigures],
+    *,
+    decisions: int,
+    seconds: float,
+    over_capacity_ms: int,
+) -> NodeFigures:
+    """The figures of the node; pods that opted out are left out of the sums."""
+    modes = [frame.mode for frame in frames]
+    governed = [pod for pod in pods if not pod.opted_out]
+    known = [mode for mode in modes if mode is not None]
+    return NodeFigures(
+        seconds=seconds,
+        seconds_uncongested=modes.count(CpuMode.UNCONGESTED),
+        seconds_congested=modes.count(CpuMode.CONGESTED),
+        seconds_overloaded=modes.count(CpuMode.OVERLOADED),
+        seconds_undecided=modes.count(None),
+        seconds_over_capacity=over_capacity_ms / 1000,
+        decisions=decisions,
+        mode_changes=sum(a is not b for a, b in pairwise(known)),
+        want_core_s=round(sum(pod.want_core_s for pod in governed), 3),
+        granted_core_s=round(sum(pod.granted_core_s or 0 for pod in governed), 3),
+        used_core_s=round(sum(pod.used_core_s for pod in governed), 3),
+    )
+
+
+def count_reversals(values: Iterable[int]) -> int:
+    """Changes of direction in a series; standing still is no direction."""
+    reversals, direction, last = 0, 0, None
+    for value in values:
+        if last is not None and value != last:
+            step = 1 if value > last else -1
+            reversals += direction == -step
+            direction = step
+        last = value
+    return reversals
+
+
+def _core_s(microseconds: int) -> float:
+    return round(microseconds / 1_000_000, 3)
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+LINES_MAX = 3
+"""Per decision: enough to follow, few enough to read."""
+
+_REASONS = {
+    CpuReason.DEMAND_DRIVEN: "follows its demand",
+    CpuReason.USAGE_FALLBACK: "shows no demand but usage near its minimum: usage decides",
+    CpuReason.SIGNAL_MISSING_USAGE: "has no demand signal: usage decides",
+    CpuReason.SIGNAL_MISSING_HOLD: "has no signal: its grant is held",
+    CpuReason.SIGNAL_MISSING_MIN: "has no signal: it gets its minimum",
+    CpuReason.MIN_ABOVE_MAX: "asks for more than its limit: the limit wins",
+    CpuReason.GUARDRAIL_RELAXED: "its guardrails were relaxed to fit",
+}
+_CUT_BY = {
+    Policy.DEMAND_CAPPED: "every surplus is cut by one ratio",
+    Policy.NASH: "shared by weight, no pod above its need",
+    Policy.MARKET: "shared by bids",
+}
+
+
+def _cores(millicores: int) -> str:
+    return f"{millicores / 1000:.2f}"
+
+
+def describe_changes(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
+    """(kind, sentence) of what this decision changed: mode, lost signals, largest moves."""
+    lines = [*_mode(before.plan if before else None, now)]
+    lines += _lost_signals(before.plan if before else None, now.plan)
+    moves = _moves(now)
+    falls = [move for move in moves if move[0] < 0]
+    rises = [move for move in reversed(moves) if move[0] > 0]
+    scarce = now.plan.mode is not CpuMode.UNCONGESTED
+    if falls and (scarce or not rises):
+        lines.append(("shrinks" if scarce else "returns", _fall(falls[0][1], now)))
+    if rises:
+        lines.append(("grows", _rise(rises[0][1], now.plan, rises[0][0])))
+    return lines[:LINES_MAX]
+
+
+def _mode(before: NodePlan | None, now: Decision) -> Iterator[tuple[str, str]]:
+    plan = now.plan
+    if before is not None and before.mode is plan.mode:
+        return
+    whole = _cores(plan.capacity_millicores)
+    if plan.mode is CpuMode.CONGESTED:
+        text = f"needs {_cores(plan.total_need)} of {whole} cores, {_CUT_BY[now.snapshot.policy]}"
+    elif plan.mode is CpuMode.OVERLOADED:
+        text = f"minimums {_cores(plan.total_min)} of {whole} cores, even they are scaled down"
+    else:
+        text = f"needs {_cores(plan.total_need)} of {whole} cores, every pod gets its need"
+    yield f"mode.{plan.mode.value}", f"{plan.mode.value}: {text}"
+
+
+def _lost_signals(before: NodePlan | None, plan: NodePlan) -> Iterator[tuple[str, str]]:
+    for uid, reasons in plan.reasons.items():
+        earlier = before.reasons.get(uid, ()) if before else ()
+        for reason in reasons:
+            if reason.startswith("signal-missing") and reason not in earlier:
+                yield "signal", f"{uid} {_REASONS[reason]}"
+
+
+def _moves(now: Decision) -> list[tuple[int, str]]:
+    """(change of the grant, uid), the largest fall first; what is below 5 % is not worth a line."""
+    moves = []
+    for pod in now.snapshot.pods:
+        current = pod.current_millicores
+        if current is None:
+            continue
+        change = now.plan.allocations[pod.uid] - current
+        if abs(change) * 20 > current:
+            moves.append((change, pod.uid))
+    return sorted(moves)
+
+
+def _fall(uid: str, now: Decision) -> str:
+    plan = now.plan
+    current = next(p.current_millicores for p in now.snapshot.pods if p.uid == uid) or 0
+    text = f"{uid} shrinks {_cores(current)} → {_cores(plan.allocations[uid])}"
+    if plan.mode is CpuMode.OVERLOADED:
+        return f"{text}: its minimum is scaled"
+    cut = plan.reduction_ratio[uid]
+    if cut > 0:
+        return f"{text}: needs {_cores(plan.needs[uid])}, {cut:.0%} of its surplus is cut"
+    return f"{text}: {'; '.join(_REASONS[reason] for reason in plan.reasons[uid])}"
+
+
+def _rise(uid: str, plan: NodePlan, change: int) -> str:
+    grant = plan.allocations[uid]
+    why = "; ".join(_REASONS[reason] for reason in plan.reasons[uid])
+    return f"{uid} grows {_cores(grant - change)} → {_cores(grant)}: {why}"

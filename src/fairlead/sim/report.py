@@ -1,52 +1,48 @@
-"""The report of a played scenario: report.json, report.md, the decisions, a timeline, the plots.
+"""Reports of simulations: report.json, report.md, tables and plots in one folder.
 
-Everything is written into a temporary folder beside the target, which is then renamed: whoever
-interrupts leaves the old report or none, never half of one. No clock, no host, no path goes in, so
-the same seed writes the same bytes.
+Everything is written into a temporary folder beside the target, which is then renamed: an
+interrupted run leaves the old report or none, never half of one. No clock, no host, no path goes
+in, so the same seed writes the same bytes.
 """
 
 import csv
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.sim.markdown import write_markdown
-from fairlead.sim.play import Played, Run
+from fairlead.sim.plots import draw_plots
+from fairlead.sim.record import Event, NodeFigures, PodFigures
+from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 MARKER = "report.json"
-"""Its presence, listing its own files, is how an old report is told from somebody's folder."""
+"""Its presence, listing its own files, is how an old report is told from a folder of the user's."""
 
-TEXTS = ("report.md", "decisions.jsonl", "results.jsonl", "timeline.csv")
+EVENTS_MAX = 80
 COLUMNS = (
-    "run",
-    "time_s",
-    "mode",
-    "capacity_millicores",
-    "shadow_price",
-    "pod",
-    "want_millicores",
-    "limit_millicores",
-    "used_millicores",
-    "unserved_millicores",
-    "throttled_ratio",
-    "opted_out",
+    *("run", "time_s", "mode", "capacity_millicores", "shadow_price", "pod", "want_millicores"),
+    *("limit_millicores", "used_millicores", "unserved_millicores", "throttled_ratio", "opted_out"),
 )
 
-Draw = Callable[[Played, Path], Sequence[str]]
-"""Draws the plots of a scenario into a folder and names the files."""
+Draw = Callable[[Path], Sequence[str]]
+"""Draws the plots of a report into a folder and names the files."""
+Write = Callable[[Path], object]
+"""Writes one file, or one folder, of a report."""
 
 
 class NotAReport(ValueError):
-    """The target holds something that we did not write."""
+    """The target holds something that Fairlead did not write."""
+
+
+# --- one writer for all reports
 
 
 def check_target(target: Path) -> None:
-    """Refuse to replace anything but an earlier report; asked before the work, not after it."""
+    """Refuse to replace anything but an earlier report; called before the work, not after it."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise NotAReport(f"{target} is not a folder")
     if not target.exists():
@@ -62,20 +58,31 @@ def check_target(target: Path) -> None:
         raise NotAReport(f"{target} holds more than a report ({extra[0]}); name another")
 
 
-def write_report(played: Played, target: Path, draw: Draw | None) -> list[str]:
-    """Write the report to `target`, replacing an earlier one; returns the names of the files."""
-    return write_folder(target, lambda folder: _fill(played, folder, draw))
+def write_folder(
+    target: Path,
+    document: Mapping[str, Any],
+    *,
+    page: Callable[[Sequence[str]], str],
+    parts: Mapping[str, Write],
+    draw: Draw | None,
+) -> list[str]:
+    """Write a report to `target`, replacing an earlier one; returns the names of its files.
 
-
-def write_folder(target: Path, fill: Callable[[Path], list[str]]) -> list[str]:
-    """Have a fresh folder filled, then put it in the place of an earlier report."""
+    `page` makes report.md from the names of the pictures that `draw` made.
+    """
     check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     workshop = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         fresh = workshop / "report"
         fresh.mkdir()
-        files = fill(fresh)
+        for name, write in parts.items():
+            write(fresh / name)
+        pictures = list(draw(fresh)) if draw else []
+        (fresh / "report.md").write_text(page(pictures), encoding="utf-8")
+        files = sorted({MARKER, "report.md", *parts, *pictures})
+        whole = {**document, "files": files}
+        (fresh / MARKER).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         _exchange(fresh, target, workshop / "old")
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
@@ -83,7 +90,7 @@ def write_folder(target: Path, fill: Callable[[Path], list[str]]) -> list[str]:
 
 
 def _exchange(fresh: Path, target: Path, old: Path) -> None:
-    """Two renames; whoever interrupts between them gets the old report back."""
+    """Two renames; an interruption between them puts the old report back."""
     try:
         if target.exists():
             target.rename(old)
@@ -94,40 +101,72 @@ def _exchange(fresh: Path, target: Path, old: Path) -> None:
         raise
 
 
-def _fill(played: Played, folder: Path, draw: Draw | None) -> list[str]:
-    with (folder / "decisions.jsonl").open("wb") as inputs:
-        inputs.writelines(made.input + b"\n" for run in played.runs for made in run.decisions)
-    with (folder / "results.jsonl").open("wb") as results:
-        results.writelines(made.result + b"\n" for run in played.runs for made in run.decisions)
-    _write_timeline(played, folder / "timeline.csv")
-    pictures = list(draw(played, folder)) if draw else []
-    (folder / "report.md").write_text(write_markdown(played, pictures), encoding="utf-8")
-    files = sorted({MARKER, *TEXTS, *pictures})
-    document = {**as_document(played), "files": files}
-    (folder / MARKER).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return files
-
-
-def _write_timeline(played: Played, path: Path) -> None:
-    """One row per policy, second and pod: the form that spreadsheets and data frames like."""
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """One row per line: the form that spreadsheets and data frames like."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for run in played.runs:
-            for frame in run.frames:
-                node = (
-                    run.name,
-                    frame.time_ms // 1000,
-                    frame.mode or "",
-                    frame.capacity,
-                    frame.shadow_price,
-                )
-                for pod in frame.pods:
-                    figures = [pod.want, pod.limit, pod.used, pod.unserved]
-                    rows.writerow([*node, pod.uid, *figures, pod.throttled, int(pod.opted_out)])
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows(rows)
 
 
-def as_document(played: Played) -> dict[str, Any]:
+def heading(name: str, about: str) -> list[str]:
+    """The title of a page, and what it is about."""
+    return [f"# {name}", "", *([about[:1].upper() + about[1:] + ".", ""] if about else [])]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table: the first column to the left, figures to the right."""
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return ["| " + " | ".join(str(cell) for cell in row) + " |" for row in lines]
+
+
+def code(*lines: str) -> list[str]:
+    """A block to be typed as it stands."""
+    return ["```", *lines, "```", ""]
+
+
+def event_lines(events: Sequence[Event]) -> list[str]:
+    """What happened, as a block, cut where it becomes too long to read."""
+    lines = [f"{event.time_ms / 1000:7.1f} s  {event.text}" for event in events[:EVENTS_MAX]]
+    if len(events) > EVENTS_MAX:
+        lines.append(f"… and {len(events) - EVENTS_MAX} lines more in report.json")
+    return code(*lines)
+
+
+def picture_lines(pictures: Iterable[str]) -> list[str]:
+    """The pictures, one below the other."""
+    return [f"![{name}]({name})\n" for name in pictures]
+
+
+# --- the report of a CPU scenario
+
+
+def write_report(played: ScenarioResult, target: Path, *, plots: bool) -> list[str]:
+    """Write the report of a scenario; returns the names of the files."""
+    made = [decision for run in played.runs for decision in run.decisions]
+    return write_folder(
+        target,
+        as_document(played),
+        page=lambda pictures: write_markdown(played, pictures),
+        parts={
+            "decisions.jsonl": lambda path: path.write_bytes(
+                b"".join(m.input + b"\n" for m in made)
+            ),
+            "results.jsonl": lambda path: path.write_bytes(
+                b"".join(m.result + b"\n" for m in made)
+            ),
+            "timeline.csv": lambda path: write_csv(path, COLUMNS, _timeline(played)),
+        },
+        draw=(lambda folder: draw_plots(played, folder)) if plots else None,
+    )
+
+
+def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines(line + b"\n" for line in lines)
+
+
+def as_document(played: ScenarioResult) -> dict[str, Any]:
     """The summary as JSON-ready data."""
     return {
         "fairlead": __version__,
@@ -140,23 +179,112 @@ def as_document(played: Played) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: PolicyRun) -> dict[str, Any]:
     broken = run.broken
+    fields = ("check", "message", "seed", "time_ms")
     return {
         "name": run.name,
         "policy": run.policy.value,
         "digest": run.digest,
-        "broken": broken
-        and {
-            "check": broken.check,
-            "message": broken.message,
-            "seed": broken.seed,
-            "time_ms": broken.time_ms,
-        },
+        "broken": broken and {name: getattr(broken, name) for name in fields},
         "node": asdict(run.node),
         "pods": [asdict(pod) for pod in run.pods],
         "faults": run.faults,
-        "story": [
-            {"time_ms": line.time_ms, "kind": line.kind, "text": line.text} for line in run.story
-        ],
+        "story": [event._asdict() for event in run.events],
     }
+
+
+def _timeline(played: ScenarioResult) -> Iterable[Sequence[object]]:
+    """One row per policy, second and pod."""
+    for run in played.runs:
+        for frame in run.frames:
+            second, mode = frame.time_ms // 1000, frame.mode or ""
+            node = (run.name, second, mode, frame.capacity, frame.shadow_price)
+            for pod in frame.pods:
+                figures = (pod.want, pod.limit, pod.used, pod.unserved, pod.throttled)
+                yield (*node, pod.uid, *figures, int(pod.opted_out))
+
+
+def write_markdown(played: ScenarioResult, pictures: Sequence[str]) -> str:
+    """The whole page: figures first, then the pictures, then the events."""
+    scenario = played.scenario
+    lines = heading(scenario.name, scenario.about)
+    lines += [
+        f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:",
+        "",
+        *code(f"fairlead sim run {scenario.name}.yaml --seed {played.seed}"),
+        "Every decision is here and can be checked: `decisions.jsonl` holds the inputs and",
+        "`results.jsonl` what was decided, line by line.",
+        "",
+        *code("fairlead decide cpu.allocate --jsonl < decisions.jsonl | cmp - results.jsonl"),
+    ]
+    if len(played.runs) > 1:
+        lines += ["## Side by side", "", *_side_by_side(played), ""]
+    lines += picture_lines(name for name in pictures if name.startswith("compare"))
+    for run in played.runs:
+        title = "policy by act" if run.name == "by-act" else run.name
+        lines += [f"## {title}", "", *_run_lines(run, pictures)]
+    return "\n".join(lines) + "\n"
+
+
+def _run_lines(run: PolicyRun, pictures: Sequence[str]) -> list[str]:
+    lines = [f"**Broken:** {run.broken}", ""] if run.broken else []
+    lines += [*_node_lines(run.node), f"- digest `{run.digest}`"]
+    if run.faults:
+        fired = ", ".join(f"{point} {count}×" for point, count in run.faults.items())
+        lines.append(f"- faults that fired: {fired}")
+    lines += ["", *pod_table(run.pods), ""]
+    lines += picture_lines(name for name in pictures if name.startswith(f"{run.name}-"))
+    return [*lines, "### What happened", "", *event_lines(run.events)]
+
+
+def _node_lines(node: NodeFigures) -> list[str]:
+    return [
+        f"- {node.seconds:g} virtual seconds, {node.decisions} decisions",
+        f"- uncongested {node.seconds_uncongested} s, congested {node.seconds_congested} s, "
+        f"overloaded {node.seconds_overloaded} s, {node.mode_changes} changes of mode",
+        f"- limits above the capacity: {node.seconds_over_capacity:g} s",
+        f"- core-seconds: wanted {node.want_core_s:g}, granted {node.granted_core_s:g}, "
+        f"used {node.used_core_s:g}",
+    ]
+
+
+POD_HEAD = (
+    *("pod", "want core-s", "granted core-s", "used core-s", "throttled periods", "slack"),
+    "reversals/min",
+)
+
+
+def pod_table(pods: Sequence[PodFigures]) -> list[str]:
+    """Figures per pod."""
+    return table(POD_HEAD, [pod_row(pod, missing="–") for pod in pods])
+
+
+def pod_row(pod: PodFigures, *, missing: str) -> tuple[str, ...]:
+    """The figures of a pod, as the table on a terminal and the page both print them."""
+    return (
+        f"{pod.pod} (opted out)" if pod.opted_out else pod.pod,
+        f"{pod.want_core_s:.1f}",
+        missing if pod.granted_core_s is None else f"{pod.granted_core_s:.1f}",
+        f"{pod.used_core_s:.1f}",
+        f"{pod.throttled_ratio:.1%}",
+        missing if pod.slack is None else f"{pod.slack:.1%}",
+        f"{pod.reversals_per_minute:.1f}",
+    )
+
+
+def _side_by_side(played: ScenarioResult) -> list[str]:
+    """The same load under each policy: one row per pod, one pair of columns per policy."""
+    head = ["pod", "want"]
+    for run in played.runs:
+        head += [f"{run.policy.value}: used", "throttled"]
+    rows: list[list[str]] = []
+    for pods in zip(*(run.pods for run in played.runs), strict=False):
+        row = [pods[0].pod, f"{pods[0].want_core_s:.1f}"]
+        for pod in pods:
+            row += [f"{pod.used_core_s:.1f}", f"{pod.throttled_ratio:.1%}"]
+        rows.append(row)
+    total = ["**all governed**", f"{played.runs[0].node.want_core_s:.1f}"]
+    for run in played.runs:
+        total += [f"{run.node.used_core_s:.1f}", ""]
+    return table(head, [*rows, total])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.lottery import Stage, uniform_below
-from fairlead.core.lottery.urn import Urn
+from fairlead.core.lottery.draw import Urn
 from tests.core.lottery import definition
 
 seeds = st.binary(min_size=32, max_size=32)

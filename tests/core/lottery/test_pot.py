@@ -69,10 +69,10 @@ def test_odds_add_up_and_are_fair(tokens: dict[str, list[str]]) -> None:
     assert not every or sum(x.chance for x in odds) == sum(x.chance for x in equal) == 1
 
 
-def test_odds_are_written_as_two_integers() -> None:
-    """Exact for every reader."""
+def test_odds_are_exact_fractions() -> None:
+    """1/owners × 1/tokens of its owner."""
     odds = first_odds({"a": ["x", "y", "z"], "b": ["w"]})
-    assert [each.document() for each in odds][2:] == [
-        {"owner": "a", "token": "z", "odds": [1, 6]},
-        {"owner": "b", "token": "w", "odds": [1, 2]},
+    assert [(each.owner, each.token, each.chance) for each in odds][2:] == [
+        ("a", "z", Fraction(1, 6)),
+        ("b", "w", Fraction(1, 2)),
     ]

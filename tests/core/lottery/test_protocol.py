@@ -1,4 +1,4 @@
-"""Commitments and reveals: what is bound, what is labelled, and what raises a doubt."""
+"""Commitments and reveals: what is recorded, what is labelled, and what raises a doubt."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -8,168 +8,160 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.canonical import digest
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.lottery import (
     BeaconRound,
     Commitment,
     Doubt,
-    Draw,
     Label,
-    Pot,
-    check_draws,
+    OwnerWeighting,
+    Reveal,
     check_reveal,
-    check_succession,
-    committed_tokens,
     derive_seed,
     entropy_hash,
-    first_odds,
     lp,
     preimage,
     reveal,
 )
 
 ENTROPY, NEXT = sha256(b"this").digest(), sha256(b"next").digest()
-TOKENS = {"a": ["x", "y"], "b": ["z"]}
+PUBLISHED = entropy_hash(ENTROPY)
+HEAD = {"size": 9}
 
 
 def commitment(**fields: Any) -> Commitment:
     made = Commitment(
-        sequence=4,
+        chain="ab" * 32,
+        k=4,
+        previous_seq=7,
         scope={"flavor": "H100", "location": {}, "cap": None},
         deficit_gpus=3,
         conflict_digest=sha256(b"conflict").hexdigest(),
-        candidates=("l1", "l2"),
-        exclusions=(),
-        odds=first_odds(TOKENS),
-        entropy_hash=entropy_hash(ENTROPY),
+        notice_digest=sha256(b"notice").hexdigest(),
     )
     return replace(made, **fields)
+
+
+def answer(promised: Commitment, **fields: Any) -> Reveal:
+    return reveal(promised, commit_seq=8, entropy=ENTROPY, next_entropy=NEXT, **fields)
 
 
 def test_an_outcome_is_verifiable_with_a_beacon_or_a_nonce() -> None:
     """Either is enough; neither means that the operator is trusted."""
     assert commitment().label is Label.OPERATOR_TRUSTED
     assert commitment(nonces={"a": b"\0"}).label is Label.VERIFIABLE
-    assert commitment(beacon=BeaconRound("chain", 9)).label is Label.VERIFIABLE
+    assert commitment(beacon=BeaconRound("quicknet", 9)).label is Label.VERIFIABLE
 
 
-def test_the_documents() -> None:
-    """Hex for bytes, lists by owner, the commitment cited by its digest."""
-    promised = commitment(beacon=BeaconRound("chain", 9), nonces={"b": b"\x02", "a": b"\x01"})
+def test_the_recorded_bodies() -> None:
+    """Hex for bytes, nonces by owner; what is read back is what was written."""
+    promised = commitment(
+        beacon=BeaconRound("quicknet", 9),
+        nonces={"b": b"\x02", "a": b"\x01"},
+        owner_weighting=OwnerWeighting.TOKENS,
+    )
     body = promised.document()
-    assert body["beacon"] == {"chain": "chain", "round": 9}
-    assert body["nonces"] == [{"owner": "a", "nonce": "01"}, {"owner": "b", "nonce": "02"}]
-    shown = reveal(promised, entropy=ENTROPY, next_entropy=NEXT, beacon=b"\xab")
-    assert shown.document({"resolved": True}) == {
-        "sequence": 4,
-        "commitment": digest(body),
-        "entropy": ENTROPY.hex(),
-        "beacon": "ab",
-        "seed": promised.seed(ENTROPY, b"\xab").hex(),
-        "next_entropy_hash": sha256(NEXT).hexdigest(),
-        "outcome": {"resolved": True},
+    assert body == {
+        "chain": "ab" * 32,
+        "k": 4,
+        "previous_seq": 7,
+        "scope": {"flavor": "H100", "location": {}, "cap": None},
+        "deficit_gpus": 3,
+        "conflict_digest": sha256(b"conflict").hexdigest(),
+        "notice_digest": sha256(b"notice").hexdigest(),
+        "nonces": [{"nonce": "01", "owner": "a"}, {"nonce": "02", "owner": "b"}],
+        "beacon": {"round": 9, "source": "quicknet"},
+        "owner_weighting": "tokens",
     }
-    plain = reveal(commitment(), entropy=ENTROPY, next_entropy=NEXT)
-    assert plain.document({})["beacon"] is None
+    assert Commitment.of(body) == promised
+    assert promised.beacon is not None
+    assert promised.beacon.key == "quicknet/9"
+    assert promised.plan_id == "resolve.abababababababab.4"
+    shown = answer(promised, beacon_value=b"\xab", result_digest="cd" * 32)
+    assert shown.kind == "gpu.resolve.draw"
+    assert shown.seed is not None
+    assert shown.document(HEAD) == {
+        "chain": "ab" * 32,
+        "k": 4,
+        "commit_seq": 8,
+        "commit_head": HEAD,
+        "entropy": ENTROPY.hex(),
+        "beacon_value": "ab",
+        "seed": shown.seed.hex(),
+        "result_digest": "cd" * 32,
+        "label": "verifiable",
+        "next_commitment": sha256(NEXT).hexdigest(),
+    }
+    assert Reveal.of(shown.document(HEAD)) == shown
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"entropy": NEXT, "next_entropy": NEXT},
-        {"entropy": ENTROPY, "next_entropy": NEXT, "beacon": b"nobody waited for it"},
-        {"entropy": ENTROPY[:31], "next_entropy": NEXT},
-        {"entropy": ENTROPY, "next_entropy": NEXT[:31]},
-    ],
-)
-def test_a_commitment_cannot_be_broken_by_mistake(given: dict[str, bytes]) -> None:
-    """Other entropy, a beacon that was not committed to, entropy of another length."""
-    with pytest.raises(InvariantBroken):
-        reveal(commitment(), **given)
+def test_early_commitments_have_equal_owners() -> None:
+    """The field came later; what was recorded without it is read as it was meant."""
+    body = commitment().document()
+    del body["owner_weighting"]
+    assert Commitment.of(body) == commitment()
 
 
-def test_a_committed_beacon_is_waited_for() -> None:
-    """Without its value there is no reveal."""
-    with pytest.raises(InvariantBroken):
-        reveal(commitment(beacon=BeaconRound("c", 1)), entropy=ENTROPY, next_entropy=NEXT)
+def test_a_void_before_the_beacon_shows_no_seed() -> None:
+    """The reason is in the body; seed and result are null."""
+    shown = answer(commitment(beacon=BeaconRound("quicknet", 1)), void="never came")
+    assert shown.kind == "gpu.resolve.void"
+    body = shown.document(HEAD)
+    assert (body["seed"], body["beacon_value"], body["reason"]) == (None, None, "never came")
+    assert Reveal.of(body) == shown
 
 
 def test_a_kept_commitment_leaves_no_doubt() -> None:
-    """With and without a beacon."""
-    for promised, beacon in (
-        (commitment(), b""),
-        (commitment(beacon=BeaconRound("c", 1), nonces={"a": b"n"}), b"value"),
+    """With and without a beacon, drawn or void."""
+    awaited = commitment(beacon=BeaconRound("quicknet", 1), nonces={"a": b"n"})
+    for promised, shown in (
+        (commitment(), answer(commitment())),
+        (awaited, answer(awaited, beacon_value=b"value")),
+        (awaited, answer(awaited, void="never came")),
     ):
-        shown = reveal(promised, entropy=ENTROPY, next_entropy=NEXT, beacon=beacon)
-        assert check_reveal(promised, shown) == ()
+        assert check_reveal(promised, shown, PUBLISHED) == ()
 
 
 @pytest.mark.parametrize(
     ("change", "doubts"),
     [
-        ({"sequence": 5}, {Doubt.SEQUENCE}),
-        ({"commitment": "00" * 32}, {Doubt.COMMITMENT}),
+        ({"k": 5}, {Doubt.SEQUENCE}),
+        ({"chain": "00" * 32}, {Doubt.SEQUENCE}),
         ({"entropy": NEXT}, {Doubt.ENTROPY, Doubt.SEED}),
         ({"entropy": b"short"}, {Doubt.ENTROPY, Doubt.SEED}),
-        ({"beacon": b"late"}, {Doubt.BEACON, Doubt.SEED}),
+        ({"beacon_value": b"late"}, {Doubt.BEACON, Doubt.SEED}),
         ({"seed": bytes(32)}, {Doubt.SEED}),
+        ({"seed": None}, {Doubt.SEED}),
+        ({"label": Label.VERIFIABLE}, {Doubt.LABEL}),
     ],
 )
 def test_every_change_of_a_reveal_is_doubted(change: dict[str, Any], doubts: set[Doubt]) -> None:
     """By name."""
-    shown = reveal(commitment(), entropy=ENTROPY, next_entropy=NEXT)
-    assert set(check_reveal(commitment(), replace(shown, **change))) == doubts
+    shown = replace(answer(commitment()), **change)
+    assert set(check_reveal(commitment(), shown, PUBLISHED)) == doubts
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "doubt"),
     [
-        {"deficit_gpus": 2},
-        {"candidates": ("l1",)},
-        {"exclusions": (("l3", "OtherFlavor"),)},
-        {"scope": {}},
-        {"nonces": {"a": b"n"}},
-        {"conflict_digest": "00" * 32},
-        {"sequence": 5},
-        {"odds": first_odds({"a": ["x"]})},
-        {"entropy_hash": entropy_hash(NEXT)},
-        {"beacon": BeaconRound("c", 1)},
+        ({"conflict_digest": "00" * 32}, Doubt.SEED),
+        ({"nonces": {"a": b"n"}}, Doubt.SEED),
+        ({"beacon": BeaconRound("quicknet", 1)}, Doubt.SEED),
+        ({"k": 5}, Doubt.SEQUENCE),
+        ({"chain": "00" * 32}, Doubt.SEQUENCE),
     ],
 )
-def test_every_change_of_a_commitment_is_doubted(change: dict[str, Any]) -> None:
-    """The outcome cites the digest of what was committed, so nothing can be edited later."""
-    shown = reveal(commitment(), entropy=ENTROPY, next_entropy=NEXT)
-    assert Doubt.COMMITMENT in check_reveal(commitment(**change), shown)
+def test_every_change_of_a_commitment_is_doubted(change: dict[str, Any], doubt: Doubt) -> None:
+    """What enters the seed cannot be edited later; the rest is bound by the ledger's tree."""
+    assert doubt in check_reveal(commitment(**change), answer(commitment()), PUBLISHED)
 
 
-def test_odds_that_are_not_those_of_the_tokens_are_doubted() -> None:
-    """Two tokens of one owner at a third each."""
-    odds = first_odds({"a": ["x"], "b": ["y"], "c": ["z"]})
-    bent = commitment(odds=(odds[0], replace(odds[1], owner="a"), odds[2]))
-    shown = reveal(bent, entropy=ENTROPY, next_entropy=NEXT)
-    assert check_reveal(bent, shown) == (Doubt.ODDS,)
-
-
-def test_outcomes_of_a_scope_follow_each_other() -> None:
-    """The next sequence number, with the entropy that was fixed in the last outcome."""
-    shown = reveal(commitment(), entropy=ENTROPY, next_entropy=NEXT)
-    after = commitment(sequence=5, entropy_hash=entropy_hash(NEXT))
-    assert check_succession(shown, after) == ()
-    assert check_succession(shown, replace(after, sequence=6)) == (Doubt.SEQUENCE,)
-    assert check_succession(shown, replace(after, entropy_hash="00")) == (Doubt.ENTROPY,)
-
-
-def test_draws_can_be_repeated_from_the_committed_tokens() -> None:
-    """All of them in order; another victim, or one too many, is doubted."""
-    tokens, seed = committed_tokens(commitment()), commitment().seed(ENTROPY)
-    assert tokens == TOKENS
-    pot = Pot(tokens)
-    draws = [pot.draw(seed, index) for index in range(3)]
-    assert check_draws(seed, tokens, draws) == ()
-    assert check_draws(seed, tokens, [*draws, Draw(3, "a", "x")]) == (Doubt.OUTCOME,)
-    bent = [replace(draws[0], token="?")]
-    assert check_draws(seed, tokens, bent) == (Doubt.OUTCOME,)
+def test_entropy_of_another_length_is_never_published() -> None:
+    """Neither this outcome's nor the next one's."""
+    with pytest.raises(InvariantBroken):
+        reveal(commitment(), commit_seq=8, entropy=ENTROPY[:31], next_entropy=NEXT)
+    with pytest.raises(InvariantBroken):
+        reveal(commitment(), commit_seq=8, entropy=ENTROPY, next_entropy=NEXT[:31])
 
 
 parts = st.lists(st.binary(max_size=4), max_size=4)

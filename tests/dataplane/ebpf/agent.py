@@ -10,16 +10,17 @@ import time
 from itertools import count
 from pathlib import Path
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import Admission, Mode
-from tests.dataplane.ebpf.places import group, limited, table
+from tests.dataplane.ebpf.places import group, limited
+from tests.dataplane.tables import table
 
 VIP, PORT = "127.99.0.9", 80
-STORED_PER_S, STORED_BURST = 20, 5
+STORED = STORED_PER_S, STORED_BURST = 20, 5
 DOORS = {
     Mode.NORMAL: Admission(),
     # A drip of nothing, so that the door is seen to be closed; what is stored opens it.
-    Mode.HARD: Admission(Mode.HARD, 0, 0, STORED_PER_S, STORED_BURST),
+    Mode.HARD: Admission(Mode.HARD, 0, 0),
     Mode.SOFT: limited(Mode.SOFT, 0, 40),
 }
 
@@ -27,12 +28,13 @@ DOORS = {
 def main() -> None:
     """Until it is killed."""
     cgroup, pins, ports, mode = sys.argv[1:]
-    plane = EbpfPlane(Path(cgroup), Path(pins))
+    plane = EbpfDataplane(Path(cgroup), Path(pins))
     plane.configure([group("web", VIP, PORT, dict(zip("ab", json.loads(ports), strict=True)))])
     for epoch in count(1):
         plane.heartbeat()
         if epoch % 2:
-            plane.apply(table("web", epoch, {"a": 3, "b": 1}, DOORS[Mode(mode)]))
+            made = table("web", epoch, {"a": 3, "b": 1}, DOORS[Mode(mode)], stored=STORED)
+            plane.apply(made, decision=epoch)
         if epoch == 1:
             print(json.dumps("ready"), flush=True)
         time.sleep(0.2)

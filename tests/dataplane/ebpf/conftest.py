@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from tests.dataplane.ebpf.places import Place, Talker, own_place
 
 
@@ -22,7 +22,7 @@ def place(session_place: Place) -> Iterator[Place]:
 
 
 @pytest.fixture
-def plane(place: Place) -> EbpfPlane:
+def plane(place: Place) -> EbpfDataplane:
     return place.plane()
 
 

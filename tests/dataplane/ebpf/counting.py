@@ -4,9 +4,8 @@ import ctypes
 import time
 from collections.abc import Callable
 
-from fairlead.dataplane.ebpf import EbpfPlane
-from fairlead.dataplane.ebpf.libbpf import pinned
-from fairlead.dataplane.ebpf.maps import BpfMap
+from fairlead.dataplane.ebpf import EbpfDataplane
+from fairlead.dataplane.ebpf.kernel import BpfMap, pinned
 from fairlead.ports.dataplane import RouteGroup
 from tests.dataplane.ebpf.places import Place, group
 
@@ -21,7 +20,7 @@ def web(place: Place, ids: tuple[str, ...] = IDS, vip: str = VIP) -> RouteGroup:
     return group("web", vip, 80, {id: ports[id] for id in ids})
 
 
-def counts_of(place: Place, plane: EbpfPlane) -> Counts:
+def counts_of(place: Place, plane: EbpfDataplane) -> Counts:
     """Reads what is inside `web`, and in each of its backends."""
     insides = BpfMap("insides", pinned(place.pins / "live/map_insides"), ctypes.c_int64)
 

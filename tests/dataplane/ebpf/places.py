@@ -18,14 +18,13 @@ from typing import Any
 
 from bench.traffic.place import own_bpffs
 
-from fairlead.dataplane.ebpf import EbpfPlane, build, default_cgroup, missing, uninstall
-from fairlead.dataplane.ebpf.build import tools_missing
-from fairlead.dataplane.ebpf.libbpf import libbpf
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup, Table
+from fairlead.dataplane.ebpf import EbpfDataplane, build, default_cgroup, missing, uninstall
+from fairlead.dataplane.ebpf.kernel import libbpf
+from fairlead.dataplane.ebpf.toolchain import tools_missing
+from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
 from fairlead.ports.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[3]
-NORMAL = Admission()
 
 
 class Talker:
@@ -77,7 +76,7 @@ class Place:
     ports6: list[int]
     """Of those on ::1."""
     _talkers: list[Talker] = field(default_factory=list)
-    _planes: list[EbpfPlane] = field(default_factory=list)
+    _planes: list[EbpfDataplane] = field(default_factory=list)
 
     def client(self) -> Talker:
         """A process in the cgroup."""
@@ -88,9 +87,9 @@ class Place:
         self._talkers.append(Talker(module, *arguments))
         return self._talkers[-1]
 
-    def plane(self, **options: Any) -> EbpfPlane:
+    def plane(self, **options: Any) -> EbpfDataplane:
         """A plane, installed or taken over."""
-        self._planes.append(EbpfPlane(self.cgroup, self.pins, **options))
+        self._planes.append(EbpfDataplane(self.cgroup, self.pins, **options))
         return self._planes[-1]
 
     def clear(self) -> None:
@@ -114,21 +113,11 @@ def group(
     )
 
 
-def table(
-    name: str,
-    epoch: int,
-    slots: dict[str, int],
-    admission: Admission = NORMAL,
-    inside_max: int | None = None,
-) -> Table:
-    return Table(name, epoch, slots, admission, inside_max)
+def limited(mode: Mode, rate: float, burst: float) -> Admission:
+    return Admission(mode, rate, burst)
 
 
-def limited(mode: Mode, rate: float, burst: float, stored: float | None = None) -> Admission:
-    return Admission(mode, rate, burst, stored, stored)
-
-
-def grow_old(plane: EbpfPlane, seconds: float) -> None:
+def grow_old(plane: EbpfDataplane, seconds: float) -> None:
     """Set the heartbeat back, in the kernel's map, instead of waiting."""
     maps, _ = plane._open()
     maps.heartbeat[0] = ctypes.c_uint64(time.monotonic_ns() - round(seconds * 1e9))

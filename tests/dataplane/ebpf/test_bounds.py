@@ -9,15 +9,15 @@ from collections import Counter
 
 import pytest
 
-from fairlead.dataplane.ebpf import Capacity, EbpfPlane
-from fairlead.dataplane.ebpf.encode import spread
-from fairlead.dataplane.ebpf.layout import BACKENDS_MAX
-from fairlead.dataplane.tables import held_max
+from fairlead.core.traffic.limits import share
+from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
+from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, spread
 from fairlead.ports.dataplane import Mode, Proto
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.counting import IDS, VIP, counts_of, wait, web
-from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, table
+from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.ebpf.test_flip import Flip, Record
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 SLOTS_TRIED = 8
@@ -25,11 +25,11 @@ SLOTS_TRIED = 8
 EVEN = dict.fromkeys(IDS, 64)
 
 
-def test_clients_at_once_never_get_past_the_bound(place: Place, plane: EbpfPlane) -> None:
+def test_clients_at_once_never_get_past_the_bound(place: Place, plane: EbpfDataplane) -> None:
     """Three clients push as fast as they can; whoever is let in stays. Exactly 40 are, and all of
     the others were told to try again."""
     plane.configure([web(place)])
-    plane.apply(table("web", 1, EVEN, inside_max=40))
+    plane.apply(table("web", 1, EVEN, inside_max=40), decision=1)
     clients = [place.client() for _ in range(3)]
     for each in clients:
         each.tell("hold", host=VIP, port=80, count=200)
@@ -44,10 +44,10 @@ def test_clients_at_once_never_get_past_the_bound(place: Place, plane: EbpfPlane
 
 
 def test_a_bound_holds_without_the_agent_until_fallback(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     plane.configure([web(place)])
-    plane.apply(table("web", 1, EVEN, inside_max=2))
+    plane.apply(table("web", 1, EVEN, inside_max=2), decision=1)
     grow_old(plane, 10)
     assert client.do("hold", host=VIP, port=80, count=4)[2:] == ["EAGAIN"] * 2
     grow_old(plane, 20)
@@ -56,11 +56,11 @@ def test_a_bound_holds_without_the_agent_until_fallback(
 
 
 def test_who_finds_no_room_costs_the_bucket_nothing(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """Five tokens, one place: 20 refusals later four tokens are left."""
     plane.configure([web(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 5), inside_max=1))
+    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 5), inside_max=1), decision=1)
     client.do("hold", host=VIP, port=80, count=1)
     assert client.do("tcp", host=VIP, port=80, count=20) == ["EAGAIN"] * 20
     seen = plane.read()["web"]
@@ -72,10 +72,10 @@ def test_who_finds_no_room_costs_the_bucket_nothing(
 
 
 def test_the_split_is_exact_where_everybody_has_room(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     plane.configure([web(place)])
-    plane.apply(table("web", 1, {"a": 150, "b": 75, "c": 31, "d": 0}, inside_max=10))
+    plane.apply(table("web", 1, {"a": 150, "b": 75, "c": 31, "d": 0}, inside_max=10), decision=1)
     heard = Counter(client.do("tcp", host=VIP, port=80, count=256))
     assert heard == {"0": 150, "1": 75, "2": 31}
 
@@ -85,11 +85,15 @@ def test_the_split_is_exact_where_everybody_has_room(
 )
 @pytest.mark.parametrize("keeping", [("a",), ("a", "b"), ("c",), IDS])
 def test_who_holds_too_much_is_passed_over_to_the_connection(
-    place: Place, plane: EbpfPlane, client: Talker, slots: dict[str, int], keeping: tuple[str, ...]
+    place: Place,
+    plane: EbpfDataplane,
+    client: Talker,
+    slots: dict[str, int],
+    keeping: tuple[str, ...],
 ) -> None:
-    """The kernel's sequence is the one that `held_max` says, step by step."""
+    """The kernel's sequence is the one that `share` says, step by step."""
     plane.configure([web(place)])
-    plane.apply(table("web", 1, slots, inside_max=60))
+    plane.apply(table("web", 1, slots, inside_max=60), decision=1)
     keep = [str(IDS.index(id)) for id in keeping]
     heard = client.do("hold", host=VIP, port=80, count=150, only=keep)
     assert heard == expected(slots, keeping, 60, 150)
@@ -106,16 +110,18 @@ def expected(slots: dict[str, int], keeping: tuple[str, ...], most: int, count: 
         for _ in range(SLOTS_TRIED):
             id = order[cursor % len(order)]
             cursor += 1
-            if held[id] < held_max(slots[id], len(order), inside + 1):
+            if held[id] < share(slots[id], len(order), inside + 1):
                 break
         held[id] += id in keeping
         words.append(str(IDS.index(id)))
     return words
 
 
-def test_datagrams_have_no_end_and_no_bound(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_datagrams_have_no_end_and_no_bound(
+    place: Place, plane: EbpfDataplane, client: Talker
+) -> None:
     plane.configure([group("names", VIP, 53, {"a": place.ports[0]}, Proto.UDP)])
-    plane.apply(table("names", 1, {"a": 1}, inside_max=1))
+    plane.apply(table("names", 1, {"a": 1}, inside_max=1), decision=1)
     client.do("udp_connected", host=VIP, port=53)
     answers = client.do("udp", host=VIP, port=53, count=5)
     assert [text for text, _ in answers] == [f"0 {number}" for number in range(5)]
@@ -128,8 +134,8 @@ def test_bound_and_count_outlive_the_agent_and_a_change_of_backends(
     """The next agent finds both, and a newcomer does not widen the door."""
     plane = place.plane()
     plane.configure([web(place, ("a",))])
-    plane.apply(table("web", 1, {"a": 1}, inside_max=2**40))
-    plane.apply(table("web", 2, {"a": 1}, inside_max=2))
+    plane.apply(table("web", 1, {"a": 1}, inside_max=2**40), decision=1)
+    plane.apply(table("web", 2, {"a": 1}, inside_max=2), decision=1)
     client.do("hold", host=VIP, port=80, count=2)
     plane.detach()
     after = place.plane()
@@ -152,7 +158,7 @@ HEARD = ({"0", "1"}, {"EAGAIN"}, {"2", "3"})
 
 @pytest.mark.timeout(120)
 def test_a_flip_under_load_takes_bound_and_slots_together(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """Each outcome is of a table that was active while the connection was made."""
     plane.configure([web(place)])
@@ -161,7 +167,7 @@ def test_a_flip_under_load_takes_bound_and_slots_together(
     def flip(epoch: int) -> Flip:
         slots, inside_max = TABLES[epoch % 3]
         began = time.monotonic_ns()
-        plane.apply(table("web", epoch, slots, inside_max=inside_max))
+        plane.apply(table("web", epoch, slots, inside_max=inside_max), decision=1)
         return Flip(began, time.monotonic_ns(), epoch % 3)
 
     flips = [flip(1)]

@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import RouteGroup
 from tests.dataplane.ebpf.counting import counts_of, wait
-from tests.dataplane.ebpf.places import Place, Talker, group, table
+from tests.dataplane.ebpf.places import Place, Talker, group
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP, OTHER = "127.99.0.1", "127.99.0.2"
@@ -28,7 +29,7 @@ def shapes(place: Place) -> list[list[RouteGroup]]:
 
 @pytest.mark.timeout(120)
 def test_nobody_is_sent_elsewhere_or_turned_away_while_places_change_hands(
-    place: Place, plane: EbpfPlane
+    place: Place, plane: EbpfDataplane
 ) -> None:
     """Hundreds of changes under load: every connection is served by its own group's servers."""
     turns = shapes(place)
@@ -43,7 +44,7 @@ def test_nobody_is_sent_elsewhere_or_turned_away_while_places_change_hands(
         web = next(each for each in turn if each.name == "web")
         shares = {backend.id: rng.randrange(1, 200) for backend in web.backends}
         changes += 1
-        plane.apply(table("web", changes, shares))
+        plane.apply(table("web", changes, shares), decision=1)
     for each in clients:
         each.tell("stop")
     heard = Counter(word for each in clients for _, _, word in each.hear())
@@ -81,7 +82,7 @@ def test_an_agent_killed_in_the_middle_of_a_change_leaves_a_plane_that_works(
         assert set(plane.read()) <= {"web", "other"}
         plane.configure(shapes(place)[1])
         epoch = plane.read()["web"].epoch
-        plane.apply(table("web", epoch + 1, {"b0": 1, "b1": 3}))
+        plane.apply(table("web", epoch + 1, {"b0": 1, "b1": 3}), decision=1)
         assert Counter(client.do("tcp", host=VIP, port=80, count=8)) == {"0": 2, "1": 6}
         assert set(client.do("tcp", host=OTHER, port=80, count=8)) == {"3", "4"}
         plane.detach()

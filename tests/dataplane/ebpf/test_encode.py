@@ -8,16 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.dataplane.ebpf import layout
-from fairlead.dataplane.ebpf.encode import (
+from fairlead.dataplane.ebpf.layout import (
+    BUCKETS,
+    NONE,
+    TOKEN,
     budget_of,
-    decode_slots,
-    encode_admission,
+    decode,
+    encode_limits,
     encode_slots,
+    next_word,
     rendezvous_buckets,
     spread,
+    stamp_of,
+    word_of,
 )
-from fairlead.dataplane.ebpf.layout import BUCKETS, NOBODY, TOKEN, next_word, stamp_of, word_of
+from fairlead.dataplane.tables import Active
 from fairlead.ports.dataplane import Admission, Mode, Proto
+from tests.dataplane.tables import table
 
 SLOTS = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 64), max_size=12)
 
@@ -58,21 +65,29 @@ def test_buckets_are_shared_about_evenly() -> None:
 def test_a_table_says_what_it_was_told(slots: dict[str, int], epoch: int, turn: int) -> None:
     """Slots read back, stamps of this word only, fallback inside the group."""
     at = {id: 7 * number for number, id in enumerate(sorted(slots))}
-    word, table = word_of(epoch, turn, 1), layout.Table()
-    encode_slots(table, word, slots, at)
-    assert decode_slots(table, at) == slots
-    assert table.total == sum(slots.values())
-    assert {slot >> 32 for slot in table.slots[: table.total]} <= {stamp_of(word)}
-    assert set(table.rendezvous) <= (set(at.values()) or {NOBODY})
-    assert len(table.rendezvous) == BUCKETS
+    now = Active(table("web", epoch, slots, Admission(Mode.HARD, 0.0, 0.0), 9), turn or None)
+    word, encoded = word_of(epoch, turn, 1), encode_limits(now)
+    encode_slots(encoded, word, slots, now.table.limits.fallback.members, at)
+    back = decode(encoded, "web", word, at)
+    assert (back.table.epoch, back.table.slots, back.decision) == (epoch, slots, now.decision)
+    assert back.table.limits.concurrency == now.table.limits.concurrency
+    assert back.table.limits.fallback.members == now.table.limits.fallback.members
+    assert (back.table.limits.admission.mode, back.table.limits.fallback.admission.mode) == (
+        Mode.HARD,
+        Mode.SOFT,
+    )
+    assert encoded.total == sum(slots.values())
+    assert {slot >> 32 for slot in encoded.slots[: encoded.total]} <= {stamp_of(word)}
+    assert set(encoded.rendezvous) <= (set(at.values()) or {NONE})
+    assert len(encoded.rendezvous) == BUCKETS
 
 
-def test_fallback_leaves_out_who_had_no_slots() -> None:
-    table = layout.Table()
-    encode_slots(table, 2, {"a": 3, "b": 0}, {"a": 5, "b": 6})
-    assert set(table.rendezvous) == {5}
-    encode_slots(table, 2, {"a": 0, "b": 0}, {"a": 5, "b": 6})
-    assert set(table.rendezvous) == {5, 6}
+def test_flows_are_hashed_to_the_members_of_fallback_only() -> None:
+    encoded = layout.KernelTable()
+    encode_slots(encoded, 2, {"a": 3, "b": 0}, ("a",), {"a": 5, "b": 6})
+    assert set(encoded.rendezvous) == {5}
+    encode_slots(encoded, 2, {"a": 0, "b": 0}, ("a", "b"), {"a": 5, "b": 6})
+    assert set(encoded.rendezvous) == {5, 6}
 
 
 @given(st.integers(0, layout.EPOCH_MAX), st.integers(0, 2**15 - 1), st.integers(0, 1))
@@ -99,17 +114,18 @@ def test_budgets_are_exact_in_the_buckets_unit(
     rate: float | None, burst: float | None, expected: tuple[int, int, int]
 ) -> None:
     """Per second to 1e-12 per microsecond; the time to fill bounds every product below 2^64."""
-    budget = budget_of(rate, burst)
+    budget = budget_of(Admission(Mode.SOFT, rate, burst))
     assert (budget.rate, budget.cap, budget.full_us) == expected
     assert 2**63 + budget.cap < 2**64
 
 
-def test_hard_carries_what_it_decays_to() -> None:
-    table = layout.Table()
-    encode_admission(table, Admission(Mode.HARD, 1.0, 1.0, 50.0, 20.0))
-    assert (table.mode, table.budget.cap, table.decayed.cap) == (2, TOKEN, 20 * TOKEN)
-    encode_admission(table, Admission(Mode.HARD, 1.0, 1.0))
-    assert table.decayed.cap == TOKEN
+def test_hard_carries_what_it_relaxes_to() -> None:
+    hard = Admission(Mode.HARD, 1.0, 1.0)
+    encoded = encode_limits(Active(table("web", 1, {"a": 1}, hard, stored=(50.0, 20.0))))
+    assert (encoded.mode, encoded.budget.cap) == (2, TOKEN)
+    assert (encoded.fallback_mode, encoded.fallback.cap) == (1, 20 * TOKEN)
+    encoded = encode_limits(Active(table("web", 1, {"a": 1}, hard)))
+    assert (encoded.fallback_mode, encoded.fallback.cap) == (1, TOKEN)
 
 
 def test_addresses_of_both_families_are_one_kind_of_key() -> None:

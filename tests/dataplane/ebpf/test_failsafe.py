@@ -9,10 +9,11 @@ from collections import Counter
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import Admission, Liveness, Mode, Proto, Stale
 from tests.dataplane.ebpf.agent import PORT, STORED_BURST, STORED_PER_S, VIP
-from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, table
+from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
+from tests.dataplane.tables import table
 from tests.dataplane.worlds import free_port
 
 pytestmark = pytest.mark.component("ebpf")
@@ -93,24 +94,24 @@ def test_the_next_agent_takes_over(place: Place, client: Talker) -> None:
     grow_old(plane, 20)
     plane.configure(groups)  # whoever configures is alive
     with pytest.raises(Stale, match="is not after"):
-        plane.apply(table("web", before.epoch, {"a": 0, "b": 1}))
-    plane.apply(table("web", before.epoch + 1, {"a": 0, "b": 1}))
+        plane.apply(table("web", before.epoch, {"a": 0, "b": 1}), decision=1)
+    plane.apply(table("web", before.epoch + 1, {"a": 0, "b": 1}), decision=1)
     assert heard(client, 8) == {"1": 8}
     assert plane.read()["web"].admitted == 24
     plane.detach()
 
 
 def test_without_a_stored_budget_the_drip_stays(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, PORT, {"b0": place.ports[0]})])
-    plane.apply(table("web", 1, {"b0": 1}, limited(Mode.HARD, 0, 2)))
+    plane.apply(table("web", 1, {"b0": 1}, limited(Mode.HARD, 0, 2)), decision=1)
     grow_old(plane, 16)
     assert heard(client, 4) == {"0": 2, "EAGAIN": 2}
 
 
 def test_fallback_keeps_a_flow_with_its_backend_and_moves_only_the_lost_ones(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """Rendezvous inside the group: 60 flows, one of four backends leaves, only its flows move."""
     to = {f"b{number}": place.ports[number] for number in range(4)}
@@ -134,7 +135,7 @@ def test_fallback_keeps_a_flow_with_its_backend_and_moves_only_the_lost_ones(
 
 
 def test_fallback_stays_in_the_group_and_leaves_out_the_isolated(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """Who had no slots in the last table gets nothing from a dead agent either."""
     plane.configure(
@@ -143,7 +144,7 @@ def test_fallback_stays_in_the_group_and_leaves_out_the_isolated(
             group("other", VIP, PORT + 1, {"b4": place.ports[4]}),
         ]
     )
-    plane.apply(table("web", 1, {"b0": 255, "b1": 1, "b2": 0}))
+    plane.apply(table("web", 1, {"b0": 255, "b1": 1, "b2": 0}), decision=1)
     grow_old(plane, 20)
     told = heard(client, 200)
     assert told.keys() == {"0", "1"}
@@ -152,10 +153,10 @@ def test_fallback_stays_in_the_group_and_leaves_out_the_isolated(
 
 
 def test_an_agent_that_comes_back_ends_fallback(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, PORT, {"b0": place.ports[0], "b1": place.ports[1]})])
-    plane.apply(table("web", 1, {"b0": 1, "b1": 0}, Admission()))
+    plane.apply(table("web", 1, {"b0": 1, "b1": 0}, Admission()), decision=1)
     grow_old(plane, 100)
     plane.heartbeat()
     assert plane.liveness() == Liveness.NORMAL

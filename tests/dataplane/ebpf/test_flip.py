@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import Liveness, Mode, Stale
-from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, table
+from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"
@@ -53,7 +54,7 @@ class Record:
 
 
 @pytest.mark.timeout(120)
-def test_under_load_no_connection_sees_a_mixed_table(place: Place, plane: EbpfPlane) -> None:
+def test_under_load_no_connection_sees_a_mixed_table(place: Place, plane: EbpfDataplane) -> None:
     """Two clients as fast as they can, flips as fast as we can: each outcome is of a table that was
     active while the connection was made, and refusals come from the closed one only."""
     plane.configure(web(place))
@@ -82,11 +83,11 @@ def test_under_load_no_connection_sees_a_mixed_table(place: Place, plane: EbpfPl
     assert (told.refused_hard, told.refused_soft) == (counts["ECONNREFUSED"], 0)
 
 
-def flip(plane: EbpfPlane, epoch: int) -> Flip:
+def flip(plane: EbpfDataplane, epoch: int) -> Flip:
     which = epoch % 3
     slots, door = TABLES[which]
     began = time.monotonic_ns()
-    plane.apply(table("web", epoch, slots, door))
+    plane.apply(table("web", epoch, slots, door), decision=1)
     return Flip(began, time.monotonic_ns(), which)
 
 
@@ -101,7 +102,7 @@ def rate_per_s(ends: list[int]) -> float:
     return best * 1e9 / WINDOW_NS
 
 
-def test_old_epochs_are_refused(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_old_epochs_are_refused(place: Place, plane: EbpfDataplane, client: Talker) -> None:
     plane.configure(web(place))
     flip(plane, 6)
     for epoch in (5, 6, 1):
@@ -113,7 +114,7 @@ def test_old_epochs_are_refused(place: Place, plane: EbpfPlane, client: Talker) 
 
 
 def test_hold_refuses_flips_until_the_next_heartbeat(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """From 3 s on the active table stays; whether the agent lives is judged in the kernel."""
     plane.configure(web(place))
@@ -133,7 +134,7 @@ def test_hold_refuses_flips_until_the_next_heartbeat(
     assert set(client.do("tcp", host=VIP, port=80, count=20)) == HEARD[1]
 
 
-def test_hold_goes_on_by_the_slots(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_hold_goes_on_by_the_slots(place: Place, plane: EbpfDataplane, client: Talker) -> None:
     plane.configure(web(place))
     flip(plane, 3)
     grow_old(plane, 10)
@@ -141,7 +142,7 @@ def test_hold_goes_on_by_the_slots(place: Place, plane: EbpfPlane, client: Talke
 
 
 def test_a_table_that_is_overwritten_while_it_is_read_is_not_used(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """What a program sees that slept through two flips: stamps of another turn. It must not go by
     them; here, where the selector never comes to agree, it says "try again"."""

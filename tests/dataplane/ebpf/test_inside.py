@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.dataplane.ebpf import Capacity, EbpfPlane
+from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
 from tests.dataplane.ebpf.counting import VIP, VIP6, Counts, counts_of, wait, web
-from tests.dataplane.ebpf.places import Place, Talker, group, own_cgroup, table
+from tests.dataplane.ebpf.places import Place, Talker, group, own_cgroup
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 
 
 @pytest.fixture
-def counts(place: Place, plane: EbpfPlane) -> Counts:
+def counts(place: Place, plane: EbpfDataplane) -> Counts:
     return counts_of(place, plane)
 
 
@@ -34,7 +35,7 @@ def full_listener() -> Iterator[int]:
 
 @pytest.mark.parametrize("vip", [VIP, VIP6])
 def test_kept_and_closed(
-    place: Place, plane: EbpfPlane, client: Talker, counts: Counts, vip: str
+    place: Place, plane: EbpfDataplane, client: Talker, counts: Counts, vip: str
 ) -> None:
     """Closed by the server alone a connection is still there; closed by us it is not."""
     plane.configure([web(place, vip=vip)])
@@ -47,20 +48,20 @@ def test_kept_and_closed(
 
 
 def test_refused_by_the_backend(
-    place: Place, plane: EbpfPlane, client: Talker, counts: Counts
+    place: Place, plane: EbpfDataplane, client: Talker, counts: Counts
 ) -> None:
     """Also while the application keeps the socket, and tries it again and again."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         plane.configure([group("web", VIP, 80, {"bad": closed.getsockname()[1]})])
-        plane.apply(table("web", 1, {"bad": 1}, inside_max=1))
+        plane.apply(table("web", 1, {"bad": 1}, inside_max=1), decision=1)
         assert client.do("tcp", host=VIP, port=80, count=5) == ["ECONNREFUSED"] * 5
         assert client.do("again", host=VIP, port=80, count=3) == ["ECONNREFUSED"] * 3
         assert counts() == (0, [0])
         client.do("let_go")
 
 
-def test_given_up_while_connecting(plane: EbpfPlane, client: Talker, counts: Counts) -> None:
+def test_given_up_while_connecting(plane: EbpfDataplane, client: Talker, counts: Counts) -> None:
     with full_listener() as port:
         plane.configure([group("web", VIP, 80, {"full": port})])
         for _ in range(3):
@@ -70,11 +71,11 @@ def test_given_up_while_connecting(plane: EbpfPlane, client: Talker, counts: Cou
         assert counts() == (0, [0])
 
 
-def test_failed_before_it_began(plane: EbpfPlane, client: Talker, counts: Counts) -> None:
+def test_failed_before_it_began(plane: EbpfDataplane, client: Talker, counts: Counts) -> None:
     """The kernel does not connect TCP to a broadcast address, and sockops does not hear of it. A
     socket that tries again is one, and not in its own way."""
     plane.configure([group("web", VIP, 80, {"nowhere": 80}, host="255.255.255.255")])
-    plane.apply(table("web", 1, {"nowhere": 1}, inside_max=1))
+    plane.apply(table("web", 1, {"nowhere": 1}, inside_max=1), decision=1)
     assert client.do("tcp", host=VIP, port=80, count=3) == ["ENETUNREACH"] * 3
     assert counts() == (0, [0])
     assert client.do("again", host=VIP, port=80, count=3) == ["ENETUNREACH"] * 3
@@ -85,7 +86,7 @@ def test_failed_before_it_began(plane: EbpfPlane, client: Talker, counts: Counts
 
 
 def test_a_socket_that_goes_elsewhere_is_not_inside(
-    place: Place, plane: EbpfPlane, counts: Counts
+    place: Place, plane: EbpfDataplane, counts: Counts
 ) -> None:
     """It failed at a backend and is then used for another destination."""
     plane.configure([group("web", VIP, 80, {"nowhere": 80}, host="255.255.255.255")])
@@ -98,14 +99,14 @@ def test_a_socket_that_goes_elsewhere_is_not_inside(
     assert counts() == (0, [0])
 
 
-def test_a_killed_client(place: Place, plane: EbpfPlane, counts: Counts) -> None:
+def test_a_killed_client(place: Place, plane: EbpfDataplane, counts: Counts) -> None:
     """kill -9, with connections that stand and some that were being made."""
     with full_listener() as port:
         plane.configure([group("web", VIP, 80, {"a": place.ports[0], "full": port})])
         client = place.client()
-        plane.apply(table("web", 1, {"a": 1, "full": 0}))
+        plane.apply(table("web", 1, {"a": 1, "full": 0}), decision=1)
         client.do("hold", host=VIP, port=80, count=4)
-        plane.apply(table("web", 2, {"a": 0, "full": 1}))
+        plane.apply(table("web", 2, {"a": 0, "full": 1}), decision=1)
         client.do("begin", host=VIP, port=80)
         assert counts() == (5, [4, 1])
         client.kill()
@@ -113,7 +114,7 @@ def test_a_killed_client(place: Place, plane: EbpfPlane, counts: Counts) -> None
 
 
 def test_a_backend_that_left_and_came_back(
-    place: Place, plane: EbpfPlane, client: Talker, counts: Counts
+    place: Place, plane: EbpfDataplane, client: Talker, counts: Counts
 ) -> None:
     """Its connections leave the group with it, and their end is nobody's when it is back."""
     plane.configure([web(place, ("a", "b"))])
@@ -122,7 +123,7 @@ def test_a_backend_that_left_and_came_back(
     plane.configure([web(place, ("b",))])
     assert counts() == (3, [3])
     plane.configure([web(place, ("a", "b"))])
-    plane.apply(table("web", 1, {"a": 1, "b": 0}))
+    plane.apply(table("web", 1, {"a": 1, "b": 0}), decision=1)
     assert sorted(counts()[1]) == [0, 3]
     other = place.client()
     assert other.do("hold", host=VIP, port=80, count=2) == ["0"] * 2
@@ -134,7 +135,7 @@ def test_a_backend_that_left_and_came_back(
 
 
 def test_a_group_that_left_and_came_back(
-    place: Place, plane: EbpfPlane, client: Talker, counts: Counts
+    place: Place, plane: EbpfDataplane, client: Talker, counts: Counts
 ) -> None:
     plane.configure([web(place)])
     client.do("hold", host=VIP, port=80, count=6)
@@ -164,12 +165,12 @@ def test_a_plane_that_moves_to_another_cgroup_leaves_its_connections(
     """Where no program hangs nobody sees them end; they must not close the door for ever."""
     plane = place.plane()
     plane.configure([web(place, ("a",))])
-    plane.apply(table("web", 1, {"a": 1}, inside_max=2))
+    plane.apply(table("web", 1, {"a": 1}, inside_max=2), decision=1)
     client.do("hold", host=VIP, port=80, count=2)
     assert client.do("tcp", host=VIP, port=80) == ["EAGAIN"]
     plane.detach()
     with own_cgroup() as cgroup:
-        moved = EbpfPlane(cgroup, place.pins)
+        moved = EbpfDataplane(cgroup, place.pins)
         assert moved.read()["web"].backends["a"].open == 0
         client.do("let_go")
         assert moved.read()["web"].backends["a"].open == 0

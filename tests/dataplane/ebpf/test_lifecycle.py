@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.ebpf import Capacity, EbpfPlane, uninstall
+from fairlead.dataplane.ebpf import Capacity, EbpfDataplane, uninstall
 from fairlead.dataplane.ebpf.installation import AGENT, HOOKS, MAPS
-from fairlead.dataplane.ebpf.libbpf import facts, pinned
-from fairlead.dataplane.ebpf.maps import BpfMap
+from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
 from fairlead.ports.dataplane import SCHEMA_VERSION, Mode
 from fairlead.ports.faults import PermanentFault
-from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, own_cgroup, table
+from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, own_cgroup
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"
-building = import_module("fairlead.dataplane.ebpf.build")  # the package shows the function
+building = import_module("fairlead.dataplane.ebpf.toolchain")  # the package shows the function
 
 
 def names(folder: Path) -> set[str]:
@@ -31,7 +31,7 @@ def test_the_sources_compile_without_a_warning(
     assert names(tmp_path) == {"x.o"}
 
 
-def test_the_verifier_takes_every_program(place: Place, plane: EbpfPlane) -> None:
+def test_the_verifier_takes_every_program(place: Place, plane: EbpfDataplane) -> None:
     """All hooks are loaded, attached to the cgroup, and pinned with every map."""
     expected = {f"map_{name}" for name in MAPS} | {f"prog_{name}" for name in (*HOOKS, AGENT)}
     assert names(place.pins / "live") == expected | {f"link_{name}" for name in HOOKS}
@@ -59,7 +59,7 @@ def test_remove_leaves_nothing(place: Place, client: Talker) -> None:
 def test_a_plane_can_be_removed_without_being_opened(place: Place, client: Talker) -> None:
     plane = place.plane()
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-    with pytest.raises(PermanentFault, match="another agent has this plane open"):
+    with pytest.raises(PermanentFault, match="another agent has this dataplane open"):
         uninstall(place.pins)
     plane.detach()
     uninstall(place.pins)
@@ -67,8 +67,8 @@ def test_a_plane_can_be_removed_without_being_opened(place: Place, client: Talke
     uninstall(place.pins)
 
 
-def test_only_one_agent_at_a_time(place: Place, plane: EbpfPlane) -> None:
-    with pytest.raises(PermanentFault, match="another agent has this plane open"):
+def test_only_one_agent_at_a_time(place: Place, plane: EbpfDataplane) -> None:
+    with pytest.raises(PermanentFault, match="another agent has this dataplane open"):
         place.plane()
     plane.read()
 
@@ -76,7 +76,7 @@ def test_only_one_agent_at_a_time(place: Place, plane: EbpfPlane) -> None:
 def test_detach_changes_nothing(place: Place, client: Talker) -> None:
     plane = place.plane()
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0], "b1": place.ports[1]})])
-    plane.apply(table("web", 9, {"b0": 3, "b1": 1}))
+    plane.apply(table("web", 9, {"b0": 3, "b1": 1}), decision=1)
     plane.detach()
     assert client.do("tcp", host=VIP, port=80, count=8).count("0") == 6
 
@@ -86,7 +86,7 @@ def test_taking_over_finds_what_was_there(place: Place, client: Talker) -> None:
     to = {"b0": place.ports[0], "b1": place.ports[1]}
     first = place.plane()
     first.configure([group("web", VIP, 80, to), group("old", VIP, 81, to)])
-    first.apply(table("web", 9, {"b0": 3, "b1": 1}, limited(Mode.SOFT, 0, 30)))
+    first.apply(table("web", 9, {"b0": 3, "b1": 1}, limited(Mode.SOFT, 0, 30)), decision=1)
     client.do("tcp", host=VIP, port=80, count=8)
     before = first.read()
     first.detach()
@@ -113,13 +113,13 @@ def test_another_schema_is_told_and_touched_by_remove_only(place: Place) -> None
     newer = place.plane()
     assert newer.schema_version() == SCHEMA_VERSION + 1
     for call in (newer.read, newer.heartbeat, lambda: newer.configure([])):
-        with pytest.raises(PermanentFault, match=f"another schema version than {SCHEMA_VERSION}"):
+        with pytest.raises(PermanentFault, match=f"its schema version is not {SCHEMA_VERSION}"):
             call()
     newer.remove()
     assert not place.pins.exists()
 
 
-def test_maps_of_another_size_are_not_taken(place: Place, plane: EbpfPlane) -> None:
+def test_maps_of_another_size_are_not_taken(place: Place, plane: EbpfDataplane) -> None:
     """The kernel's sizes are compared with ours, whatever the version says."""
     with pytest.raises(PermanentFault, match=r"map groups: keys and values of \(4, 168\) bytes"):
         BpfMap("groups", pinned(place.pins / "live/map_groups"), ctypes.c_uint64)
@@ -139,9 +139,9 @@ def test_a_half_made_installation_is_made_anew(place: Place, client: Talker) -> 
 def test_a_cgroup_that_was_made_again_is_attached_again(place: Place) -> None:
     """Its tables are still there; only the links were dead."""
     with own_cgroup() as cgroup:
-        plane = EbpfPlane(cgroup, place.pins)
+        plane = EbpfDataplane(cgroup, place.pins)
         plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-        plane.apply(table("web", 5, {"b0": 1}))
+        plane.apply(table("web", 5, {"b0": 1}), decision=1)
         plane.detach()
     plane = place.plane()
     assert plane.read()["web"].epoch == 5
@@ -159,12 +159,12 @@ def test_a_bad_object_leaves_nothing(place: Place, tmp_path: Path) -> None:
     assert not place.pins.exists()
 
 
-def test_backends_come_and_go(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_backends_come_and_go(place: Place, plane: EbpfDataplane, client: Talker) -> None:
     """Who stays keeps its place and counters, who leaves gets nothing from that instant on, a
     newcomer waits for its table, and an address that changed is another place."""
     ports = place.ports
     plane.configure([group("web", VIP, 80, {"b0": ports[0], "b1": ports[1]})])
-    plane.apply(table("web", 1, {"b0": 2, "b1": 2}))
+    plane.apply(table("web", 1, {"b0": 2, "b1": 2}), decision=1)
     client.do("tcp", host=VIP, port=80, count=8)
     plane.configure([group("web", VIP, 80, {"b1": ports[1], "b2": ports[2]})])
     assert set(client.do("tcp", host=VIP, port=80, count=8)) == {"1"}
@@ -174,13 +174,15 @@ def test_backends_come_and_go(place: Place, plane: EbpfPlane, client: Talker) ->
     plane.configure([group("web", VIP, 80, {"b1": ports[3], "b2": ports[2]})])
     assert set(client.do("tcp", host=VIP, port=80, count=4)) == {"3"}
     assert plane.read()["web"].backends["b1"].admitted == 4
-    plane.apply(table("web", 2, {"b1": 0, "b2": 1}))
+    plane.apply(table("web", 2, {"b1": 0, "b2": 1}), decision=1)
     assert set(client.do("tcp", host=VIP, port=80, count=4)) == {"2"}
     plane.configure([group("web", VIP, 80, {"b4": ports[4]})])  # everybody with slots is gone
     assert set(client.do("tcp", host=VIP, port=80, count=4)) == {"4"}
 
 
-def test_backends_change_even_in_fallback(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_backends_change_even_in_fallback(
+    place: Place, plane: EbpfDataplane, client: Talker
+) -> None:
     """A new agent that finds an old heartbeat must be able to take a dead backend out."""
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0], "b1": place.ports[1]})])
     grow_old(plane, 60)
@@ -189,11 +191,11 @@ def test_backends_change_even_in_fallback(place: Place, plane: EbpfPlane, client
     assert set(client.do("tcp", host=VIP, port=80, count=8)) == {"1"}
 
 
-def test_a_group_may_move(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_a_group_may_move(place: Place, plane: EbpfDataplane, client: Talker) -> None:
     """Another address under the same name: the table and the counters stay."""
     to = {"b0": place.ports[0], "b1": place.ports[1]}
     plane.configure([group("web", VIP, 80, to)])
-    plane.apply(table("web", 4, {"b0": 1, "b1": 0}))
+    plane.apply(table("web", 4, {"b0": 1, "b1": 0}), decision=1)
     client.do("tcp", host=VIP, port=80, count=3)
     plane.configure([group("web", "127.99.0.7", 8080, to)])
     assert client.do("tcp", host=VIP, port=80) == ["ECONNREFUSED"]
@@ -201,10 +203,12 @@ def test_a_group_may_move(place: Place, plane: EbpfPlane, client: Talker) -> Non
     assert (plane.read()["web"].epoch, plane.read()["web"].admitted) == (4, 5)
 
 
-def test_a_place_is_clean_for_the_next_one(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_a_place_is_clean_for_the_next_one(
+    place: Place, plane: EbpfDataplane, client: Talker
+) -> None:
     """Index, counters, bucket and table of a group that left are nobody's heirloom."""
     plane.configure([group("a", VIP, 80, {"b0": place.ports[0]})])
-    plane.apply(table("a", 7, {"b0": 1}, limited(Mode.HARD, 0, 1)))
+    plane.apply(table("a", 7, {"b0": 1}, limited(Mode.HARD, 0, 1)), decision=1)
     client.do("tcp", host=VIP, port=80, count=3)
     plane.configure([])
     assert plane.read() == {}
@@ -212,7 +216,7 @@ def test_a_place_is_clean_for_the_next_one(place: Place, plane: EbpfPlane, clien
     seen = plane.read()["b"]
     assert (seen.epoch, seen.mode, seen.admitted, seen.refused_hard) == (0, Mode.NORMAL, 0, 0)
     assert client.do("tcp", host=VIP, port=80, count=5) == ["1"] * 5
-    plane.apply(table("b", 1, {"b1": 1}, limited(Mode.SOFT, 0, 4)))
+    plane.apply(table("b", 1, {"b1": 1}, limited(Mode.SOFT, 0, 4)), decision=1)
     assert client.do("tcp", host=VIP, port=80, count=5) == ["1"] * 4 + ["EAGAIN"]
 
 
@@ -220,12 +224,12 @@ def test_what_does_not_fit_is_refused_before_anything_changes(place: Place, clie
     plane = place.plane(capacity=Capacity(groups=2, backends=3, replies=16))
     to = {"b0": place.ports[0], "b1": place.ports[1]}
     plane.configure([group("a", VIP, 80, to)])
-    with pytest.raises(PermanentFault, match=r"groups: places for 3 are needed, .* with 2"):
+    with pytest.raises(PermanentFault, match=r"groups: 3 places are needed, .* with 2"):
         plane.configure([group(name, VIP, 80 + at, {}) for at, name in enumerate("abc")])
-    with pytest.raises(PermanentFault, match=r"backends: places for 4 are needed, .* with 3"):
+    with pytest.raises(PermanentFault, match=r"backends: 4 places are needed, .* with 3"):
         plane.configure([group("a", VIP, 80, to), group("b", VIP, 81, to)])
     new = {"b2": place.ports[2], "b3": place.ports[3]}
-    with pytest.raises(PermanentFault, match="backends: places for 4"):  # two join before two leave
+    with pytest.raises(PermanentFault, match="backends: 4 places"):  # two join before two leave
         plane.configure([group("a", VIP, 80, new)])
     assert set(client.do("tcp", host=VIP, port=80, count=4)) == {"0", "1"}
     assert plane.read().keys() == {"a"}

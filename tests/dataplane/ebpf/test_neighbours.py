@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataplane.ebpf.libbpf import libbpf
-from fairlead.dataplane.ebpf.maps import BpfMap
+from fairlead.dataplane.ebpf.kernel import BpfMap, libbpf
 from tests.dataplane.ebpf.places import Place, Talker, group
 
 pytestmark = pytest.mark.component("ebpf")
@@ -48,7 +47,7 @@ def test_what_others_asked_of_a_socket_stays(
     place: Place, client: Talker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that was there before us still has its callback, and we have ours."""
-    building = import_module("fairlead.dataplane.ebpf.build")
+    building = import_module("fairlead.dataplane.ebpf.toolchain")
     (tmp_path / "neighbour.bpf.c").write_text(SOURCE)
     monkeypatch.setattr(building, "SOURCES", tmp_path)
     monkeypatch.setattr(building, "MAIN", "neighbour.bpf.c")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane import ebpf
-from fairlead.dataplane.ebpf import EbpfPlane, build, libbpf, missing, requirements
+from fairlead.dataplane.ebpf import EbpfDataplane, build, kernel, missing, toolchain
 from fairlead.ports.faults import PermanentFault
 
 
@@ -20,12 +20,12 @@ def test_no_compiler_is_said_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_everything_missing_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not the first one only: kernel, compiler, programs, library, file systems."""
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(requirements.platform, "release", lambda: "5.10.0-8-amd64")
+    monkeypatch.setattr(toolchain.platform, "release", lambda: "5.10.0-8-amd64")
 
-    def no_library() -> libbpf.Libbpf:
+    def no_library() -> kernel.Libbpf:
         raise OSError("libbpf.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(requirements, "libbpf", no_library)
+    monkeypatch.setattr(toolchain, "libbpf", no_library)
     lacking = missing(tmp_path / "none", tmp_path / "pins", tmp_path / "none.o")
     for fragment in (
         "5.10.0-8-amd64 is older than 5.15",
@@ -39,7 +39,7 @@ def test_everything_missing_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_no_cgroup2_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(requirements, "_MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(toolchain, "_MOUNTS", tmp_path / "mounts")
     assert any("no cgroup2 is mounted" in each for each in missing())
     (tmp_path / "mounts").write_text("none /odd\\040place cgroup2 rw 0 0\n")
     assert ebpf.default_cgroup() == Path("/odd place")
@@ -47,12 +47,12 @@ def test_no_cgroup2_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(toolchain.platform, "system", lambda: "Darwin")
     assert "Darwin" in missing()[0]
 
 
 def test_a_plane_cannot_be_opened_without(tmp_path: Path) -> None:
     """The fault is the list; nothing is created."""
     with pytest.raises(PermanentFault, match=r"cannot run here: .*is on no bpf file system"):
-        EbpfPlane(tmp_path, tmp_path / "pins")
+        EbpfDataplane(tmp_path, tmp_path / "pins")
     assert list(tmp_path.iterdir()) == []

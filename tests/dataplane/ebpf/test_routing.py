@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import Proto
 from fairlead.ports.faults import PermanentFault
-from tests.dataplane.ebpf.places import Place, Talker, group, table
+from tests.dataplane.ebpf.places import Place, Talker, group
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP, VIP6 = "127.99.0.1", "fd99::1"
@@ -20,10 +21,10 @@ def servers(ports: list[int], *ids: str) -> dict[str, int]:
     return {id: ports[NUMBERS[id]] for id in ids}
 
 
-def test_connections_are_split_exactly(plane: EbpfPlane, place: Place, client: Talker) -> None:
+def test_connections_are_split_exactly(plane: EbpfDataplane, place: Place, client: Talker) -> None:
     """Any Σ connections in a row have the shares of the slots, to the connection."""
     plane.configure([group("web", VIP, 80, servers(place.ports, "b0", "b1", "b2", "b3"))])
-    plane.apply(table("web", 1, {"b0": 150, "b1": 90, "b2": 16, "b3": 0}))
+    plane.apply(table("web", 1, {"b0": 150, "b1": 90, "b2": 16, "b3": 0}), decision=1)
     assert Counter(client.do("tcp", host=VIP, port=80, count=256)) == {"0": 150, "1": 90, "2": 16}
     client.do("tcp", host=VIP, port=80, count=77)  # also from the middle
     assert Counter(client.do("tcp", host=VIP, port=80, count=256)) == {"0": 150, "1": 90, "2": 16}
@@ -34,29 +35,29 @@ def test_connections_are_split_exactly(plane: EbpfPlane, place: Place, client: T
 
 
 def test_before_the_first_table_everybody_gets_the_same(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, 80, servers(place.ports, "b0", "b1"))])
     assert Counter(client.do("tcp", host=VIP, port=80, count=256)) == {"0": 128, "1": 128}
 
 
-def test_ipv6(plane: EbpfPlane, place: Place, client: Talker) -> None:
+def test_ipv6(plane: EbpfDataplane, place: Place, client: Talker) -> None:
     plane.configure([group("web", VIP6, 80, servers(place.ports6, "b0", "b1"))])
-    plane.apply(table("web", 1, {"b0": 3, "b1": 1}))
+    plane.apply(table("web", 1, {"b0": 3, "b1": 1}), decision=1)
     assert Counter(client.do("tcp", host=VIP6, port=80, count=8)) == {"0": 6, "1": 2}
     assert client.do("keep", host=VIP6, port=80)["peer"] == [VIP6, 80]
     client.do("let_go")
 
 
 def test_an_ipv4_group_is_found_through_an_ipv6_socket(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, 80, servers(place.ports, "b2"))])
     assert client.do("mapped", host=VIP, port=80) == {"heard": "2", "peer": [f"::ffff:{VIP}", 80]}
 
 
 def test_the_peer_has_the_name_that_was_asked_for(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, 80, servers(place.ports, "b1"))])
     assert client.do("keep", host=VIP, port=80) == {"heard": "1", "peer": [VIP, 80]}
@@ -66,7 +67,9 @@ def test_the_peer_has_the_name_that_was_asked_for(
     client.do("let_go")
 
 
-def test_other_destinations_are_not_touched(plane: EbpfPlane, place: Place, client: Talker) -> None:
+def test_other_destinations_are_not_touched(
+    plane: EbpfDataplane, place: Place, client: Talker
+) -> None:
     """Another port, another address, another protocol, and a process outside the cgroup."""
     outsider = place.talker("tests.dataplane.ebpf.client", str(place.cgroup.parent))
     other = place.ports[4]
@@ -88,7 +91,7 @@ def test_other_destinations_are_not_touched(plane: EbpfPlane, place: Place, clie
 
 
 def test_nothing_is_routed_outside_its_group(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """Groups that share address, port or backends: each connection stays in its own."""
     plane.configure(
@@ -99,8 +102,8 @@ def test_nothing_is_routed_outside_its_group(
         ]
     )
     for epoch in range(1, 4):
-        plane.apply(table("a", epoch, {"b0": 1, "b1": epoch}))
-        plane.apply(table("c", epoch, {"b3": epoch, "b1": 1}))
+        plane.apply(table("a", epoch, {"b0": 1, "b1": epoch}), decision=1)
+        plane.apply(table("c", epoch, {"b3": epoch, "b1": 1}), decision=1)
     assert set(client.do("tcp", host=VIP, port=80, count=40)) == {"0", "1"}
     assert set(client.do("tcp", host=VIP, port=81, count=40)) == {"2"}
     assert set(client.do("tcp", host="127.99.0.2", port=80, count=40)) == {"3", "1"}
@@ -110,7 +113,7 @@ def test_nothing_is_routed_outside_its_group(
 
 
 def test_hundreds_of_addresses_that_differ_in_one_place_are_told_apart(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """256 entries in 256 hash buckets collide; whole tuples are compared, so nobody notices."""
     groups = [
@@ -128,7 +131,7 @@ def test_hundreds_of_addresses_that_differ_in_one_place_are_told_apart(
 
 
 def test_a_place_that_was_given_to_another_group_does_not_match(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """An address that leads to another group's entry is left alone: the tuple is in the value."""
     plane.configure([group("web", VIP, 80, servers(place.ports, "b0"))])
@@ -140,7 +143,7 @@ def test_a_place_that_was_given_to_another_group_does_not_match(
 
 
 def test_a_backend_of_another_group_is_never_used(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """A slot that leads to another group's backend lets nobody out: EAGAIN, and it is counted."""
     plane.configure(
@@ -157,12 +160,12 @@ def test_a_backend_of_another_group_is_never_used(
     assert plane.read()["a"].refused_soft == 1
 
 
-def test_nobody_to_go_to_is_refused(plane: EbpfPlane, place: Place, client: Talker) -> None:
+def test_nobody_to_go_to_is_refused(plane: EbpfDataplane, place: Place, client: Talker) -> None:
     """No backends, or no slots: ECONNREFUSED, counted."""
     plane.configure(
         [group("empty", VIP, 80, {}), group("idle", VIP, 81, servers(place.ports, "b0"))]
     )
-    plane.apply(table("idle", 1, {"b0": 0}))
+    plane.apply(table("idle", 1, {"b0": 0}), decision=1)
     for port, name in ((80, "empty"), (81, "idle")):
         assert client.do("tcp", host=VIP, port=port) == ["ECONNREFUSED"]
         assert plane.read()[name].refused_hard == 1
@@ -179,16 +182,16 @@ def test_nobody_to_go_to_is_refused(plane: EbpfPlane, place: Place, client: Talk
         ({"vip": "web.example"}, r"groups\[0\].vip: must be an IP address"),
     ],
 )
-def test_bad_groups_are_refused_by_path(plane: EbpfPlane, change: dict, path: str) -> None:
+def test_bad_groups_are_refused_by_path(plane: EbpfDataplane, change: dict, path: str) -> None:
     arguments = {"name": "web", "vip": VIP, "port": 80, "to": {"b0": 1}, **change}
     with pytest.raises(PermanentFault, match=path):
         plane.configure([group(**arguments)])
     assert plane.read() == {}
 
 
-def test_bad_tables_are_refused_whole(plane: EbpfPlane, place: Place, client: Talker) -> None:
+def test_bad_tables_are_refused_whole(plane: EbpfDataplane, place: Place, client: Talker) -> None:
     plane.configure([group("web", VIP, 80, servers(place.ports, "b0", "b1"))])
-    plane.apply(table("web", 1, {"b0": 1, "b1": 0}))
+    plane.apply(table("web", 1, {"b0": 1, "b1": 0}), decision=1)
     for bad, path in (
         (table("web", 2, {"b0": 1}), r"slots\['b1'\]"),
         (table("web", 2, {"b0": 1024, "b1": 1}), "slots: at most 1024"),
@@ -196,13 +199,13 @@ def test_bad_tables_are_refused_whole(plane: EbpfPlane, place: Place, client: Ta
         (table("other", 2, {"b0": 0, "b1": 1}), "'other' is not configured"),
     ):
         with pytest.raises(PermanentFault, match=path):
-            plane.apply(bad)
+            plane.apply(bad, decision=2)
     assert client.do("tcp", host=VIP, port=80, count=3) == ["0"] * 3
     assert plane.read()["web"].epoch == 1
 
 
 def test_a_connection_to_a_dead_backend_fails_as_connections_do(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     assert errno.ECONNREFUSED == 111
     plane.configure([group("web", VIP, 80, {"gone": 1})])

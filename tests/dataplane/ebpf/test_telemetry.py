@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import BackendSeen
 from fairlead.ports.faults import PermanentFault
-from tests.dataplane.ebpf.places import Place, Talker, group, table
+from tests.dataplane.ebpf.places import Place, Talker, group
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"
 
 
-def wait(plane: EbpfPlane, backend: str, until: Callable[[BackendSeen], bool]) -> BackendSeen:
+def wait(plane: EbpfDataplane, backend: str, until: Callable[[BackendSeen], bool]) -> BackendSeen:
     """What the kernel sees of a socket follows the application by an instant."""
     deadline = time.monotonic() + 60
     while True:
@@ -27,13 +28,13 @@ def wait(plane: EbpfPlane, backend: str, until: Callable[[BackendSeen], bool]) -
 
 
 def test_failures_are_counted_and_a_success_ends_the_run(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: refused
         port = closed.getsockname()[1]
         plane.configure([group("web", VIP, 80, {"b0": place.ports[0], "bad": port})])
-        plane.apply(table("web", 1, {"b0": 0, "bad": 1}))
+        plane.apply(table("web", 1, {"b0": 0, "bad": 1}), decision=1)
         assert client.do("tcp", host=VIP, port=80, count=6) == ["ECONNREFUSED"] * 6
         bad = wait(plane, "bad", lambda seen: seen.connect_failures == 6)
         assert (bad.admitted, bad.connect_failures, bad.errors) == (6, 6, 6)
@@ -46,7 +47,9 @@ def test_failures_are_counted_and_a_success_ends_the_run(
         client.do("let_go")
 
 
-def test_live_connections_and_round_trips(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_live_connections_and_round_trips(
+    place: Place, plane: EbpfDataplane, client: Talker
+) -> None:
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
     seen = plane.read()["web"].backends["b0"]
     assert (seen.rtt_ms, seen.jitter_ms) == (None, None)
@@ -64,7 +67,7 @@ def test_live_connections_and_round_trips(place: Place, plane: EbpfPlane, client
     assert (seen.open, seen.successes, seen.retransmits) == (0, 3, 0)
 
 
-def test_retransmissions(place: Place, plane: EbpfPlane, client: Talker) -> None:
+def test_retransmissions(place: Place, plane: EbpfDataplane, client: Talker) -> None:
     """A listener whose queue is full lets SYNs fall: they are sent again, and seen."""
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(socket.socket())
@@ -85,7 +88,7 @@ def test_retransmissions(place: Place, plane: EbpfPlane, client: Talker) -> None
 
 
 def test_a_connection_of_a_backend_that_left_counts_for_nobody(
-    place: Place, plane: EbpfPlane, client: Talker
+    place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     """It lives on, and when it ends, whoever has the place by then does not notice."""
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
@@ -100,14 +103,14 @@ def test_a_connection_of_a_backend_that_left_counts_for_nobody(
     assert (seen.admitted, seen.successes, seen.open, seen.connect_failures) == (1, 1, 0, 0)
 
 
-def test_sources_say_where_every_signal_comes_from(plane: EbpfPlane) -> None:
+def test_sources_say_where_every_signal_comes_from(plane: EbpfDataplane) -> None:
     assert plane.sources.keys() == {"requests", "queue", "latency", "errors"}
     assert "scrape" in plane.sources["latency"]
 
 
-def test_drain_knows_its_names(place: Place, plane: EbpfPlane) -> None:
+def test_drain_knows_its_names(place: Place, plane: EbpfDataplane) -> None:
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-    plane.drain("web", "b0")
+    plane.drain("web", "b0", decision=1)
     for name, backend in (("web", "b1"), ("other", "b0")):
         with pytest.raises(PermanentFault, match="is not"):
-            plane.drain(name, backend)
+            plane.drain(name, backend, decision=1)

@@ -6,23 +6,23 @@ from collections import Counter
 
 import pytest
 
-from fairlead.dataplane.ebpf import EbpfPlane
-from fairlead.dataplane.ebpf.libbpf import facts, pinned
-from fairlead.dataplane.ebpf.maps import BpfMap
+from fairlead.dataplane.ebpf import EbpfDataplane
+from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
 from fairlead.ports.dataplane import Mode, Proto
-from tests.dataplane.ebpf.places import Place, Talker, group, limited, table
+from tests.dataplane.ebpf.places import Place, Talker, group, limited
+from tests.dataplane.tables import table
 
 pytestmark = pytest.mark.component("ebpf")
 
 
 @pytest.mark.parametrize("vip", ["127.99.0.1", "fd99::1"])
 def test_every_datagram_of_an_unconnected_socket_is_routed(
-    plane: EbpfPlane, place: Place, client: Talker, vip: str
+    plane: EbpfDataplane, place: Place, client: Talker, vip: str
 ) -> None:
     """Split exactly, and the answer's source is the address that was asked."""
     ports = place.ports6 if ":" in vip else place.ports
     plane.configure([group("names", vip, 53, {"b0": ports[0], "b1": ports[1]}, Proto.UDP)])
-    plane.apply(table("names", 1, {"b0": 3, "b1": 1}))
+    plane.apply(table("names", 1, {"b0": 3, "b1": 1}), decision=1)
     answers = client.do("udp", host=vip, port=53, count=8)
     assert Counter(text.split()[0] for text, _ in answers) == {"0": 6, "1": 2}
     assert {tuple(source) for _, source in answers} == {(vip, 53)}
@@ -32,7 +32,7 @@ def test_every_datagram_of_an_unconnected_socket_is_routed(
 
 
 def test_one_socket_may_ask_several_groups_and_others(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """Each answer has the source that its question was sent to; strangers keep theirs."""
     plane.configure(
@@ -52,7 +52,7 @@ def test_one_socket_may_ask_several_groups_and_others(
 
 @pytest.mark.parametrize("vip", ["127.99.0.1", "fd99::1"])
 def test_a_connected_socket_stays_with_its_backend(
-    plane: EbpfPlane, place: Place, client: Talker, vip: str
+    plane: EbpfDataplane, place: Place, client: Talker, vip: str
 ) -> None:
     ports = place.ports6 if ":" in vip else place.ports
     plane.configure([group("names", vip, 53, {"b0": ports[0], "b1": ports[1]}, Proto.UDP)])
@@ -65,25 +65,25 @@ def test_a_connected_socket_stays_with_its_backend(
 
 
 def test_an_ipv4_group_is_found_through_an_ipv6_socket(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("names", "127.99.0.1", 53, {"b4": place.ports[4]}, Proto.UDP)])
     assert client.do("udp_mapped", host="127.99.0.1", port=53) == ["4 x", ["::ffff:127.99.0.1", 53]]
 
 
 def test_datagrams_are_refused_with_an_errno(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("names", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP)])
-    plane.apply(table("names", 1, {"b0": 1}, limited(Mode.SOFT, 0, 1)))
+    plane.apply(table("names", 1, {"b0": 1}, limited(Mode.SOFT, 0, 1)), decision=1)
     told = [text for text, _ in client.do("udp", host="127.99.0.1", port=53, count=3)]
     assert told == ["0 0", "EAGAIN", "EAGAIN"]
-    plane.apply(table("names", 2, {"b0": 1}, limited(Mode.HARD, 0, 0)))
+    plane.apply(table("names", 2, {"b0": 1}, limited(Mode.HARD, 0, 0)), decision=1)
     assert client.do("udp", host="127.99.0.1", port=53)[0][0] == "ECONNREFUSED"
 
 
 def test_a_backend_of_two_groups_answers_for_the_one_that_was_asked_last(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure(
         [
@@ -104,7 +104,7 @@ def test_a_backend_of_two_groups_answers_for_the_one_that_was_asked_last(
 
 
 def test_thousands_of_sockets_leave_nothing_behind(
-    plane: EbpfPlane, place: Place, client: Talker
+    plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     """Each socket's place is free again when it is closed, TCP, UDP, connected or not."""
     plane.configure(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.ebpf import EbpfPlane
+from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.ports.dataplane import Dataplane, Liveness
 from tests.dataplane.ebpf.places import Place, grow_old
 from tests.dataplane.worlds import AGES, RealWorld
@@ -31,7 +31,7 @@ class EbpfWorld(RealWorld):
         }
 
     def age(self, liveness: Liveness) -> None:
-        assert isinstance(self.plane, EbpfPlane)
+        assert isinstance(self.plane, EbpfDataplane)
         grow_old(self.plane, AGES[liveness] / 1000)
 
     def left(self) -> list[str]:
@@ -41,7 +41,7 @@ class EbpfWorld(RealWorld):
 
 def ebpf(cgroup: str, pins: str) -> Dataplane:
     """Open the eBPF plane."""
-    return EbpfPlane(Path(cgroup), Path(pins))
+    return EbpfDataplane(Path(cgroup), Path(pins))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.traffic import Config
-from fairlead.dataplane.memory import MemoryPlane
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupRules
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import STATE, STATUS, StateDirectory
@@ -57,7 +57,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.eyes, self.said = path / "state", NoEyes(), []
-        self.plane = MemoryPlane(now_ms)
+        self.plane = MemoryDataplane(now_ms)
 
     said: list[str]
 
@@ -168,7 +168,7 @@ def test_isolation_by_the_operator_survives_a_restart(folder: Folder) -> None:
     folder.run(folder.agent(), 2)
     change_order(StateDirectory(folder.path), "web", "b", "isolate")
     folder.run(folder.agent(), 2)
-    folder.plane = MemoryPlane(now_ms)
+    folder.plane = MemoryDataplane(now_ms)
     agent = folder.run(folder.agent(), 1)
     assert agent.last_round is not None
     assert agent.last_round.groups["web"].plan.slots == {"a": 256, "b": 0}

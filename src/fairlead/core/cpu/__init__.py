@@ -19,6 +19,7 @@ from fairlead.core.cpu.allocate import (
     NodeSnapshot,
     WritePhase,
     allocate,
+    bounded,
     split_grant,
 )
 from fairlead.core.cpu.market import clear
@@ -57,6 +58,7 @@ __all__ = [
     "Snapshot",
     "WritePhase",
     "allocate",
+    "bounded",
     "clear",
     "count_misses",
     "estimate_need",

@@ -227,15 +227,7 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
     claims = snapshot.claims({uid: misses.headroom_misses for uid, misses in memory.items()})
     free = clear(claims)
     bounds = _bounds(pods, snapshot, free)
-    bounded = tuple(
-        replace(
-            pod,
-            lower_millicores=bounds[pod.uid].lower_millicores,
-            upper_millicores=bounds[pod.uid].upper_millicores,
-        )
-        for pod in claims.pods
-    )
-    plan = clear(replace(claims, pods=bounded))
+    plan = clear(bounded(claims, bounds))
     band = snapshot.guardrails.split_band
     split = {pod.uid: _split(pod, plan.allocations[pod.uid], band) for pod in pods}
     for uid, parts in split.items():
@@ -255,6 +247,19 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
         writes=_writes(pods, split),
         memory=memory,
     )
+
+
+def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
+    """The clearing inside the bounds."""
+    pods = [
+        replace(
+            pod,
+            lower_millicores=bounds[pod.uid].lower_millicores,
+            upper_millicores=bounds[pod.uid].upper_millicores,
+        )
+        for pod in claims.pods
+    ]
+    return replace(claims, pods=tuple(pods))
 
 
 def _misses(pod: GovernedPod, snapshot: NodeSnapshot) -> Misses:

@@ -1,4 +1,4 @@
-"""The GPU governor's decisions: who pays for which GPUs and why not, and who gives way."""
+"""The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
 from fairlead.core.gpu.conflict import (
     Conflict,
@@ -12,6 +12,25 @@ from fairlead.core.gpu.conflict import (
     conflict_digest,
 )
 from fairlead.core.gpu.cover import Plan, Refusal, cover
+from fairlead.core.gpu.deficit import (
+    CandidateLease,
+    CapDemand,
+    CapKind,
+    Deficit,
+    Demand,
+    ExcludedLease,
+    Frozen,
+    GangDemand,
+    HeldLease,
+    HoldingRun,
+    Holdings,
+    NodeDemand,
+    PlaceDemand,
+    caps_of,
+    conflict_of,
+    find_deficit,
+    freeze,
+)
 from fairlead.core.gpu.family import Families, Tier, cycle_in
 from fairlead.core.gpu.model import (
     HOUR_MS,
@@ -25,10 +44,20 @@ from fairlead.core.gpu.model import (
     Sharing,
     Window,
 )
-from fairlead.core.gpu.outcome import check_outcome, commitment_for
+from fairlead.core.gpu.place import Gang, Node, PlacedGroup, Placement, place
+from fairlead.core.gpu.queue import (
+    FlavorHold,
+    HeldRun,
+    Queue,
+    QueuedRun,
+    ReservedStart,
+    Waiting,
+    WaitingRun,
+    queue,
+)
 from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
 from fairlead.core.gpu.resolution import Action, CutTier, Forecast, Resolution, RiskRound, Round
-from fairlead.core.gpu.resolve import forecast, resolve
+from fairlead.core.gpu.resolve import Notice, forecast, notice_of, resolve
 from fairlead.core.gpu.route import Book
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
 from fairlead.core.gpu.walk import Binding, Line
@@ -40,23 +69,46 @@ __all__ = [
     "Binding",
     "Book",
     "Budget",
+    "CandidateLease",
+    "CapDemand",
+    "CapKind",
     "Change",
     "Conflict",
     "ConflictLease",
     "ConflictRun",
     "CutTier",
+    "Deficit",
+    "Demand",
     "Envelope",
+    "ExcludedLease",
     "Families",
+    "FlavorHold",
     "Forecast",
+    "Frozen",
+    "Gang",
+    "GangDemand",
+    "HeldLease",
+    "HeldRun",
+    "HoldingRun",
+    "Holdings",
     "Lease",
     "Lending",
     "Line",
     "Malleable",
+    "Node",
+    "NodeDemand",
+    "Notice",
+    "PlaceDemand",
+    "PlacedGroup",
+    "Placement",
     "Plan",
+    "Queue",
+    "QueuedRun",
     "Recurrence",
     "Refusal",
     "Remedy",
     "Request",
+    "ReservedStart",
     "Resolution",
     "RiskRound",
     "Role",
@@ -67,17 +119,24 @@ __all__ = [
     "Tier",
     "Usage",
     "Value",
+    "Waiting",
+    "WaitingRun",
     "Window",
     "aggregate",
-    "check_outcome",
-    "commitment_for",
+    "caps_of",
     "conflict_bytes",
     "conflict_digest",
+    "conflict_of",
     "cover",
     "cover_or_remedy",
     "cycle_in",
+    "find_deficit",
     "forecast",
+    "freeze",
+    "notice_of",
     "period_at",
+    "place",
+    "queue",
     "resolve",
     "tally",
 ]

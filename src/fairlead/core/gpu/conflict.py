@@ -6,12 +6,14 @@ The digest names the conflict for good, whatever the order of its lists.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
 from fairlead.core.canonical import encoded, text
+from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import Exclusion
+from fairlead.core.units import Count, Name, PositiveCount
 
 
 class Role(StrEnum):
@@ -53,16 +55,16 @@ class Scope:
 class Malleable:
     """A run that can work with less: down to its minimum, by multiples of its step."""
 
-    min_gpus: int
-    step_gpus: int
+    min_gpus: PositiveCount
+    step_gpus: PositiveCount
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictRun:
     """A run with leases; `nominated` by its owner to give way before the owner's others."""
 
-    id: str
-    owner: str
+    id: Name
+    owner: Name
     malleable: Malleable | None = None
     nominated: bool = False
 
@@ -81,11 +83,11 @@ class ConflictRun:
 class ConflictLease:
     """An open lease: whole GPUs of one group of a run, in one place, paid by one envelope."""
 
-    id: str
-    run: str
+    id: Name
+    run: Name
     role: Role
-    group: int
-    gpus: int
+    group: Count
+    gpus: PositiveCount
     flavor: str
     location: Mapping[str, str]
     funded: bool
@@ -113,7 +115,7 @@ class Conflict:
     """All that a resolve looks at, but for the seed. Ids are unique, every lease's run is here."""
 
     scope: Scope
-    deficit_gpus: int
+    deficit_gpus: Count
     runs: tuple[ConflictRun, ...]
     leases: tuple[ConflictLease, ...]
 
@@ -183,18 +185,45 @@ def candidacy(scope: Scope) -> Callable[[ConflictLease], bool]:
     )
 
 
-def exclusions(conflict: Conflict) -> tuple[tuple[str, ...], tuple[tuple[str, Exclusion], ...]]:
-    """The candidates, and the others each with its reason; both by lease id."""
-    scope, is_candidate = conflict.scope, candidacy(conflict.scope)
-    candidates: list[str] = []
-    excluded: list[tuple[str, Exclusion]] = []
-    for lease in sorted(conflict.leases, key=lambda lease: lease.id):
-        if is_candidate(lease):
-            candidates.append(lease.id)
-        elif lease.flavor != scope.flavor:
-            excluded.append((lease.id, Exclusion.OTHER_FLAVOR))
-        elif not scope.location.items() <= lease.location.items():
-            excluded.append((lease.id, Exclusion.OUTSIDE_LOCATION))
-        else:
-            excluded.append((lease.id, Exclusion.PAID_ELSEWHERE))
-    return tuple(candidates), tuple(excluded)
+def out_of_scope(scope: Scope, lease: ConflictLease) -> Exclusion | None:
+    """The first thing that puts a lease out of scope; None: it is a candidate."""
+    cap = scope.cap
+    if lease.flavor != scope.flavor:
+        return Exclusion.FLAVOR
+    if not scope.location.items() <= lease.location.items():
+        return Exclusion.LOCATION
+    if cap is not None and (lease.budget != cap.budget or lease.envelope not in cap.envelopes):
+        return Exclusion.PAYER
+    return None
+
+
+def renamed(conflict: Conflict, names: Pseudonyms) -> Conflict:
+    """The same conflict under the pseudonyms of an outcome, which is what is frozen and decided."""
+    owners = {run.id: run.owner for run in conflict.runs}
+    runs = {run.id: names.run(run.owner, run.id) for run in conflict.runs}
+    scope, cap = conflict.scope, conflict.scope.cap
+    if cap is not None:
+        envelopes = tuple(sorted(names.payer(cap.budget, name)[1] for name in cap.envelopes))
+        scope = replace(scope, cap=ScopeCap(*names.cap(cap.budget, cap.name), envelopes))
+    return Conflict(
+        scope=scope,
+        deficit_gpus=conflict.deficit_gpus,
+        runs=tuple(
+            ConflictRun(runs[run.id], names.owner(run.owner), run.malleable, run.nominated)
+            for run in conflict.runs
+        ),
+        leases=tuple(
+            ConflictLease(
+                names.lease(owners[lease.run], lease.id),
+                runs[lease.run],
+                lease.role,
+                lease.group,
+                lease.gpus,
+                lease.flavor,
+                lease.location,
+                lease.funded,
+                *names.payer(lease.budget, lease.envelope),
+            )
+            for lease in conflict.leases
+        ),
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-HOUR_MS = 3_600_000
+from fairlead.core.units import HOUR_MS as HOUR_MS  # noqa: PLC0414 - part of the model
 
 
 class Sharing(StrEnum):

@@ -8,28 +8,37 @@ is no spare. Ties by name. Groups are equal but for the last, so that greedy is 
 whether they fit into whole domains.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from fairlead.core.invariant import require
+from fairlead.core.units import Gpus, Name, OutOfRange, Range
 
 DOMAIN_KEYS = ("region", "cluster", "domain")
+ORDINAL_MAX = 1023
+GANG_GPUS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A machine with devices; `free` are the ordinals that nobody leases."""
 
-    name: str
-    flavor: str
+    name: Name
+    flavor: Name
     location: Mapping[str, str] = field(default_factory=dict)
-    free: tuple[int, ...] = ()
+    free: tuple[Annotated[int, Range(0, ORDINAL_MAX)], ...] = ()
     cordoned: bool = False
 
     @property
     def domain(self) -> tuple[str, ...]:
         """Where its neighbours are near; nodes without labels are all neighbours."""
         return tuple(self.location.get(key, "") for key in DOMAIN_KEYS)
+
+    def faults(self) -> Iterator[OutOfRange]:
+        """What no type can say of a node."""
+        if len(set(self.free)) != len(self.free):
+            yield OutOfRange("free", "names a device twice")
 
     def is_in(self, location: Mapping[str, str]) -> bool:
         """Whether it has every label that is asked for; `*` takes any value."""
@@ -43,10 +52,10 @@ class Node:
 class Gang:
     """What is to be placed, whole or not at all. `group_gpus` None: one group, kept nowhere."""
 
-    flavor: str
-    gpus: int
-    group_gpus: int | None = None
-    spares_per_group: int = 0
+    flavor: Name
+    gpus: Annotated[int, Range(1, GANG_GPUS_MAX)]
+    group_gpus: Gpus | None = None
+    spares_per_group: Annotated[int, Range(0, GANG_GPUS_MAX)] = 0
     location: Mapping[str, str] = field(default_factory=dict)
     elsewhere: bool = False
 

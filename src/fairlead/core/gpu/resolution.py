@@ -9,11 +9,18 @@ from fairlead.core.reasons import CutKind
 
 
 class CutTier(StrEnum):
-    """Who gives way first. A run is in one tier with all its leases."""
+    """The order of preemption. A run is in one tier with all its leases."""
 
     UNFUNDED = "unfunded"
     NOMINATED = "nominated"
     FUNDED = "funded"
+
+    @classmethod
+    def of(cls, *, unfunded: bool, nominated: bool) -> "CutTier":
+        """A run with an unfunded candidate, one that its owner nominated, or any other."""
+        if unfunded:
+            return cls.UNFUNDED
+        return cls.NOMINATED if nominated else cls.FUNDED
 
 
 @dataclass(frozen=True, slots=True)

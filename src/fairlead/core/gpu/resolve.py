@@ -11,13 +11,16 @@ who will shrink and who is at risk: the tiers that are used up wholly, and so ev
 do not depend on chance.
 """
 
-from fairlead.core.gpu.conflict import Conflict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.core.gpu.conflict import Conflict, out_of_scope
 from fairlead.core.gpu.cutting import Cutting
 from fairlead.core.gpu.resolution import CutTier, Forecast, Resolution, RiskRound, Round
 from fairlead.core.gpu.standing import Standing
 from fairlead.core.invariant import require
-from fairlead.core.lottery import SEED_BYTES, Draw, OwnerWeighting, Pot, first_odds
-from fairlead.core.reasons import CutKind
+from fairlead.core.lottery import SEED_BYTES, Draw, Odds, OwnerWeighting, Pot, first_odds
+from fairlead.core.reasons import CutKind, Exclusion
 
 
 def resolve(
@@ -122,4 +125,49 @@ def _risk(
         odds=first_odds(_by_owner(runs), weighting),
         missing_gpus=missing,
         all_lost=sum(standing.open_gpus for standing in runs.values()) <= missing,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a commitment announces: who may be preempted, who may not and why, the first odds."""
+
+    candidates: tuple[str, ...]
+    exclusions: tuple[tuple[str, Exclusion], ...]
+    odds: tuple[Odds, ...]
+
+    def document(self) -> dict[str, object]:
+        """As it is kept under its digest; odds as 1 in so many."""
+        return {
+            "candidates": list(self.candidates),
+            "exclusions": [
+                {"lease": lease, "reason": reason.value} for lease, reason in self.exclusions
+            ],
+            "tokens": [
+                {"one_in": odds.chance.denominator, "owner": odds.owner, "token": odds.token}
+                for odds in self.odds
+            ],
+        }
+
+
+def notice_of(
+    conflict: Conflict,
+    left_out: Iterable[tuple[str, Exclusion]] = (),
+    *,
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
+) -> Notice:
+    """The notice of a conflict. `left_out`: leases in scope that are not in the conflict."""
+    candidates: list[str] = []
+    excluded = list(left_out)
+    for lease in conflict.leases:
+        reason = out_of_scope(conflict.scope, lease)
+        if reason is None:
+            candidates.append(lease.id)
+        else:
+            excluded.append((lease.id, reason))
+    odds = forecast(conflict, owner_weighting=owner_weighting).first_odds
+    return Notice(
+        candidates=tuple(sorted(candidates)),
+        exclusions=tuple(sorted(excluded)),
+        odds=tuple(sorted(odds, key=lambda odds: odds.token)),
     )

@@ -41,9 +41,7 @@ class Standing:
     @property
     def tier(self) -> CutTier:
         """Fixed from the input, for the whole run."""
-        if self.unfunded:
-            return CutTier.UNFUNDED
-        return CutTier.NOMINATED if self.run.nominated else CutTier.FUNDED
+        return CutTier.of(unfunded=self.unfunded, nominated=self.run.nominated)
 
     def rest(self, gone: set[str]) -> list[ConflictLease]:
         """What it holds besides the leases that are gone, in scope or not."""

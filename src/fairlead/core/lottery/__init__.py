@@ -1,17 +1,30 @@
-"""Fair chance: unbiased draws, seeds, commitments and their checks. See README.md."""
+"""Fair lottery: unbiased draws, seeds, pseudonyms, commitments and checks. See README.md."""
 
-from fairlead.core.lottery.draw import SEED_BYTES, Stage, message, uniform_below
-from fairlead.core.lottery.pot import Draw, Odds, OwnerWeighting, Pot, Tokens, first_odds, unfold
-from fairlead.core.lottery.protocol import BeaconRound, Commitment, Label, Reveal, reveal
-from fairlead.core.lottery.seed import ENTROPY_BYTES, derive_seed, entropy_hash, lp, preimage
-from fairlead.core.lottery.verify import (
-    Doubt,
-    check_draws,
-    check_odds,
-    check_reveal,
-    check_succession,
-    committed_tokens,
+from fairlead.core.lottery.draw import (
+    SEED_BYTES,
+    Draw,
+    Odds,
+    OwnerWeighting,
+    Pot,
+    Stage,
+    Tokens,
+    first_odds,
+    message,
+    unfold,
+    uniform_below,
 )
+from fairlead.core.lottery.protocol import (
+    BeaconRound,
+    Commitment,
+    Doubt,
+    Label,
+    Reveal,
+    check_reveal,
+    plan_id,
+    reveal,
+)
+from fairlead.core.lottery.pseudonym import Pseudonyms
+from fairlead.core.lottery.seed import ENTROPY_BYTES, derive_seed, entropy_hash, lp, preimage
 
 __all__ = [
     "ENTROPY_BYTES",
@@ -24,19 +37,17 @@ __all__ = [
     "Odds",
     "OwnerWeighting",
     "Pot",
+    "Pseudonyms",
     "Reveal",
     "Stage",
     "Tokens",
-    "check_draws",
-    "check_odds",
     "check_reveal",
-    "check_succession",
-    "committed_tokens",
     "derive_seed",
     "entropy_hash",
     "first_odds",
     "lp",
     "message",
+    "plan_id",
     "preimage",
     "reveal",
     "unfold",

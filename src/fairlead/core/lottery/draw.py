@@ -1,11 +1,19 @@
-"""One unbiased draw: a whole number below n, from a seed that anybody can check.
+"""Unbiased draws: a whole number below n, and the lottery of two stages that is made of them.
 
 Draw k of a stage hashes the stage's name, k and a counter under the seed. The remainder of a hash
 modulo n would favour small numbers a little; so hashes from the incomplete last stretch of n are
 thrown away and the counter goes on. Nothing but HMAC-SHA256 is needed to repeat a draw by hand.
+
+A draw selects an owner, then one of its tokens. An owner with many tokens is not selected more
+often than one with few, unless the operator configured that tokens are equal
+(`OwnerWeighting.TOKENS`). Owners and tokens are ordered by id, by code point; a selected token is
+out, an owner without tokens too.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from hmac import digest
 
 from fairlead.core.invariant import require
@@ -40,3 +48,134 @@ def uniform_below(n: int, *, seed: bytes, stage: Stage, index: int) -> int:
 
 def _hash(seed: bytes, data: bytes) -> int:
     return int.from_bytes(digest(seed, data, "sha256")[:8], "big")
+
+
+class Urn:
+    """Things in a fixed order, some several times; `total` of them together.
+
+    The thing at a position and the taking out of one cost O(log n) (a Fenwick tree), so that a
+    lottery with ten thousand draws among a hundred thousand tokens does not move them all.
+    """
+
+    __slots__ = ("_top", "_tree", "total")
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.total = sum(counts)
+        # tree[i] sums the counts of the i & -i things up to and including the i-th, from 1.
+        tree = self._tree = [0, *counts]
+        for i in range(1, len(tree)):
+            above = i + (i & -i)
+            if above < len(tree):
+                tree[above] += tree[i]
+        self._top = 1 << len(counts).bit_length() >> 1
+
+    def find(self, position: int) -> int:
+        """The thing that holds this position, 0 to total - 1, counted in order."""
+        tree, at, stride = self._tree, 0, self._top
+        while stride:
+            ahead = at + stride
+            if ahead < len(tree) and tree[ahead] <= position:
+                position -= tree[ahead]
+                at = ahead
+            stride >>= 1
+        return at
+
+    def take(self, thing: int) -> None:
+        """One of it is out for good."""
+        tree, i = self._tree, thing + 1
+        while i < len(tree):
+            tree[i] -= 1
+            i += i & -i
+        self.total -= 1
+
+
+Tokens = Mapping[str, Sequence[str]]
+"""Each owner's tokens; every owner listed has at least one."""
+
+
+class OwnerWeighting(StrEnum):
+    """Between whom chance is fair."""
+
+    OWNERS = "owners"
+    """Every owner is as likely as the next."""
+    TOKENS = "tokens"
+    """Every token is as likely as the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What draw `index` brought."""
+
+    index: int
+    owner: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """How likely a token is in the first draw."""
+
+    owner: str
+    token: str
+    chance: Fraction
+
+
+class Pot:
+    """The tokens that are still in."""
+
+    __slots__ = ("_left", "_owners", "_tokens", "_urn", "_weighting")
+
+    def __init__(self, tokens: Tokens, weighting: OwnerWeighting = OwnerWeighting.OWNERS) -> None:
+        self._weighting = weighting
+        self._owners = sorted(tokens)
+        self._tokens = [sorted(tokens[owner]) for owner in self._owners]
+        equal = weighting is OwnerWeighting.OWNERS
+        self._urn = Urn([1 if equal else len(names) for names in self._tokens])
+        self._left: dict[int, Urn] = {}  # an owner's tokens, from the first time it is drawn
+
+    def __bool__(self) -> bool:
+        return self._urn.total > 0
+
+    def draw(self, seed: bytes, index: int) -> Draw:
+        """Take one token out."""
+        pick = uniform_below(self._urn.total, seed=seed, stage=Stage.OWNER, index=index)
+        owner = self._urn.find(pick)
+        names = self._tokens[owner]
+        left = self._left.get(owner)
+        if left is None:
+            left = self._left[owner] = Urn([1] * len(names))
+        pick = uniform_below(left.total, seed=seed, stage=Stage.TOKEN, index=index)
+        token = left.find(pick)
+        left.take(token)
+        if self._weighting is OwnerWeighting.TOKENS or not left.total:
+            self._urn.take(owner)
+        return Draw(index, self._owners[owner], names[token])
+
+
+def first_odds(
+    tokens: Tokens, weighting: OwnerWeighting = OwnerWeighting.OWNERS
+) -> tuple[Odds, ...]:
+    """The odds of every token in the first draw, by owner and token. They add up to 1."""
+    every = sum(map(len, tokens.values()))
+    found: list[Odds] = []
+    for owner in sorted(tokens):
+        names = sorted(tokens[owner])
+        equal = weighting is OwnerWeighting.OWNERS
+        chance = Fraction(1, len(tokens) * len(names) if equal else every)
+        found += [Odds(owner, name, chance) for name in names]
+    return tuple(found)
+
+
+def unfold(tokens: Tokens, draws: Iterable[Draw]) -> Iterator[tuple[Draw, list[str], list[str]]]:
+    """Each draw with what it drew from: the owners, and the tokens of the one that was drawn.
+
+    The lists of all draws together grow with the square of the tokens, so they are made here, for
+    those who print them, and not kept with every draw.
+    """
+    left = {owner: sorted(tokens[owner]) for owner in sorted(tokens)}
+    for draw in draws:
+        names = left[draw.owner]
+        yield draw, list(left), list(names)
+        names.remove(draw.token)
+        if not names:
+            del left[draw.owner]

@@ -1,24 +1,26 @@
-"""The documents of a fair chance: what is promised before a draw, and what is shown after it.
+"""The protocol of an outcome, as values: what is promised before a draw and shown after it.
 
-    H(entropy k)  ──►  Commitment k  ──►  Reveal k: entropy k, seed, H(entropy k+1)  ──►  …
-    published with       conflict set,       anybody can repeat the seed and the draws
-    outcome k − 1        tokens, odds
+    H(entropy k)  ──►  Commitment k  ──►  Reveal k: entropy k, seed, H(entropy k + 1)  ──►  …
+    published with       conflict, notice,     the seed and the draws can be repeated from it
+    outcome k − 1        nonces, beacon
 
-An operator who could choose the entropy after seeing the conflict could choose the losers; so its
-hash is public before the conflict exists. An operator who knows its own entropy in advance could
-still arrange the conflict around it; a public beacon's future round, or a nonce from an owner,
-closes that too, and the outcome is then labelled `verifiable`. The engine makes each document
-durable before the next exists; nothing here keeps or sends anything.
+An operator who could choose the entropy after seeing the conflict could choose who is preempted; so
+its hash is public before the conflict exists. An operator who knows its own entropy in advance
+could still arrange the conflict around it; a public beacon's future round, or a nonce from an
+owner, closes that too, and the outcome is then labelled `verifiable`.
+
+The documents here are the bodies of `gpu.resolve.commit` and of `gpu.resolve.draw` or
+`gpu.resolve.void`; docs/reference/outcome-export.md describes them field by field. The engine makes
+each durable before the next exists; nothing here keeps or sends anything.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from fairlead.core.canonical import digest
-from fairlead.core.invariant import require
-from fairlead.core.lottery.pot import Odds, OwnerWeighting
-from fairlead.core.lottery.seed import derive_seed, entropy_hash
+from fairlead.core.lottery.draw import OwnerWeighting
+from fairlead.core.lottery.seed import ENTROPY_BYTES, derive_seed, entropy_hash
 
 
 class Label(StrEnum):
@@ -27,44 +29,53 @@ class Label(StrEnum):
     OPERATOR_TRUSTED = "operator-trusted"
     """Only the operator's entropy: who runs the ledger could have known it beforehand."""
     VERIFIABLE = "verifiable"
-    """A beacon or an owner's nonce took part: nobody could have known the seed beforehand."""
+    """A beacon or an owner's nonce took part: the seed could not be known beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeaconRound:
     """A round of a public beacon that has not happened yet when it is committed to."""
 
-    chain: str
+    source: str
     round: int
 
-    def document(self) -> dict[str, object]:
-        """As JSON carries it."""
-        return {"chain": self.chain, "round": self.round}
+    @property
+    def key(self) -> str:
+        """The name under which its value is kept."""
+        return f"{self.source}/{self.round}"
+
+
+def plan_id(chain: str, k: int) -> str:
+    """The plan id of all entries of outcome k of a chain."""
+    return f"resolve.{chain[:16]}.{k}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """What is fixed before a draw: the conflict, its tokens and their odds, and where chance
-    comes from."""
+    """What is fixed before a draw: the conflict, the notice of it, and where the seed comes from.
 
-    sequence: int
-    """Which outcome of its scope this will be: k, from 0."""
+    Names in it are pseudonyms; the scope's flavor and location are clear.
+    """
+
+    chain: str
+    """Which scope's sequence of outcomes this belongs to."""
+    k: int
+    """Its number in that sequence, from 0."""
+    previous_seq: int
+    """The entry that published the hash of entropy k."""
     scope: Mapping[str, object]
     deficit_gpus: int
     conflict_digest: str
-    """SHA-256, in hex, of the conflict set's canonical JSON, under which the set is kept."""
-    candidates: tuple[str, ...]
-    """The leases that may be cut, by id."""
-    exclusions: tuple[tuple[str, str], ...]
-    """The leases of the same runs that may not, each with the reason, by id."""
-    odds: tuple[Odds, ...]
-    """Every token of the first draw; empty when no draw is needed."""
-    entropy_hash: str
-    """H(entropy k), as it was published before the conflict existed."""
-    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+    notice_digest: str
     nonces: Mapping[str, bytes] = field(default_factory=dict)
-    """What owners added, by owner."""
+    """What owners of runs in the conflict added, by owner."""
     beacon: BeaconRound | None = None
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+
+    @property
+    def plan_id(self) -> str:
+        """The plan id of all entries of this outcome."""
+        return plan_id(self.chain, self.k)
 
     @property
     def label(self) -> Label:
@@ -72,81 +83,169 @@ class Commitment:
         public = self.beacon is not None or len(self.nonces) > 0
         return Label.VERIFIABLE if public else Label.OPERATOR_TRUSTED
 
-    def seed(self, entropy: bytes, beacon: bytes = b"") -> bytes:
-        """The seed, once the entropy and the beacon's value are known."""
+    def seed(self, entropy: bytes, beacon_value: bytes | None) -> bytes | None:
+        """The seed, once the beacon's value is known; None while it is awaited."""
+        if self.beacon is not None and beacon_value is None:
+            return None
         return derive_seed(
             conflict_digest=self.conflict_digest,
-            sequence=self.sequence,
+            sequence=self.k,
             entropy=entropy,
-            beacon=beacon,
+            beacon=beacon_value or b"",
             nonces=self.nonces,
         )
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, Any]:
         """The body of `gpu.resolve.commit`."""
+        beacon = self.beacon
         return {
-            "sequence": self.sequence,
+            "chain": self.chain,
+            "k": self.k,
+            "previous_seq": self.previous_seq,
             "scope": dict(self.scope),
             "deficit_gpus": self.deficit_gpus,
             "conflict_digest": self.conflict_digest,
-            "candidates": list(self.candidates),
-            "exclusions": [{"lease": lease, "reason": why} for lease, why in self.exclusions],
-            "tokens": [each.document() for each in self.odds],
-            "entropy_hash": self.entropy_hash,
-            "owner_weighting": self.owner_weighting.value,
+            "notice_digest": self.notice_digest,
             "nonces": [
-                {"owner": owner, "nonce": self.nonces[owner].hex()} for owner in sorted(self.nonces)
+                {"nonce": self.nonces[owner].hex(), "owner": owner} for owner in sorted(self.nonces)
             ],
-            "beacon": None if self.beacon is None else self.beacon.document(),
-            "label": self.label.value,
+            "beacon": beacon and {"round": beacon.round, "source": beacon.source},
+            "owner_weighting": self.owner_weighting.value,
         }
 
-    def digest(self) -> str:
-        """The name by which an outcome cites its commitment."""
-        return digest(self.document())
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> "Commitment":
+        """The commitment that a recorded body holds. Early ones have no `owner_weighting`."""
+        beacon = body["beacon"]
+        return cls(
+            chain=body["chain"],
+            k=body["k"],
+            previous_seq=body["previous_seq"],
+            scope=body["scope"],
+            deficit_gpus=body["deficit_gpus"],
+            conflict_digest=body["conflict_digest"],
+            notice_digest=body["notice_digest"],
+            nonces={nonce["owner"]: bytes.fromhex(nonce["nonce"]) for nonce in body["nonces"]},
+            beacon=beacon and BeaconRound(beacon["source"], beacon["round"]),
+            owner_weighting=OwnerWeighting(body.get("owner_weighting", OwnerWeighting.OWNERS)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reveal:
-    """What is shown after a draw, so that anybody can repeat it."""
+    """What is shown after a draw, or when an outcome is voided, so that it can be repeated.
 
-    sequence: int
-    commitment: str
-    """The digest of the commitment."""
+    `seed` and `result_digest` are None where a void came before the beacon's value.
+    """
+
+    chain: str
+    k: int
+    commit_seq: int
     entropy: bytes
-    beacon: bytes
-    """The beacon's value; empty where no round was committed to."""
-    seed: bytes
-    next_entropy_hash: str
-    """H(entropy k + 1): the next outcome's chance is fixed from now on."""
+    beacon_value: bytes | None
+    seed: bytes | None
+    result_digest: str | None
+    label: Label
+    next_commitment: str
+    """H(entropy k + 1): the entropy of the next outcome is fixed from now on."""
+    void: str | None = None
+    """Why the outcome was given up; None: it was drawn."""
 
-    def document(self, outcome: Mapping[str, object]) -> dict[str, object]:
-        """The body of `gpu.resolve.draw`: this and the decision that was drawn."""
+    @property
+    def kind(self) -> str:
+        """The kind of its entry."""
+        return "gpu.resolve.draw" if self.void is None else "gpu.resolve.void"
+
+    def document(self, commit_head: Mapping[str, object]) -> dict[str, Any]:
+        """The body of its entry; `commit_head` is the checkpoint right after the commitment."""
         return {
-            "sequence": self.sequence,
-            "commitment": self.commitment,
+            "chain": self.chain,
+            "k": self.k,
+            "commit_seq": self.commit_seq,
+            "commit_head": dict(commit_head),
             "entropy": self.entropy.hex(),
-            "beacon": self.beacon.hex() if self.beacon else None,
-            "seed": self.seed.hex(),
-            "next_entropy_hash": self.next_entropy_hash,
-            "outcome": dict(outcome),
+            "beacon_value": None if self.beacon_value is None else self.beacon_value.hex(),
+            "seed": None if self.seed is None else self.seed.hex(),
+            "result_digest": self.result_digest,
+            "label": self.label.value,
+            "next_commitment": self.next_commitment,
+            **({} if self.void is None else {"reason": self.void}),
         }
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> "Reveal":
+        """The reveal that a recorded body holds."""
+        value, seed = body["beacon_value"], body["seed"]
+        return cls(
+            chain=body["chain"],
+            k=body["k"],
+            commit_seq=body["commit_seq"],
+            entropy=bytes.fromhex(body["entropy"]),
+            beacon_value=None if value is None else bytes.fromhex(value),
+            seed=None if seed is None else bytes.fromhex(seed),
+            result_digest=body["result_digest"],
+            label=Label(body["label"]),
+            next_commitment=body["next_commitment"],
+            void=body.get("reason"),
+        )
 
 
 def reveal(
-    commitment: Commitment, *, entropy: bytes, next_entropy: bytes, beacon: bytes = b""
+    commitment: Commitment,
+    *,
+    commit_seq: int,
+    entropy: bytes,
+    next_entropy: bytes,
+    beacon_value: bytes | None = None,
+    result_digest: str | None = None,
+    void: str | None = None,
 ) -> Reveal:
-    """Keep a commitment: the entropy whose hash it names, and the beacon's value if it waits."""
-    require(entropy_hash(entropy) == commitment.entropy_hash, "the committed entropy is revealed")
-    require(
-        (commitment.beacon is None) == (not beacon),
-        "a beacon's value comes with the round that was committed to",
-    )
+    """Answer a commitment; `result_digest` names the decision that its seed leads to."""
+    seed = commitment.seed(entropy, beacon_value)
     return Reveal(
-        sequence=commitment.sequence,
-        commitment=commitment.digest(),
+        chain=commitment.chain,
+        k=commitment.k,
+        commit_seq=commit_seq,
         entropy=entropy,
-        beacon=beacon,
-        seed=commitment.seed(entropy, beacon),
-        next_entropy_hash=entropy_hash(next_entropy),
+        beacon_value=beacon_value,
+        seed=seed,
+        result_digest=result_digest,
+        label=commitment.label,
+        next_commitment=entropy_hash(next_entropy),
+        void=void,
     )
+
+
+class Doubt(StrEnum):
+    """What does not fit in a finished outcome."""
+
+    SEQUENCE = "sequence"
+    """The reveal answers another commitment."""
+    ENTROPY = "entropy"
+    """The revealed entropy is not the one whose hash was published."""
+    BEACON = "beacon"
+    """A beacon's value without a round."""
+    SEED = "seed"
+    """The seed is not made of what was committed and revealed."""
+    LABEL = "label"
+    """The label says more or less than what took part."""
+
+
+def check_reveal(commitment: Commitment, shown: Reveal, published: str) -> tuple[Doubt, ...]:
+    """Everything that does not fit; `published` is the hash that entry `previous_seq` holds.
+
+    Whether the conflict and the seed lead to the recorded decision, a replay of `gpu.resolve` says.
+    """
+    doubts = []
+    if (shown.chain, shown.k) != (commitment.chain, commitment.k):
+        doubts.append(Doubt.SEQUENCE)
+    sound = len(shown.entropy) == ENTROPY_BYTES
+    if not sound or entropy_hash(shown.entropy) != published:
+        doubts.append(Doubt.ENTROPY)
+    if commitment.beacon is None and shown.beacon_value is not None:
+        doubts.append(Doubt.BEACON)
+    if not sound or shown.seed != commitment.seed(shown.entropy, shown.beacon_value):
+        doubts.append(Doubt.SEED)
+    if shown.label is not commitment.label:
+        doubts.append(Doubt.LABEL)
+    return tuple(doubts)

@@ -151,9 +151,9 @@ class Pressure(NamedTuple):
 class Admission:
     """The door: in normal there is no bucket, soft and hard have both numbers."""
 
-    mode: Mode
-    rate_per_s: float | None
-    burst: float | None
+    mode: Mode = Mode.NORMAL
+    rate_per_s: float | None = None
+    burst: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

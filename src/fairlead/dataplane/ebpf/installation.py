@@ -1,11 +1,11 @@
 """Putting the programs into the kernel, finding them there again, and taking them out.
 
-    PINS/live/map_*     the plane's memory
-    PINS/live/prog_*    the programs; `agent` is run by the agent, the others hang on the cgroup
+    PINS/live/map_*     the dataplane's memory
+    PINS/live/prog_*    the programs; `agent` runs for the agent, the others for the cgroup
     PINS/live/link_*    what ties a program to the cgroup, with or without an agent
 
 An installation is prepared in PINS/new and becomes PINS/live by one rename, so a half-made one is
-never taken for whole. Whoever has a plane open holds a lock on PINS; kill -9 lets go of it.
+never taken for whole. The agent that has it open holds a lock on PINS; kill -9 releases it.
 """
 
 import contextlib
@@ -16,23 +16,28 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, Capacity, Order, OrderSheet, Settings
-from fairlead.dataplane.ebpf.libbpf import (
+from fairlead.dataplane.ebpf.kernel import (
     CGROUP_SOCK_ADDR,
     SET_RETVAL,
     BpfError,
+    Maps,
     facts,
     libbpf,
     pin,
     pinned,
 )
-from fairlead.dataplane.ebpf.maps import Maps
-from fairlead.dataplane.tables import HELD_LEAST
+from fairlead.dataplane.ebpf.layout import (
+    BACKENDS_MAX,
+    Capacity,
+    Command,
+    CommandBlock,
+    KernelSettings,
+)
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
-# Program to the kernel's number of the hook it hangs on (enum bpf_attach_type). Those that see the
-# end of a connection come first, so that none begins whose end is not seen.
+# Program to the kernel's number of its hook (enum bpf_attach_type). Those that see the end of a
+# connection come first, so that none begins whose end is not seen.
 HOOKS = {
     "telemetry": 3,
     "release": 34,
@@ -77,9 +82,9 @@ def as_faults(doing: str) -> Iterator[None]:
 
 
 def _fault(error: OSError, doing: str) -> Fault:
-    said = error.said.strip() if isinstance(error, BpfError) else ""
+    printed = error.printed.strip() if isinstance(error, BpfError) else ""
     place = f" ({error.filename})" if error.filename else ""
-    message = f"{doing}: {error.strerror}{place}" + (f"\n{said}" if said else "")
+    message = f"{doing}: {error.strerror}{place}" + (f"\n{printed}" if printed else "")
     if error.errno in _TEMPORARY:
         return TemporaryFault(message, retry_after_ms=1_000)
     return PermanentFault(message)
@@ -97,16 +102,16 @@ class Installation:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise PermanentFault(f"{pins}: another agent has this plane open") from error
+            raise PermanentFault(f"{pins}: another agent has this dataplane open") from error
 
     def attach(self, cgroup: Path, program: Path, capacity: Capacity, soft_errno: int) -> None:
-        """Take over what is installed, or install it; afterwards it hangs on `cgroup`."""
-        with as_faults(f"the eBPF plane in {self.pins} on {cgroup}"):
+        """Take over what is installed, or install it; afterwards it is attached to `cgroup`."""
+        with as_faults(f"the eBPF dataplane in {self.pins} on {cgroup}"):
             directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 if self.live.exists():
                     if self.schema_version() == SCHEMA_VERSION:
-                        self._hang(self.live, directory)
+                        self._attach_hooks(self.live, directory)
                 else:
                     self._install(directory, program, capacity, soft_errno)
             except BaseException:
@@ -146,20 +151,22 @@ class Installation:
             for name in MAPS:
                 descriptor = library.call("bpf_map__fd", _map(handle, name))
                 if name == "schema":
-                    _say_version(descriptor)
+                    _write_version(descriptor)
                 pin(descriptor, fresh / f"map_{name}")
             for name in (*HOOKS, AGENT):
-                found = library.call("bpf_object__find_program_by_name", handle, name.encode())
-                descriptor = library.call("bpf_program__fd", found)
+                program_handle = library.call(
+                    "bpf_object__find_program_by_name", handle, name.encode()
+                )
+                descriptor = library.call("bpf_program__fd", program_handle)
                 pin(descriptor, fresh / f"prog_{name}")
-                if name == AGENT:  # whoever installs is alive
-                    library.run(descriptor, OrderSheet(kind=Order.BEAT))
+                if name == AGENT:  # the installing agent is alive
+                    library.run(descriptor, CommandBlock(kind=Command.BEAT))
         finally:
             library.close_object(handle)
-        self._hang(fresh, directory)
+        self._attach_hooks(fresh, directory)
         fresh.rename(self.live)
 
-    def _hang(self, folder: Path, directory: int) -> None:
+    def _attach_hooks(self, folder: Path, directory: int) -> None:
         """Tie every program to the cgroup, unless it is: a cgroup that was removed and made again
         is another one, and its links are dead."""
         wanted = os.fstat(directory).st_ino  # which is the cgroup's id
@@ -181,7 +188,7 @@ class Installation:
                 os.close(link)
 
     def _forget(self) -> None:
-        """Connections that live where no program hangs now will end unseen: they are not inside."""
+        """Connections that live where no program is attached now end unseen: forget them."""
         maps = Maps(self.live)
         try:
             maps.barrier()
@@ -206,7 +213,7 @@ class Installation:
 
     def remove(self) -> None:
         """Take everything out of the kernel and let go."""
-        if self._lock < 0:  # let go before: somebody else may have it now
+        if self._lock < 0:  # let go before: another agent may have it now
             if self.pins.exists():
                 Installation(self.pins).remove()
             return
@@ -246,14 +253,13 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     }
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
-    settings = Settings(
+    settings = KernelSettings(
         hold_after_ns=HOLD_AFTER_MS * _MS,
         fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno,
         errno_hard=errno.ECONNREFUSED,
         has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
         origins_mask=connections - 1,
-        held_least=HELD_LEAST,
     )
     library.call(
         "bpf_map__set_initial_value",
@@ -263,7 +269,7 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     )
 
 
-def _say_version(descriptor: int) -> None:
+def _write_version(descriptor: int) -> None:
     key, version = ctypes.c_uint32(0), ctypes.c_uint32(SCHEMA_VERSION)
     libbpf().call("bpf_map_update_elem", descriptor, ctypes.byref(key), ctypes.byref(version), 0)
 
@@ -296,6 +302,6 @@ def _clear(folder: Path) -> None:
         return
     for link in sorted(folder.glob("link_*")):
         _cut(link)
-    for each in sorted(folder.iterdir()):
-        each.unlink()
+    for path in sorted(folder.iterdir()):
+        path.unlink()
     folder.rmdir()

@@ -1,22 +1,30 @@
-"""The maps' keys and values as the agent sees them: `bpf/layout.h` once more, field by field.
+"""The maps' keys and values as the agent sees them, and how a table is written into them.
 
-What only the programs read is left out. The kernel is asked for every map's sizes when the plane
-opens it, so the two cannot drift apart unnoticed; what means something else in the same place needs
-a new `SCHEMA_VERSION`.
+The structures are `bpf/layout.h` once more, field by field, without what only the programs read.
+The kernel is asked for every map's sizes when the dataplane opens it, so the two cannot drift apart
+unnoticed; what means something else in the same place needs a new `SCHEMA_VERSION`.
 """
 
 import ctypes
+import hashlib
 import ipaddress
 import socket
+import struct
+from array import array
+from collections.abc import Mapping
 from ctypes import c_char, c_uint8, c_uint32, c_uint64
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from typing import Any
 
-from fairlead.ports.dataplane import Mode, Proto
+from fairlead.core.traffic.limits import Concurrency, Fallback
+from fairlead.dataplane.tables import Active
+from fairlead.ports.dataplane import Admission, Limits, Mode, Proto, Table
 
 SLOTS_MAX = BUCKETS = 1024
 NAME_BYTES = 128
-NOBODY = 0xFFFF_FFFF
+NONE = 0xFFFF_FFFF
 TOKEN = 10**12
 EPOCH_MAX = 2**48 - 1
 EPOCH_SHIFT, TURN_MASK = 16, 0x7FFF
@@ -26,17 +34,20 @@ UINT32_MAX = 0xFFFF_FFFF
 
 MODES = (Mode.NORMAL, Mode.SOFT, Mode.HARD)
 """By their number in the kernel."""
+_FOR_EVER_US = 2**64 - 1
+# No machine connects this often, so a larger budget is none; and below it nothing overflows.
+_PER_SECOND_MAX = 4_000_000
 PROTOCOLS = {Proto.TCP: socket.IPPROTO_TCP, Proto.UDP: socket.IPPROTO_UDP}
 
 
-class Order(IntEnum):
+class Command(IntEnum):
     """What the agent asks of the kernel."""
 
     BEAT, FLIP, RESHAPE, LOOK, FORGET = range(5)
 
 
 class Answer(IntEnum):
-    """What the kernel says to it."""
+    """How the kernel answers."""
 
     DONE, HELD, OUTDATED, LOST = range(4)
 
@@ -82,23 +93,26 @@ class Budget(ctypes.Structure):
     _fields_ = [("rate", c_uint64), ("cap", c_uint64), ("full_us", c_uint64)]
 
 
-class Table(ctypes.Structure):
+class KernelTable(ctypes.Structure):
     """One decision for one group."""
 
     _fields_ = [
         ("word", c_uint64),
+        ("decision", c_uint64),
         ("total", c_uint32),
         ("mode", c_uint32),
+        ("fallback_mode", c_uint32),
         ("inside_max", c_uint32),
+        ("room_least", c_uint32),
         ("zero", c_uint32),
         ("budget", Budget),
-        ("decayed", Budget),
+        ("fallback", Budget),
         ("slots", c_uint64 * SLOTS_MAX),
         ("rendezvous", c_uint32 * BUCKETS),
     ]
 
 
-class Group(ctypes.Structure):
+class KernelGroup(ctypes.Structure):
     """A group's selector, cursor and address."""
 
     _fields_ = [
@@ -110,13 +124,13 @@ class Group(ctypes.Structure):
     ]
 
 
-class Backend(ctypes.Structure):
+class KernelBackend(ctypes.Structure):
     """Where a slot leads."""
 
     _fields_ = [("to", Tuple), ("group", c_uint32), ("name", c_char * NAME_BYTES)]
 
 
-class Bucket(ctypes.Structure):
+class KernelBucket(ctypes.Structure):
     """A group's tokens; the kernel's lock comes first."""
 
     _fields_ = [
@@ -144,7 +158,7 @@ class BackendCount(ctypes.Structure):
     ]
 
 
-class Health(ctypes.Structure):
+class KernelHealth(ctypes.Structure):
     """Failed connects in a row, and the smoothed round trip."""
 
     _fields_ = [
@@ -161,8 +175,8 @@ class Load(ctypes.Structure):
     _fields_ = [("word", c_uint64)]
 
 
-class Settings(ctypes.Structure):
-    """What the programs are told before they are loaded."""
+class KernelSettings(ctypes.Structure):
+    """What the programs know before they are loaded."""
 
     _fields_ = [
         ("hold_after_ns", c_uint64),
@@ -171,13 +185,11 @@ class Settings(ctypes.Structure):
         ("errno_hard", c_uint32),
         ("has_retval", c_uint32),
         ("origins_mask", c_uint32),
-        ("held_least", c_uint32),
-        ("zero", c_uint32),
     ]
 
 
-class OrderSheet(ctypes.Structure):
-    """An order as the kernel reads it."""
+class CommandBlock(ctypes.Structure):
+    """A command as the kernel reads it."""
 
     _fields_ = [("kind", c_uint32), ("group", c_uint32), ("expected", c_uint64), ("word", c_uint64)]
 
@@ -210,3 +222,101 @@ def index_of(slot: int) -> int:
 def open_of(load: Load) -> int:
     """How many connections are in a backend."""
     return int(load.word) & UINT32_MAX
+
+
+def spread(slots: Mapping[str, int]) -> list[str]:
+    """Every slot's backend, each backend's slots as evenly apart as they can be.
+
+    One after the other would send a run of connections to the same backend.
+    """
+    places: list[tuple[float, str]] = []
+    for id, count in slots.items():
+        places += [((2 * number + 1) / count, id) for number in range(count)]
+    return [id for _, id in sorted(places)]
+
+
+@lru_cache(maxsize=4096)
+def rendezvous_buckets(members: tuple[str, ...]) -> tuple[str, ...]:
+    """The member that gets each bucket of flows: the one with the highest random weight there.
+
+    A weight depends on the member and the bucket alone, so only the buckets of a member that leaves
+    move.
+    """
+    columns = [zip(_weights(id), (id,) * BUCKETS, strict=True) for id in members]
+    return tuple(max(weights)[1] for weights in zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=8192)
+def _weights(id: str) -> tuple[int, ...]:
+    return struct.unpack(f"<{BUCKETS}I", hashlib.shake_128(id.encode()).digest(4 * BUCKETS))
+
+
+def budget_of(admission: Admission) -> Budget:
+    """A budget as the bucket counts; no numbers, as in `normal`, admit nothing."""
+    # 1e-12 admissions per µs are 1e-6 per s.
+    rate = round(min(admission.rate_per_s or 0.0, _PER_SECOND_MAX) * 1e6)
+    cap = round(min(admission.burst or 0.0, _PER_SECOND_MAX) * TOKEN)
+    return Budget(rate=rate, cap=cap, full_us=cap // rate + 1 if rate else _FOR_EVER_US)
+
+
+def encode_limits(now: Active) -> KernelTable:
+    """A table without its slots."""
+    limits = now.table.limits
+    bound, alone = limits.concurrency, limits.fallback.admission
+    return KernelTable(
+        decision=0 if now.decision is None else now.decision + 1,
+        mode=MODES.index(limits.admission.mode),
+        fallback_mode=MODES.index(alone.mode),
+        # No machine has so many connections.
+        inside_max=min(bound.inside_max, UINT32_MAX) if bound else 0,
+        room_least=bound.room_least if bound else 0,
+        budget=budget_of(limits.admission),
+        fallback=budget_of(alone),
+    )
+
+
+def encode_slots(
+    encoded: KernelTable,
+    word: int,
+    slots: Mapping[str, int],
+    members: tuple[str, ...],
+    at: Mapping[str, int],
+) -> None:
+    """Write slots and fallback members into a new table, which the selector will name by `word`.
+
+    `at` is each backend's index.
+    """
+    order = spread(slots)
+    stamp = stamp_of(word) << 32
+    stamped = {id: stamp | slots[id] << INDEX_BITS | index for id, index in at.items()}
+    encoded.word, encoded.total = word, len(order)
+    _write(encoded.slots, array("Q", [stamped[id] for id in order]))
+    _write(encoded.rendezvous, _fallback(members, tuple(at[id] for id in members)))
+
+
+@lru_cache(maxsize=1024)
+def _fallback(members: tuple[str, ...], indices: tuple[int, ...]) -> "array[int]":
+    """It changes when a backend joins, leaves or is isolated: not in most ticks."""
+    if not members:
+        return array("I", [NONE] * BUCKETS)
+    at = dict(zip(members, indices, strict=True))
+    return array("I", [at[id] for id in rendezvous_buckets(members)])
+
+
+def _write(target: "ctypes.Array[Any]", numbers: "array[int]") -> None:
+    """One copy: assigning a thousand elements one by one takes as long as all the rest."""
+    ctypes.memmove(target, numbers.buffer_info()[0], len(numbers) * numbers.itemsize)
+
+
+def decode(table: KernelTable, group: str, word: int, at: Mapping[str, int]) -> Active:
+    """What a table in the kernel stands for, its budgets apart: those stay in the kernel."""
+    indices = [index_of(slot) for slot in table.slots[: table.total]]
+    slots = {id: indices.count(index) for id, index in at.items()}
+    led = set(table.rendezvous)
+    members = tuple(sorted(id for id, index in at.items() if index in led))
+    fallback = Fallback(members, Admission(MODES[table.fallback_mode]))
+    most = int(table.inside_max)
+    bound = Concurrency(most, int(table.room_least)) if most else None
+    limits = Limits(fallback, Admission(MODES[table.mode]), concurrency=bound)
+    decision = int(table.decision) - 1 if table.decision else None
+    return Active(Table(group, epoch_of(word), slots, limits), decision)

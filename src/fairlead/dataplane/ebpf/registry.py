@@ -1,9 +1,9 @@
 """Which group and which backend has which place in the maps, and how places change hands.
 
-The rule behind every order of steps here: a program that runs while we change something sees the
-group as it was or as it will be, and never another group's backend. So a place is given away only
-when nothing leads to it any more and every program that may still hold it has ended (`barrier`).
-A crash between two steps leaves what the next agent and its `configure` put right.
+The rule behind every order of steps here: a program that runs during a change sees the group as it
+was or as it will be, and never another group's backend. So a place is given away only when nothing
+leads to it any more and every program that may still hold it has ended (`barrier`). A crash between
+two steps leaves what the next agent and its `configure` put right.
 """
 
 import heapq
@@ -12,25 +12,21 @@ from ctypes import c_uint32
 from dataclasses import dataclass
 
 from fairlead.dataplane.ebpf import layout
-from fairlead.dataplane.ebpf.encode import (
-    decode_bound,
-    decode_slots,
-    encode_admission,
-    encode_bound,
-    encode_slots,
-)
+from fairlead.dataplane.ebpf.kernel import Maps
 from fairlead.dataplane.ebpf.layout import (
-    MODES,
     Answer,
-    Order,
+    Command,
+    KernelTable,
+    decode,
+    encode_limits,
+    encode_slots,
     epoch_of,
     index_of,
     next_word,
     word_of,
 )
-from fairlead.dataplane.ebpf.maps import Maps
-from fairlead.dataplane.tables import Current, current
-from fairlead.ports.dataplane import Admission, Backend, RouteGroup, Table
+from fairlead.dataplane.tables import Active, active
+from fairlead.ports.dataplane import Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 _FULL = 2**63
@@ -44,7 +40,7 @@ class Placed:
     index: int
     vip: layout.Tuple
     word: int
-    current: Current
+    active: Active
     at: dict[str, int]
     """Backend id to its place."""
 
@@ -77,7 +73,7 @@ class Registry:
             self._maps.barrier()
         self._clear_backends(free)
         for name, placed in gone.items():
-            self._maps.groups[placed.index] = layout.Group()
+            self._maps.groups[placed.index] = layout.KernelGroup()
             heapq.heappush(self._free_groups, placed.index)
             del self.placed[name]
         for name, placed in moved.items():
@@ -88,36 +84,32 @@ class Registry:
             placed = self.placed[group.name]
             self._maps.vips[placed.vip] = c_uint32(placed.index)
 
-    def flip(self, table: Table) -> Answer:
+    def flip(self, table: Table, decision: int | None) -> Answer:
         """Ask the kernel to go by a table from now on."""
-        placed = self.placed[table.group]
+        placed, now = self.placed[table.group], Active(table, decision)
         word = next_word(placed.word, table.epoch)
-        encoded = layout.Table()
-        encode_admission(encoded, table.admission)
-        encode_bound(encoded, table.inside_max)
-        encode_slots(encoded, word, table.slots, placed.at)
-        answer = self._write(placed, Order.FLIP, word, encoded)
+        encoded = encode_limits(now)
+        encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
+        answer = self._write(placed, Command.FLIP, word, encoded)
         if answer == Answer.DONE:
-            placed.current = Current(
-                table.epoch, dict(table.slots), table.admission, table.inside_max
-            )
+            placed.active = now
         return answer
 
     # What one group goes through.
 
     def _create(self, group: RouteGroup) -> Placed:
         index = heapq.heappop(self._free_groups)
-        at = {each.id: self._place_backend(each, group, index) for each in group.backends}
-        begin = current(group, None)
-        word = word_of(begin.epoch, turn=0, side=0)
-        table = layout.Table()
-        encode_admission(table, begin.admission)
-        encode_slots(table, word, begin.slots, at)
-        self._maps.tables[2 * index] = table
-        self._maps.buckets[index] = layout.Bucket(level=_FULL)
+        at = {backend.id: self._place_backend(backend, group, index) for backend in group.backends}
+        begin = active(group, None)
+        table = begin.table
+        word = word_of(table.epoch, turn=0, side=0)
+        encoded = encode_limits(begin)
+        encode_slots(encoded, word, table.slots, table.limits.fallback.members, at)
+        self._maps.tables[2 * index] = encoded
+        self._maps.buckets[index] = layout.KernelBucket(level=_FULL)
         self._maps.group_counts.clear(index)
         vip = _vip(group)
-        self._maps.groups[index] = layout.Group(
+        self._maps.groups[index] = layout.KernelGroup(
             selector=word, vip=vip, live=1, name=group.name.encode()
         )
         return Placed(index, vip, word, begin, at)
@@ -128,32 +120,32 @@ class Registry:
         if len(staying) == len(placed.at) == len(group.backends):
             return []
         at = {
-            each.id: staying[each.id]
-            if each.id in staying
-            else self._place_backend(each, group, placed.index)
-            for each in group.backends
+            backend.id: staying[backend.id]
+            if backend.id in staying
+            else self._place_backend(backend, group, placed.index)
+            for backend in group.backends
         }
-        active = self._maps.tables[2 * placed.index + (placed.word & 1)]
-        now = current(group, placed.current)
+        before = self._maps.tables[2 * placed.index + (placed.word & 1)]
+        now = active(group, placed.active)
         word = next_word(placed.word, epoch_of(placed.word))
-        table = layout.Table(
-            mode=active.mode,
-            budget=active.budget,
-            decayed=active.decayed,
-            inside_max=active.inside_max,
+        kept = ("decision", "mode", "fallback_mode", "inside_max", "room_least")
+        encoded = KernelTable(
+            budget=before.budget,
+            fallback=before.fallback,
+            **{field: getattr(before, field) for field in kept},
         )
-        encode_slots(table, word, now.slots, at)
-        answer = self._write(placed, Order.RESHAPE, word, table)
+        encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
+        answer = self._write(placed, Command.RESHAPE, word, encoded)
         if answer != Answer.DONE:
-            raise PermanentFault(f"group {group.name!r}: somebody else changed it ({answer.name})")
+            raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
         free = [index for id, index in placed.at.items() if at.get(id) != index]
-        placed.at, placed.current = at, now
+        placed.at, placed.active = at, now
         return free
 
-    def _write(self, placed: Placed, kind: Order, word: int, table: layout.Table) -> Answer:
+    def _write(self, placed: Placed, kind: Command, word: int, table: KernelTable) -> Answer:
         """The table on the idle side first, then the one word that makes it the active one."""
         self._maps.tables[2 * placed.index + (word & 1)] = table
-        answer, _ = self._maps.order(kind, placed.index, expected=placed.word, word=word)
+        answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
         if answer == Answer.DONE:
             placed.word = word
         return answer
@@ -168,19 +160,19 @@ class Registry:
 
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
-        self._maps.backends[place] = layout.Backend(
+        self._maps.backends[place] = layout.KernelBackend(
             to=layout.Tuple.of(backend.host, backend.port, group.proto),
             group=index + 1,
             name=backend.id.encode(),
         )
         self._maps.backend_counts.clear(place)
-        self._maps.healths[place] = layout.Health()
+        self._maps.healths[place] = layout.KernelHealth()
         return place
 
     def _clear_backends(self, places: Iterable[int]) -> None:
         for place in places:
             self._maps.forget(place)  # first, while the place still says whose it was
-            self._maps.backends[place] = layout.Backend()
+            self._maps.backends[place] = layout.KernelBackend()
             heapq.heappush(self._free_backends, place)
 
     def _staying(self, placed: Placed, group: RouteGroup) -> dict[str, int]:
@@ -195,9 +187,9 @@ class Registry:
         return staying
 
     def _check_room(self, wanted: Mapping[str, RouteGroup]) -> None:
-        """Before anything is touched: is there a place for everybody?"""
+        """Before anything is touched: is there a place for every group and backend?"""
         rooms = {"groups": (len(wanted), self._maps.groups.entries)}
-        # Those who join a group that stays need a place before those who leave give theirs up.
+        # Backends that join need a place before those that leave give theirs up.
         joining = sum(
             len(group.backends) - len(self._staying(self.placed[name], group))
             for name, group in wanted.items()
@@ -209,7 +201,7 @@ class Registry:
         for what, (needed, room) in rooms.items():
             if needed > room:
                 raise PermanentFault(
-                    f"{what}: places for {needed} are needed, the plane was installed with {room}"
+                    f"{what}: {needed} places are needed, the dataplane was installed with {room}"
                 )
 
     # Taking over.
@@ -240,7 +232,7 @@ class Registry:
             self._clear_backends(strays)
 
     def _found(
-        self, index: int, group: layout.Group, members: Mapping[int, str]
+        self, index: int, group: layout.KernelGroup, members: Mapping[int, str]
     ) -> tuple[Placed, list[int]]:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
@@ -252,9 +244,7 @@ class Registry:
             if id in at:
                 strays.append(at[id])
             at[id] = place
-        slots = decode_slots(table, at)
-        door = Admission(MODES[table.mode])
-        was = Current(epoch_of(group.selector), slots, door, decode_bound(table))
+        was = decode(table, group.name.decode(), group.selector, at)
         vip = layout.Tuple.from_buffer_copy(group.vip)
         return Placed(index, vip, group.selector, was, at), strays
 

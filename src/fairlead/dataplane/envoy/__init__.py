@@ -1,11 +1,12 @@
-"""The Envoy plane: a real Envoy that reads its tables from files, and a dead-man process beside it.
+"""The Envoy dataplane: an Envoy that reads its tables from files, and a dead-man process beside it.
 
-    plane = EnvoyPlane(Path("/run/fairlead/envoy"))
+    dataplane = EnvoyDataplane(Path("/run/fairlead/envoy"))
 
-Envoy cannot judge a heartbeat, so `deadman` does; `docs/operate/dataplane-envoy.md` says how. A
-flip is the rename of one route file (`routes`); `documents` holds everything else Envoy is told.
+Envoy cannot judge a heartbeat, so `deadman` does: see `docs/operate/dataplane-envoy.md`. A flip is
+the rename of one route file (`routes`); `documents` holds everything else Envoy is told.
 """
 
-from fairlead.dataplane.envoy.plane import EnvoyPlane
+from fairlead.dataplane.envoy.dataplane import EnvoyDataplane
+from fairlead.dataplane.envoy.documents import EnvoySettings
 
-__all__ = ["EnvoyPlane"]
+__all__ = ["EnvoyDataplane", "EnvoySettings"]

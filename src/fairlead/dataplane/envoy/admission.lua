@@ -1,7 +1,7 @@
--- The door of one group. Envoy runs this for every request of a route that has a bucket or nobody
--- to send to; other routes skip it. The numbers come with the route, so a flip changes them together
--- with the table; the bucket stays, because it belongs to the listener. Every worker thread has a
--- bucket of its own: each holds its share.
+-- Admission of one group. Envoy runs this for every request of a route that has a bucket or no
+-- backend to send to; other routes skip it. The numbers come with the route, so a flip changes them
+-- together with the table; the bucket stays, because it belongs to the listener. Every worker thread
+-- has a bucket of its own: each holds its share.
 
 local tokens, filled_ms
 
@@ -23,20 +23,20 @@ local function refuse(handle, how)
 end
 
 function envoy_on_request(handle)
-  local door = handle:metadata()
-  local mode = door:get("mode")
+  local admission = handle:metadata()
+  local mode = admission:get("mode")
   if mode == nil then
     return
   end
-  if mode ~= "normal" and not take(handle:timestamp(), door:get("rate"), door:get("burst")) then
+  if mode ~= "normal" and not take(handle:timestamp(), admission:get("rate"), admission:get("burst")) then
     refuse(handle, mode)
-  elseif door:get("nobody") then
+  elseif admission:get("no_backend") then
     refuse(handle, "hard")
   end
 end
 
--- Who found the group full (`inside.lua`) has not come in: the token goes back. A backend that
--- refuses in the same words is a door as well, and nobody came in there either.
+-- A request that found the group full (`inside.lua`) was not admitted: the token goes back. The same
+-- holds for a backend that answers with our own header: it is an admission control as well.
 function envoy_on_response(handle)
   local refused = handle:headers():get("fairlead-refused")
   if refused and not handle:streamInfo():dynamicMetadata():get("fairlead") then

@@ -2,11 +2,11 @@
 
     python -I -S deadman.py FOLDER FALLBACK_AFTER_MS
 
-It belongs to nobody and outlives the agent. Five times a second it looks how old the heartbeat is.
-When it is too old it moves the routes into place that the agent had prepared for that case; when it
-is fresh again, those of the active tables. It decides nothing and needs nothing but this file and
-the standard library, of which it takes little: it stays in memory for as long as Envoy runs.
-The agent calls `settle` too, so that routes are back the moment it is.
+It runs in a session of its own and outlives the agent. Five times a second it looks how old the
+heartbeat is. When it is too old it moves the routes into place that the agent had prepared for that
+case; when it is fresh again, those of the active tables. It decides nothing and needs nothing but
+this file and the standard library, of which it takes little: it stays in memory as long as Envoy
+runs. The agent calls `settle` too, so that routes are back the moment it is.
 """
 
 import contextlib
@@ -18,13 +18,14 @@ import time
 from collections.abc import Iterator
 
 BEAT, LOCK, LIFE, ALONE, ROUTES, LOG = "beat", "lock", "deadman", "alone", "routes", "access.log"
+FILES = (BEAT, LOCK, LIFE, ALONE)
 ROUTE_NOW, ROUTE_ACTIVE, ROUTE_ALONE = ".json", ".active", ".alone"
-_LOOK_S = 0.2
-_LOG_BYTES_MAX = 8 * 2**20  # with nobody left to read it
+_POLL_S = 0.2
+_LOG_BYTES_MAX = 8 * 2**20  # without an agent that reads it
 
 
 def now_ms() -> int:
-    """The same clock in every process, counting through suspends, never set by anybody."""
+    """The same clock in every process, counting through suspends, never set."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
@@ -79,7 +80,7 @@ def settle(folder: str, fallback_after_ms: int) -> None:
         for name in sorted(os.listdir(routes)):
             if name.endswith(source):
                 place(os.path.join(routes, name), name.removesuffix(source) + ROUTE_NOW)
-        # Last, so that whoever is killed on the way leaves the rest to be done.
+        # Last, so that a process killed on the way leaves the rest to be done.
         mark = os.path.join(folder, ALONE)
         if dead:
             _replace(mark, b"")
@@ -105,7 +106,7 @@ def _replace(path: str, content: bytes) -> None:
 
 
 def _cap(path: str) -> None:
-    """Envoy appends to its log for ever; without a reader nobody else empties it."""
+    """Envoy appends to its log for ever; without an agent nothing else empties it."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.getsize(path) > _LOG_BYTES_MAX:
             os.truncate(path, 0)
@@ -124,7 +125,7 @@ def _watch(folder: str, fallback_after_ms: int, life: int) -> None:
         with contextlib.suppress(OSError):
             settle(folder, fallback_after_ms)
             _cap(os.path.join(folder, LOG))
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def main(folder: str, fallback_after_ms: int) -> int:

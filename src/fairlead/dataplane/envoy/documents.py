@@ -1,41 +1,47 @@
-"""What Envoy is told: its bootstrap, listeners, clusters and endpoints, as JSON documents.
+"""What Envoy is told: its bootstrap, listeners, clusters and endpoints, as JSON documents in files.
 
 Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
-the next table as endpoint weights, `_f` hashes flows when the agent is gone. Which of them serves
-is in the route (`routes`), the one document that a flip replaces. The runtime document names the
-clusters that *lean*: they hold the table of a bounded group, and look at what is inside a backend.
+the next table as endpoint weights, `_f` hashes flows when the agent is dead. Which of them serves
+is in the route (`routes`), the one document that a flip replaces. The runtime document has the bias
+of clusters that hold the table of a bounded group: they count the requests in each backend.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fairlead.dataplane.envoy import refusals
-from fairlead.dataplane.envoy.files import Document, Files
-from fairlead.dataplane.names import tame
-from fairlead.dataplane.tables import Current, fallback_members
-from fairlead.ports.dataplane import RouteGroup
+from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
+from fairlead.dataplane.envoy import deadman
+from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, escape, replace_file
+from fairlead.ports.dataplane import Mode, RouteGroup, Table
+from fairlead.ports.faults import PermanentFault
 
-SIDES, HASHED = ("a", "b"), "f"
+Document = dict[str, Any]
+
+# Envoy takes an inotify instance for every file: listeners, clusters and runtime, and for each
+# group three files of endpoints and a route.
+_WATCHES, _GROUP_WATCHES = 3, 4
+_WATCHES_OF_OTHERS = 16  # processes of the same user
+_WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
+_FOLDER_BYTES_MAX = 90  # a socket's path has 107
 LUA, FLOW = "envoy.filters.http.lua", "fairlead.flow"
 LOG_FORMAT = "%UPSTREAM_CLUSTER% %UPSTREAM_HOST% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%\n"
 _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
 _BIAS = "fairlead.bias."
 _FINE = 1000
-"""Parts of a slot: what tells equal weights apart must not be felt in a split."""
-# With 1 a host that fails at once, and so never holds anything, would draw most of it; with 0.5 one
-# that stalls got up to 13 of 100 requests.
-_LEANS = 0.6
-_FULL_RETRY_S = 1
-# Who gives three errors in a row gets nothing for a second: by then the agent has seen it, and
-# decides. Connects that fail are the agent's business alone.
-_PASSED_OVER: Document = {
-    "consecutive_5xx": 3,
-    "interval": "0.5s",
-    "base_ejection_time": "1s",
-    "max_ejection_time": "1s",
-    "max_ejection_percent": 50,
+"""Parts of a slot: what distinguishes equal weights must not be felt in a split."""
+_EJECTION = Ejection()
+# Failed connects are left to the agent alone.
+_OUTLIERS: Document = {
+    "consecutive_5xx": _EJECTION.consecutive_errors,
+    "interval": f"{_EJECTION.interval_ms / 1000}s",
+    "base_ejection_time": f"{_EJECTION.duration_ms / 1000}s",
+    "max_ejection_time": f"{_EJECTION.duration_ms / 1000}s",
+    "max_ejection_percent": _EJECTION.ejected_percent_max,
     "split_external_local_origin_errors": True,
     "enforcing_consecutive_local_origin_failure": 0,
     "enforcing_local_origin_success_rate": 0,
@@ -65,13 +71,92 @@ _SCRIPT = Path(__file__).with_name("admission.lua")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EnvoySettings:
     """What an operator may want different."""
 
     workers: int = 1
     """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
     connect_timeout_ms: int = 5_000
     idle_timeout_ms: int = 60_000
+
+
+class Files:
+    """Where everything of the dataplane lives."""
+
+    def __init__(self, folder: Path) -> None:
+        if len(str(folder).encode()) > _FOLDER_BYTES_MAX:
+            raise PermanentFault(f"folder: too long for a socket's path: {folder}")
+        self.folder = folder
+        self.bootstrap = folder / "bootstrap.json"  # what Envoy is started with
+        self.listeners = folder / "listeners.json"  # the groups' addresses
+        self.clusters = folder / "clusters.json"  # three per group
+        self.runtime = folder / "runtime.json"  # the bias of every cluster
+        self.admin = folder / "admin.sock"
+        self.requests = folder / deadman.LOG  # a line per request, for latencies
+        self.log = folder / "envoy.log"  # Envoy's own
+        self.schema = folder / "schema"  # the version of all this
+
+    def ours(self) -> list[Path]:
+        """All that may be there, folders last; the folder may hold files of others."""
+        single = [
+            self.bootstrap,
+            self.listeners,
+            self.clusters,
+            self.runtime,
+            self.admin,
+            self.requests,
+            self.log,
+            self.schema,
+            *(self.folder / name for name in deadman.FILES),
+        ]
+        drafts = [path.with_name(path.name + ".draft") for path in single]
+        return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
+
+    def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
+        """A group's route: in place, of the active table, or for a dead agent."""
+        return self.folder / deadman.ROUTES / f"{escape(group)}{kind}"
+
+    def endpoints(self, cluster: str) -> Path:
+        """A cluster's endpoints and their weights."""
+        return self.folder / "endpoints" / f"{cluster}.json"
+
+
+def check_watches(groups: int) -> None:
+    """Refuse more groups than Envoy can watch files for: it would end itself instead."""
+    needed = _WATCHES + _GROUP_WATCHES * groups
+    limit = int(_WATCHES_MAX.read_text()) if _WATCHES_MAX.exists() else None
+    if limit is not None and needed > limit - _WATCHES_OF_OTHERS:
+        raise PermanentFault(
+            f"groups: {groups} groups need {needed} inotify instances and {_WATCHES_OF_OTHERS}"
+            f" to spare; fs.inotify.max_user_instances is {limit}"
+        )
+
+
+def version() -> str:
+    """A name that no earlier document has."""
+    return f"{time.monotonic_ns():x}"
+
+
+def write(path: Path, document: Document) -> None:
+    """Replace a document: Envoy takes it up whole."""
+    replace_file(path, json.dumps(document, sort_keys=True))
+
+
+def read(path: Path) -> Document | None:
+    """A document; None when it is not there. They are not flushed to disk when they are written, so
+    the machine's sudden end may leave an empty one: that is not there either."""
+    try:
+        document = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    whole = isinstance(document, dict) and document.get("resources") is not None
+    return document if whole else None
+
+
+def resources(path: Path) -> list[Document]:
+    """What a document holds; nothing when it is not there."""
+    document = read(path)
+    return list(document["resources"]) if document else []
 
 
 def typed(name: str) -> str:
@@ -81,7 +166,7 @@ def typed(name: str) -> str:
 
 def cluster_name(group: str, side: str) -> str:
     """The cluster of a side."""
-    return f"{tame(group)}_{side}"
+    return f"{escape(group)}_{side}"
 
 
 def response(version: str, resources: Sequence[Document]) -> Document:
@@ -89,10 +174,14 @@ def response(version: str, resources: Sequence[Document]) -> Document:
     return {"version_info": version, "resources": list(resources)}
 
 
-def bootstrap(files: Files, limits: Limits) -> Document:
+def bootstrap(files: Files, settings: EnvoySettings) -> Document:
     """Where to find the rest, and where to ask."""
     return {
-        "node": {"id": "fairlead", "cluster": "fairlead", "metadata": {"workers": limits.workers}},
+        "node": {
+            "id": "fairlead",
+            "cluster": "fairlead",
+            "metadata": {"workers": settings.workers},
+        },
         "admin": {"address": {"pipe": {"path": str(files.admin), "mode": 0o600}}},
         "dynamic_resources": {
             "cds_config": from_file(files.clusters),
@@ -115,36 +204,42 @@ def from_file(path: Path) -> Document:
     return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
 
 
-def leaning(clusters: Collection[str]) -> list[Document]:
-    """The clusters that look at what is inside their backends; all others do not."""
-    layer = {_BIAS + name: _LEANS for name in sorted(clusters)}
+def runtime(biases: Mapping[str, float]) -> list[Document]:
+    """The bias of clusters that count the requests in their backends; of all others it is 0."""
+    layer = {_BIAS + name: bias for name, bias in sorted(biases.items())}
     return [{"@type": typed("service.runtime.v3.Runtime"), "name": "fairlead", "layer": layer}]
 
 
-def who_leans(runtime: Sequence[Document]) -> set[str]:
+def biases(documents: Sequence[Document]) -> dict[str, float]:
     """The clusters that a runtime document names."""
-    return {key.removeprefix(_BIAS) for each in runtime for key in each["layer"]}
+    return {
+        key.removeprefix(_BIAS): bias
+        for document in documents
+        for key, bias in document["layer"].items()
+    }
 
 
-def clusters(groups: Sequence[RouteGroup], files: Files, limits: Limits) -> list[Document]:
+def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings) -> list[Document]:
     """Three for each group."""
     return [
-        _cluster(group, side, files, limits)
+        _cluster(group, side, files, settings)
         for group in sorted(groups, key=_name)
         for side in (*SIDES, HASHED)
     ]
 
 
-def listeners(groups: Sequence[RouteGroup], files: Files, limits: Limits) -> list[Document]:
+def listeners(
+    groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
+) -> list[Document]:
     """One for each group."""
-    return [_listener(group, files, limits) for group in sorted(groups, key=_name)]
+    return [_listener(group, files, settings) for group in sorted(groups, key=_name)]
 
 
 def _name(group: RouteGroup) -> str:
     return group.name
 
 
-def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Document:
+def _cluster(group: RouteGroup, side: str, files: Files, settings: EnvoySettings) -> Document:
     name = cluster_name(group.name, side)
     most = {
         "max_connections": _UNLIMITED,
@@ -156,7 +251,7 @@ def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Docu
         "name": name,
         "type": "EDS",
         "eds_cluster_config": {"eds_config": from_file(files.endpoints(name))},
-        "connect_timeout": f"{limits.connect_timeout_ms / 1000}s",
+        "connect_timeout": f"{settings.connect_timeout_ms / 1000}s",
         "circuit_breakers": {"thresholds": [most]},
         # Without it Envoy would send to isolated endpoints when too few are left.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
@@ -171,18 +266,18 @@ def _cluster(group: RouteGroup, side: str, files: Files, limits: Limits) -> Docu
     return made | {
         "lb_policy": "LEAST_REQUEST",
         "least_request_lb_config": chosen,
-        "outlier_detection": _PASSED_OVER,
+        "outlier_detection": _OUTLIERS,
     }
 
 
-def endpoints(group: RouteGroup, side: str, table: Current, version: str) -> Document:
-    """The backends with their slots as weights. Who has none stays listed, and draining: a host
+def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Document:
+    """The backends with their slots as weights. One without slots stays listed, as draining: a host
     that leaves the list would lose its counters."""
     name = cluster_name(group.name, side)
     if side == HASHED:
-        weights = dict.fromkeys(fallback_members(table.slots), 1)
+        weights = dict.fromkeys(table.limits.fallback.members, 1)
     else:
-        weights = _weights(table.slots, leans=table.inside_max is not None)
+        weights = _weights(table.slots, biased=table.limits.concurrency is not None)
     listed = []
     for backend in sorted(group.backends, key=lambda backend: backend.id):
         weight = weights.get(backend.id, 0)
@@ -201,22 +296,22 @@ def endpoints(group: RouteGroup, side: str, table: Current, version: str) -> Doc
     return response(version, [assignment])
 
 
-def _weights(slots: Mapping[str, int], *, leans: bool) -> dict[str, int]:
-    """Never all the same, for then Envoy would draw lots; and never those of a cluster that leans
-    for one that does not, for Envoy asks for the bias only when weights change."""
-    fine = _FINE if leans else _FINE - 1
-    weights = {id: share * fine for id, share in sorted(slots.items()) if share}
+def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
+    """Never all the same, for then Envoy would choose at random; and never those of a biased
+    cluster for one that is not, for Envoy asks for the bias only when weights change."""
+    fine = _FINE if biased else _FINE - 1
+    weights = {id: count * fine for id, count in sorted(slots.items()) if count}
     if len(set(weights.values())) == 1:
         weights[min(weights)] += 1
     return weights
 
 
-def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
+def _listener(group: RouteGroup, files: Files, settings: EnvoySettings) -> Document:
     """The virtual address: admission, counting of refusals, routing, and a log."""
-    name = tame(group.name)
+    name = escape(group.name)
     log = {
         "@type": typed("extensions.access_loggers.file.v3.FileAccessLog"),
-        "path": str(files.log),
+        "path": str(files.requests),
         "log_format": {"text_format_source": {"inline_string": LOG_FORMAT}},
     }
     manager = {
@@ -230,7 +325,7 @@ def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
         "local_reply_config": {"mappers": [_full()]},
         "generate_request_id": False,
         "server_header_transformation": "PASS_THROUGH",
-        "stream_idle_timeout": f"{limits.idle_timeout_ms / 1000}s",
+        "stream_idle_timeout": f"{settings.idle_timeout_ms / 1000}s",
     }
     chain = {"filters": [_flow(), {"name": "http", "typed_config": manager}]}
     return {
@@ -242,13 +337,27 @@ def _listener(group: RouteGroup, files: Files, limits: Limits) -> Document:
 
 
 def _full() -> Document:
-    """Whoever finds the group full hears what the soft door says. Envoy says: no such cluster."""
+    """A request that finds the group full is answered as in soft mode. Envoy's flag for it means:
+    no such cluster."""
     return {
         "filter": {"response_flag_filter": {"flags": ["NC"]}},
-        "status_code": refusals.STATUS["soft"],
-        "body": refusals.body("soft"),
-        "headers_to_add": refusals.headers("soft", _FULL_RETRY_S),
+        "status_code": REFUSED_STATUS["soft"],
+        "body": refusal_body("soft"),
+        "headers_to_add": refusal_headers("soft", FULL_RETRY_AFTER_S),
     }
+
+
+def refusal_body(mode: str) -> Document:
+    """What people read."""
+    return {"inline_string": f"refused by fairlead: {mode}"}
+
+
+def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
+    """What programs read."""
+    headers = {"Fairlead-Refused": mode}
+    if mode == Mode.SOFT:
+        headers["Retry-After"] = str(retry_after_s)
+    return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
 
 
 def _flow() -> Document:
@@ -278,7 +387,7 @@ def _lua() -> Document:
 
 
 def _counter(refused: str) -> Document:
-    """Counts what the script refused: rules that only watch deny nobody, but have a counter."""
+    """Counts what the script refused: shadow rules deny nothing, but have a counter."""
     wanted = {
         "filter": "fairlead",
         "path": [{"key": "refused"}],

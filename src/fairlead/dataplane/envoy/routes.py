@@ -1,144 +1,265 @@
-"""The route of a group: all that a flip changes, in one file that is replaced whole.
+"""The route of a group, and the files of all groups.
 
-It says which cluster serves, how much may be inside and how far the door is open. The script of the
-door (`admission.lua`) reads its numbers from the route's metadata; that of the bound (`inside.lua`)
-has them in front. The table it stands for is written into it, so that the next agent can read what
-the group goes by.
+The route is all that a flip changes, in one file that is replaced whole. It has the cluster that
+serves, how much may be inside and the admission. The admission script (`admission.lua`) reads its
+numbers from the route's metadata; that of the bound (`inside.lua`) has them in front.
 """
 
 import json
-from math import ceil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.envoy import refusals
+from fairlead.core.traffic.limits import Concurrency, Fallback
+from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.documents import (
     FLOW,
-    HASHED,
     LUA,
-    SIDES,
+    Document,
+    EnvoySettings,
+    Files,
     cluster_name,
+    refusal_body,
+    refusal_headers,
     response,
     typed,
 )
-from fairlead.dataplane.envoy.files import Document
-from fairlead.dataplane.names import tame
-from fairlead.dataplane.tables import Current, fallback_admission
-from fairlead.ports.dataplane import Admission, Mode, RouteGroup
+from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
+from fairlead.dataplane.tables import Active
+from fairlead.ports.dataplane import Admission, Limits, Mode, RouteGroup, Table
 
 _OURS = "fairlead"
-_RETRY_S_MAX = 60
 _SCRIPT = Path(__file__).with_name("inside.lua")
 
 
-def active(group: RouteGroup, table: Current, *, side: str, version: str, workers: int) -> Document:
+def active_route(group: RouteGroup, now: Active, *, version: str, workers: int) -> Document:
     """The route of a living agent's table."""
-    door = _door(table.admission, workers) | {"nobody": not any(table.slots.values())}
-    return _routes(group, door, _to(group, side, table.inside_max), _kept(table, side), version)
+    limits = now.table.limits
+    admission = _admission(limits.admission, limits.retry_after_s, workers)
+    admission |= {"no_backend": not any(now.table.slots.values())}
+    bound = limits.concurrency.inside_max if limits.concurrency else None
+    return _routes(group, admission, _target(group, now.side, bound), now, version)
 
 
-def alone(group: RouteGroup, table: Current, *, side: str, version: str, workers: int) -> Document:
+def fallback_route(group: RouteGroup, now: Active, *, version: str, workers: int) -> Document:
     """The route for the time without an agent: nothing is bounded."""
-    door = _door(fallback_admission(table.admission), workers) | {"nobody": not table.slots}
-    to = _to(group, HASHED, None) | {"hash_policy": [{"filter_state": {"key": FLOW}}]}
-    return _routes(group, door, to, _kept(table, side), version)
+    fallback = now.table.limits.fallback
+    admission = _admission(fallback.admission, fallback.retry_after_s, workers)
+    admission |= {"no_backend": not fallback.members}
+    target = _target(group, HASHED, None) | {"hash_policy": [{"filter_state": {"key": FLOW}}]}
+    return _routes(group, admission, target, now, version)
 
 
-def read(document: Document) -> tuple[Current, str]:
-    """The table a route stands for, and the side it is laid out on."""
+def read_route(document: Document) -> Active:
+    """What a route stands for: it is written into it, so that the next agent can read it."""
     routes = document["resources"][0]["virtual_hosts"][0]["routes"]
     kept: dict[str, Any] = routes[-1]["metadata"]["filter_metadata"][_OURS]
-    admission = Admission(Mode(kept["mode"]), *kept["budget"])
-    table = Current(int(kept["epoch"]), dict(kept["slots"]), admission, kept.get("inside_max"))
-    return table, kept["side"]
+    table, limits = kept["table"], kept["table"]["limits"]
+    fallback, bound = limits["fallback"], limits["concurrency"]
+    rebuilt = Limits(
+        Fallback(
+            tuple(fallback["members"]),
+            _read_admission(fallback["admission"]),
+            int(fallback["retry_after_s"]),
+        ),
+        _read_admission(limits["admission"]),
+        int(limits["retry_after_s"]),
+        None if bound is None else Concurrency(**bound),
+    )
+    slots = {id: int(count) for id, count in table["slots"].items()}
+    whole = Table(table["group"], int(table["epoch"]), slots, rebuilt)
+    return Active(whole, kept["decision"], kept["side"])
 
 
-def _to(group: RouteGroup, served: str, inside_max: int | None) -> Document:
+def _read_admission(kept: Document) -> Admission:
+    return Admission(Mode(kept["mode"]), kept["rate_per_s"], kept["burst"])
+
+
+def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
     """Where requests go: to a cluster, or through the script that counts what is inside."""
     name = cluster_name(group.name, served)
     if inside_max is None:
         return {"cluster": name}
-    listed = ", ".join(json.dumps(cluster_name(group.name, each)) for each in (*SIDES, HASHED))
-    words = f"local most, served, clusters = {inside_max}, {json.dumps(name)}, {{{listed}}}\n"
+    listed = ", ".join(json.dumps(cluster_name(group.name, side)) for side in (*SIDES, HASHED))
+    numbers = f"local most, served, clusters = {inside_max}, {json.dumps(name)}, {{{listed}}}\n"
     script = {
         "@type": typed("extensions.router.cluster_specifiers.lua.v3.LuaConfig"),
-        "source_code": {"inline_string": words + _SCRIPT.read_text()},
+        "source_code": {"inline_string": numbers + _SCRIPT.read_text()},
         "default_cluster": name,
     }
     named = {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": script}
     return {"inline_cluster_specifier_plugin": {"extension": named}}
 
 
-def _door(admission: Admission, workers: int) -> Document:
+def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
     """What the script is told: each worker has a bucket, and a share of the numbers."""
     if admission.mode == Mode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
-    # A bucket below one token would never let anybody in, however long it fills.
+    # A bucket below one token would never admit anything, however long it fills.
     share = max(burst / workers, min(burst, 1.0))
     return {
         "mode": admission.mode.value,
         "rate": rate / workers,
         "burst": share,
-        "retry_s": _retry_s(rate),
+        "retry_after_s": retry_after_s,
     }
 
 
 def _routes(
-    group: RouteGroup, door: Document, to: Document, kept: Document, version: str
+    group: RouteGroup, admission: Document, target: Document, now: Active, version: str
 ) -> Document:
+    refusals = [_refusal(mode, admission) for mode in REFUSED_STATUS]
     host = {
-        "name": tame(group.name),
+        "name": escape(group.name),
         "domains": ["*"],
-        "routes": [*(_refusal(mode, door) for mode in refusals.STATUS), _main(door, to, kept)],
+        "routes": [*refusals, _main(admission, target, now)],
     }
-    made = {
+    route = {
         "@type": typed("config.route.v3.RouteConfiguration"),
-        "name": tame(group.name),
+        "name": escape(group.name),
         "virtual_hosts": [host],
     }
-    return response(version, [made])
+    return response(version, [route])
 
 
-def _main(door: Document, to: Document, kept: Document) -> Document:
-    made: Document = {
+def _main(admission: Document, target: Document, now: Active) -> Document:
+    route: Document = {
         "match": {"prefix": "/"},
-        "route": to | {"timeout": "0s"},
-        "metadata": {"filter_metadata": {LUA: door, _OURS: kept}},
+        "route": target | {"timeout": "0s"},
+        "metadata": {"filter_metadata": {LUA: admission, _OURS: asdict(now)}},
     }
-    if door["mode"] == Mode.NORMAL and not door["nobody"]:
+    if admission["mode"] == Mode.NORMAL and not admission["no_backend"]:
         skip = {"@type": typed("extensions.filters.http.lua.v3.LuaPerRoute"), "disabled": True}
-        made["typed_per_filter_config"] = {LUA: skip}
-    return made
+        route["typed_per_filter_config"] = {LUA: skip}
+    return route
 
 
-def _refusal(mode: str, door: Document) -> Document:
-    said = {
+def _refusal(mode: str, admission: Document) -> Document:
+    refused = {
         "filter": _OURS,
         "path": [{"key": "refused"}],
         "value": {"string_match": {"exact": mode}},
     }
     return {
-        "match": {"prefix": "/", "dynamic_metadata": [said]},
-        "direct_response": {"status": refusals.STATUS[mode], "body": refusals.body(mode)},
-        "response_headers_to_add": refusals.headers(mode, door.get("retry_s", 1)),
+        "match": {"prefix": "/", "dynamic_metadata": [refused]},
+        "direct_response": {"status": REFUSED_STATUS[mode], "body": refusal_body(mode)},
+        "response_headers_to_add": refusal_headers(mode, admission.get("retry_after_s", 1)),
     }
 
 
-def _retry_s(rate_per_s: float) -> int:
-    """When the next token is due."""
-    return min(_RETRY_S_MAX, max(1, ceil(1 / rate_per_s))) if rate_per_s > 0 else _RETRY_S_MAX
+class Layout:
+    """The documents of one folder, and what of them Envoy has. It does not know whether the agent
+    lives; the dataplane decides when to call it."""
 
+    def __init__(self, files: Files, settings: EnvoySettings) -> None:
+        self._files, self._settings = files, settings
 
-def _kept(table: Current, side: str) -> Document:
-    admission = table.admission
-    budget = [admission.rate_per_s, admission.burst]
-    stored = [admission.stored_rate_per_s, admission.stored_burst]
-    return {
-        "epoch": table.epoch,
-        "side": side,
-        "slots": dict(table.slots),
-        "mode": admission.mode.value,
-        "budget": budget + stored,
-        "inside_max": table.inside_max,
-    }
+    def active(self, group: str) -> Active | None:
+        """What a group goes by."""
+        document = documents.read(self._files.route(group, deadman.ROUTE_ACTIVE))
+        return read_route(document) if document else None
+
+    def addresses(self) -> set[Address]:
+        """Where Envoy listens."""
+        sockets = [
+            listener["address"]["socket_address"]
+            for listener in documents.resources(self._files.listeners)
+        ]
+        return {(place["address"], place["port_value"]) for place in sockets}
+
+    def lay_all(self, groups: Sequence[RouteGroup], active: Sequence[Active]) -> None:
+        """Everything, for an Envoy that does not run yet."""
+        biases: dict[str, float] = {}
+        for group, now in zip(groups, active, strict=True):
+            self.lay(group, now)
+            bound = now.table.limits.concurrency
+            if bound is not None:
+                names = [cluster_name(group.name, side) for side in SIDES]
+                biases |= dict.fromkeys(names, bound.request_bias)
+        self._write(self._files.runtime, documents.runtime(biases))
+        self._write(self._files.clusters, documents.clusters(groups, self._files, self._settings))
+        self._write(self._files.listeners, documents.listeners(groups, self._files, self._settings))
+
+    def change(self, groups: Sequence[RouteGroup]) -> None:
+        """New clusters before the listeners that need them, old ones away after."""
+        wanted = documents.clusters(groups, self._files, self._settings)
+        kept = documents.resources(self._files.clusters)
+        names = {cluster["name"] for cluster in wanted}
+        union = wanted + [cluster for cluster in kept if cluster["name"] not in names]
+        self._shape("cluster_manager.cds", self._files.clusters, union)
+        self._shape(
+            "listener_manager.lds",
+            self._files.listeners,
+            documents.listeners(groups, self._files, self._settings),
+        )
+        self._shape("cluster_manager.cds", self._files.clusters, wanted)
+        self._bias({name: bias for name, bias in self._biases().items() if name in names})
+
+    def lay(self, group: RouteGroup, now: Active) -> None:
+        """Everything of a group that Envoy does not know yet."""
+        version = documents.version()
+        self._lay_endpoints(group, now.table, (*SIDES, HASHED), version)
+        self.lay_routes(group, replace(now, side=SIDES[0]), version)
+
+    def laid(self, group: RouteGroup, now: Active) -> bool:
+        """Whether Envoy has the table's weights on its side."""
+        for side in (now.side, HASHED):
+            path = self._files.endpoints(cluster_name(group.name, side))
+            wanted = documents.endpoints(group, side, now.table, "")["resources"]
+            if documents.resources(path) != wanted:
+                return False
+        return True
+
+    def lay_weights(self, group: RouteGroup, now: Active, version: str) -> None:
+        """Lay a table out on a side that rests, and wait until Envoy has it."""
+        name, bound = cluster_name(group.name, now.side), now.table.limits.concurrency
+        # First the bias: the new weights make Envoy ask for it.
+        biases = {known: bias for known, bias in self._biases().items() if known != name}
+        self._bias(biases if bound is None else biases | {name: bound.request_bias})
+        self._lay_endpoints(group, now.table, (now.side, HASHED), version)
+        hashed = cluster_name(group.name, HASHED)
+        admin.take_up(self._files.admin, {f"cluster.{name}": version, f"cluster.{hashed}": version})
+
+    def lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
+        """What is needed when the agent dies comes first, what flips comes last."""
+        workers = self._settings.workers
+        without = fallback_route(group, now, version=version, workers=workers)
+        documents.write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
+        path = self._files.route(group.name, deadman.ROUTE_ACTIVE)
+        documents.write(path, active_route(group, now, version=version, workers=workers))
+        deadman.place(str(path), self._files.route(group.name).name)
+
+    def sweep(self, groups: Collection[str]) -> None:
+        """Take away the files of groups that are gone."""
+        known = {escape(name) for name in groups}
+        for path in (self._files.folder / deadman.ROUTES).iterdir():
+            if path.stem not in known:
+                path.unlink()
+        for path in (self._files.folder / "endpoints").iterdir():
+            if path.stem.rpartition("_")[0] not in known:
+                path.unlink()
+
+    def _lay_endpoints(
+        self, group: RouteGroup, table: Table, sides: Sequence[str], version: str
+    ) -> None:
+        for side in sides:
+            path = self._files.endpoints(cluster_name(group.name, side))
+            documents.write(path, documents.endpoints(group, side, table, version))
+
+    def _biases(self) -> dict[str, float]:
+        return documents.biases(documents.resources(self._files.runtime))
+
+    def _bias(self, biases: Mapping[str, float]) -> None:
+        self._shape("runtime", self._files.runtime, documents.runtime(biases))
+
+    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
+        """Replace a document, if it differs, and wait until Envoy has it."""
+        if documents.resources(path) != resources:
+            admin.take_up(self._files.admin, {scope: self._write(path, resources)})
+
+    def _write(self, path: Path, resources: list[Document]) -> str:
+        version = documents.version()
+        documents.write(path, documents.response(version, resources))
+        return version

@@ -1,11 +1,12 @@
-"""The HAProxy plane: its own configuration, its own process, driven through the runtime socket.
+"""The HAProxy dataplane: its own configuration and process, driven through the runtime socket.
 
-    plane = HaproxyPlane(Path("/run/fairlead/haproxy"))
+    dataplane = HaproxyDataplane(Path("/run/fairlead/haproxy"))
 
-Everything is judged inside HAProxy 2.6, the heartbeat too: `docs/operate/dataplane-haproxy.md` says
-how. `words` is the one value per group that a flip replaces, `config` the rules that read it.
+Everything is judged inside HAProxy 2.6, the heartbeat too: see `docs/operate/dataplane-haproxy.md`.
+`config` holds the rules and the one value per group that a flip replaces.
 """
 
-from fairlead.dataplane.haproxy.plane import HaproxyPlane
+from fairlead.dataplane.haproxy.config import HaproxySettings
+from fairlead.dataplane.haproxy.dataplane import HaproxyDataplane
 
-__all__ = ["HaproxyPlane"]
+__all__ = ["HaproxyDataplane", "HaproxySettings"]

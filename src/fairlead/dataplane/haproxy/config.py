@@ -1,38 +1,73 @@
 """The configuration: what HAProxy does with every request, in its own rule language.
 
 Per group one frontend at the virtual address and five backends: `_a` and `_b` hold the active and
-the next table as weights, `_f` hashes flows when the agent is gone, `_soft` and `_hard` refuse. The
-frontend reads the group's word (`words`), asks whether the heartbeat is still in its stick table,
-takes a token if the mode has a bucket, and picks one of the five.
+the next table as weights, `_f` hashes flows when the agent is dead, `_soft` and `_hard` refuse. The
+frontend reads the group's state, asks whether the heartbeat is still in its stick table, takes a
+token if the mode has a bucket, and picks one of the five.
+
+The state of a group is all that a flip changes, in one value of one HAProxy map:
+
+    7:a:60:41|a:hard:1000:1000000:1|f:soft:100000:100000000:1
+
+The epoch, the side its table is laid out on, how many requests may be inside (0: no bound) and the
+recorded decision; admission while the agent lives; admission without it. An admission is the side
+that serves (`a` or `b`, `f` for the hashed one, `hard` when no backend may be sent anything), the
+mode, and for modes with a bucket the refill in thousandths of a token per second, the size in
+millionths of a token, and the seconds of Retry-After. A request reads the state once, so it sees
+one table or the other, whole.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from fairlead.core.canonical import digest
 from fairlead.core.traffic.failsafe import fnv1a
-from fairlead.dataplane.addresses import Door
-from fairlead.dataplane.haproxy.words import HASHED, SIDES, TOKEN
-from fairlead.dataplane.names import tame
-from fairlead.dataplane.tables import fallback_members
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, SCHEMA_VERSION, RouteGroup
+from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
+from fairlead.dataplane.proxy import (
+    HASHED,
+    REFUSED_STATUS,
+    SIDES,
+    Address,
+    address,
+    escape,
+    other_side,
+)
+from fairlead.dataplane.tables import Active
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    SCHEMA_VERSION,
+    Admission,
+    Limits,
+    Mode,
+    RouteGroup,
+    Table,
+)
 from fairlead.ports.faults import PermanentFault
 
-BEAT, TIMES, AGENT = "fairlead_beat", "fairlead_times", "agent"
+BEAT, REQUESTS, AGENT = "fairlead_beat", "fairlead_requests", "agent"
 BORN = "_born"
-"""In the map of words: when a worker was meant to begin. No tamed name looks like that."""
+"""In the map of states: when a worker was meant to begin. No escaped name looks like that."""
+NONE = "hard"
+"""A side that is no side: the backend that refuses."""
 WEIGHT_MAX = 256  # HAProxy's own limit
+TOKEN = 1_000_000
+"""A token in the bucket's own unit; fractions of one are kept to the millionth."""
+_REFILL_MAX = 10**9  # a million tokens per second; times an hour in µs it stays below 2^63
+_SIZE_MAX = 10**15
 _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
 _NUMBERS = 2**19  # times the 4096 points that a server can have it stays below 2^32
 _FOLDER_BYTES_MAX = 80  # a socket's path has 107, of which HAProxy needs some for a while
 _HOUR_US = 3_600_000_000
-_REFUSALS = {"soft": 429, "hard": 503}
+Held = Mapping[str, Mapping[str, int]]
+"""HAProxy backend to its servers, and how many requests are in each now."""
+Room = dict[str, int]
+"""`backend/server` to how many requests it may hold; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HaproxySettings:
     """What an operator may want different."""
 
     threads: int = 1
@@ -44,64 +79,41 @@ class Limits:
     connect_timeout_ms: int = 5_000
     idle_timeout_ms: int = 60_000
     user: str | None = None
-    """Whom the worker becomes once it listens; only root can ask for that."""
+    """The user that the worker becomes once it listens; only root can ask for that."""
 
 
-@dataclass(frozen=True, slots=True)
 class Files:
-    """Where everything of the plane lives."""
+    """Where everything of the dataplane lives."""
 
-    folder: Path
-
-    def __post_init__(self) -> None:
-        name = str(self.folder)
+    def __init__(self, folder: Path) -> None:
+        name = str(folder)
         if any(not char.isprintable() or char in " \\\"'#" for char in name):
             raise PermanentFault(f"folder: HAProxy cannot name {name!r}")
         if len(name.encode()) > _FOLDER_BYTES_MAX:
             raise PermanentFault(f"folder: too long for a socket's path: {name}")
-
-    @property
-    def config(self) -> Path:
-        """What HAProxy reads at start and reload."""
-        return self.folder / "haproxy.cfg"
-
-    @property
-    def words(self) -> Path:
-        """The map of words, as it was at the last start or reload."""
-        return self.folder / "words.map"
-
-    @property
-    def socket(self) -> Path:
-        """The runtime socket of the worker."""
-        return self.folder / "haproxy.sock"
-
-    @property
-    def master(self) -> Path:
-        """The socket of the master, which reloads."""
-        return self.folder / "master.sock"
+        self.folder = folder
+        self.config = folder / "haproxy.cfg"
+        self.states = folder / "states.map"  # as it was at the last start or reload
+        self.socket = folder / "haproxy.sock"  # the runtime socket of the worker
+        self.master = folder / "master.sock"  # the socket of the master, which reloads
+        self.log = folder / "haproxy.log"  # what HAProxy printed when it was last run
 
     def counted(self, generation: str) -> Path:
         """What workers had counted before one of this generation began.
 
-        One file per generation: whoever dies between writing it and the reload leaves the
+        One file per generation: an agent that dies between writing it and the reload leaves the
         running worker's own file as it was.
         """
         return self.folder / f"counted-{generation.rpartition('/')[2]}.json"
 
     def ours(self) -> list[Path]:
-        """All that may be there; the folder may be somebody else's too."""
-        single = [self.config, self.words, self.socket, self.master, self.said]
+        """All that may be there; the folder may hold files of others."""
+        single = [self.config, self.states, self.socket, self.master, self.log]
         drafts = [path.with_name(path.name + ".draft") for path in single]
-        found = [path for path in (*single, *drafts) if path.exists()]
-        return found + sorted(self.folder.glob("counted-*.json*"))
-
-    @property
-    def said(self) -> Path:
-        """What HAProxy said when it was last run."""
-        return self.folder / "haproxy.log"
+        return [*single, *drafts, *sorted(self.folder.glob("counted-*.json*"))]
 
 
-def generation(groups: Sequence[RouteGroup], limits: Limits) -> str:
+def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
         [
@@ -109,61 +121,53 @@ def generation(groups: Sequence[RouteGroup], limits: Limits) -> str:
             group.vip,
             group.port,
             group.proto.value,
-            sorted([each.id, each.host, each.port] for each in group.backends),
+            sorted([member.id, member.host, member.port] for member in group.backends),
         ]
         for group in sorted(groups, key=lambda group: group.name)
     ]
-    knobs = [
-        limits.threads,
-        limits.descriptors_max,
-        limits.retries,
-        limits.connect_timeout_ms,
-        limits.idle_timeout_ms,
-        limits.user,
-    ]
-    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, knobs])[:16]}"
+    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, list(astuple(settings))])[:16]}"
 
 
 def render(
     groups: Sequence[RouteGroup],
-    slots: Mapping[str, Mapping[str, int]],
+    tables: Mapping[str, Table],
     *,
     files: Files,
-    limits: Limits,
+    settings: HaproxySettings,
 ) -> str:
-    """The whole configuration; `slots` per group are laid out on both sides."""
-    sections = [_head(files, limits, generation(groups, limits))]
+    """The whole configuration; tables are laid out on both sides."""
+    sections = [_head(files, settings, generation(groups, settings))]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
         sections.append(_frontend(index, group, files))
-        sections.extend(_backends(group, slots[group.name]))
+        sections.extend(_backends(group, tables[group.name]))
     return "\n".join(sections)
 
 
-def _head(files: Files, limits: Limits, description: str) -> str:
-    user = f"\n    user {limits.user}" if limits.user else ""
+def _head(files: Files, settings: HaproxySettings, description: str) -> str:
+    user = f"\n    user {settings.user}" if settings.user else ""
     return f"""# Written by Fairlead; changes are lost at the next one.
 global
     description {description}
-    nbthread {limits.threads}
-    fd-hard-limit {limits.descriptors_max}
+    nbthread {settings.threads}
+    fd-hard-limit {settings.descriptors_max}
     hard-stop-after 30s
     stats socket unix@{files.socket} mode 600 level admin expose-fd listeners
     stats timeout 1h{user}
 
-ring {TIMES}
+ring {REQUESTS}
     format raw
     maxlen 512
     size 1048576
 
 defaults
     mode http
-    log ring@{TIMES} format raw local0
+    log ring@{REQUESTS} format raw local0
     log-format "%b %s %ST %ts %Ta"
-    retries {limits.retries}
-    timeout connect {limits.connect_timeout_ms}ms
-    timeout client {limits.idle_timeout_ms}ms
-    timeout server {limits.idle_timeout_ms}ms
-    timeout queue {limits.connect_timeout_ms}ms
+    retries {settings.retries}
+    timeout connect {settings.connect_timeout_ms}ms
+    timeout client {settings.idle_timeout_ms}ms
+    timeout server {settings.idle_timeout_ms}ms
+    timeout queue {settings.connect_timeout_ms}ms
 
 backend {BEAT}
     stick-table type string len 16 size 16 expire {FALLBACK_AFTER_MS}ms store gpt0
@@ -172,33 +176,33 @@ backend {BEAT}
 
 def _frontend(index: int, group: RouteGroup, files: Files) -> str:
     """The rules. `proc` variables belong to the process: they are the group's bucket."""
-    name, tokens, at = tame(group.name), f"proc.tokens{index}", f"proc.at{index}"
+    name, tokens, at = escape(group.name), f"proc.tokens{index}", f"proc.at{index}"
     return f"""frontend {name}
     bind {address(group.vip, group.port)}
     acl alive str({AGENT}),in_table({BEAT})
     # A new worker has an empty table: until a first heartbeat can have come, its age counts.
     acl alive date(0,ms),sub(txn.born) 0:{FALLBACK_AFTER_MS - 1}
     acl open var(txn.mode) -m str normal
-    acl dry var({tokens}),sub({TOKEN}) lt 0
+    acl empty var({tokens}),sub({TOKEN}) lt 0
     acl bounded var(txn.most) -m int gt 0
     acl full var(txn.inside),sub(txn.most) ge 0
-    http-request set-var(txn.born) str({BORN}),map_str({files.words}),add(0) unless alive
-    http-request set-var(txn.word) str({name}),map_str({files.words})
-    http-request set-var(txn.door) var(txn.word),field(3,|)
-    http-request set-var(txn.door) var(txn.word),field(2,|) if alive
+    http-request set-var(txn.born) str({BORN}),map_str({files.states}),add(0) unless alive
+    http-request set-var(txn.state) str({name}),map_str({files.states})
+    http-request set-var(txn.admission) var(txn.state),field(3,|)
+    http-request set-var(txn.admission) var(txn.state),field(2,|) if alive
     http-request set-var(txn.port) src_port unless alive
     http-request set-var(txn.flow) src,concat(:,txn.port) unless alive
-    http-request set-var(txn.side) var(txn.door),field(1,:)
-    http-request set-var(txn.mode) var(txn.door),field(2,:)
-    http-request set-var(txn.rate) var(txn.door),field(3,:),add(0) unless open
-    http-request set-var(txn.size) var(txn.door),field(4,:),add(0) unless open
-    http-request set-var(txn.retry) var(txn.door),field(5,:) unless open
+    http-request set-var(txn.side) var(txn.admission),field(1,:)
+    http-request set-var(txn.mode) var(txn.admission),field(2,:)
+    http-request set-var(txn.rate) var(txn.admission),field(3,:),add(0) unless open
+    http-request set-var(txn.size) var(txn.admission),field(4,:),add(0) unless open
+    http-request set-var(txn.retry) var(txn.admission),field(5,:) unless open
     # How much may be inside; without an agent any number.
-    http-request set-var(txn.most) var(txn.word),field(1,|),field(3,:),add(0) if alive
+    http-request set-var(txn.most) var(txn.state),field(1,|),field(3,:),add(0) if alive
     http-request set-var(txn.inside) be_conn({name}_a) if bounded
     http-request set-var(txn.inside) be_conn({name}_b),add(txn.inside) if bounded
     http-request set-var(txn.inside) be_conn({name}_f),add(txn.inside) if bounded
-    http-request set-var(txn.retry) str(1) if bounded full
+    http-request set-var(txn.retry) str({FULL_RETRY_AFTER_S}) if bounded full
     http-request set-var(txn.side) str(soft) if bounded full {{ var(txn.side) -m str a b }}
     # Refill, cap, test, subtract. The bucket starts full; time backwards refills nothing.
     http-request set-var(txn.now) date(0,us) unless open
@@ -210,30 +214,30 @@ def _frontend(index: int, group: RouteGroup, files: Files) -> str:
     http-request set-var(txn.past) int({_HOUR_US}) if !open {{ var(txn.past) -m int gt {_HOUR_US} }}
     http-request set-var({tokens}) var(txn.past),mul(txn.rate),div(1000),add({tokens}) unless open
     http-request set-var({tokens}) var(txn.size) if !open {{ var({tokens}),sub(txn.size) gt 0 }}
-    http-request set-var(txn.side) var(txn.mode) if !open dry !full
-    http-request set-var({tokens}) var({tokens}),sub({TOKEN}) if !open !dry !full
+    http-request set-var(txn.side) var(txn.mode) if !open empty !full
+    http-request set-var({tokens}) var({tokens}),sub({TOKEN}) if !open !empty !full
     use_backend {name}_%[var(txn.side)]
 """
 
 
-def _backends(group: RouteGroup, slots: Mapping[str, int]) -> list[str]:
-    name = tame(group.name)
-    laid = {side: weights(slots) for side in SIDES}
-    laid[HASHED] = hashed_weights(slots)
+def _backends(group: RouteGroup, table: Table) -> list[str]:
+    name = escape(group.name)
+    laid = {side: weights(table.slots) for side in SIDES}
+    laid[HASHED] = hashed_weights(table)
     balances = dict.fromkeys(SIDES, "balance roundrobin")
     # A flow is a client's connection; the ring places it by points.
     balances[HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
-    numbers = _numbers([each.id for each in group.backends])
+    numbers = _numbers([backend.id for backend in group.backends])
     parts = [
         f"backend {name}_{side}\n    {balances[side]}\n"
         + "".join(
-            f"    server {tame(each.id)} {address(each.host, each.port)}"
-            f" id {numbers[each.id]} weight {laid[side][each.id]}\n"
-            for each in sorted(group.backends, key=lambda backend: backend.id)
+            f"    server {escape(backend.id)} {address(backend.host, backend.port)}"
+            f" id {numbers[backend.id]} weight {laid[side][backend.id]}\n"
+            for backend in sorted(group.backends, key=lambda backend: backend.id)
         )
         for side in (*SIDES, HASHED)
     ]
-    return parts + [_refusal(name, mode, status) for mode, status in _REFUSALS.items()]
+    return parts + [_refusal(name, mode, status) for mode, status in REFUSED_STATUS.items()]
 
 
 def _numbers(ids: Sequence[str]) -> dict[str, int]:
@@ -258,15 +262,10 @@ def _refusal(name: str, mode: str, status: int) -> str:
 """
 
 
-def address(host: str, port: int) -> str:
-    """An address as HAProxy writes it; it knows both families by their look."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def doors(text: str) -> set[Door]:
+def addresses(text: str) -> set[Address]:
     """The virtual addresses in a configuration that was rendered here."""
-    found = re.findall(r"^    bind \[?([^\]\n]+?)\]?:(\d+)$", text, re.MULTILINE)
-    return {(host, int(port)) for host, port in found}
+    binds = re.findall(r"^    bind \[?([^\]\n]+?)\]?:(\d+)$", text, re.MULTILINE)
+    return {(host, int(port)) for host, port in binds}
 
 
 def weights(slots: Mapping[str, int]) -> dict[str, int]:
@@ -274,11 +273,96 @@ def weights(slots: Mapping[str, int]) -> dict[str, int]:
     most = max(slots.values(), default=0)
     if most <= WEIGHT_MAX:
         return dict(slots)
-    # Nobody who has a slot is rounded down to nothing.
-    return {id: max(1, each * WEIGHT_MAX // most) if each else 0 for id, each in slots.items()}
+    # A backend with a slot is never rounded down to nothing.
+    return {id: max(1, count * WEIGHT_MAX // most) if count else 0 for id, count in slots.items()}
 
 
-def hashed_weights(slots: Mapping[str, int]) -> dict[str, int]:
-    """Equal weights for whom a flow may hash to without an agent, 0 for the others."""
-    members = set(fallback_members(slots))
-    return {id: _RING_WEIGHT if id in members else 0 for id in slots}
+def hashed_weights(table: Table) -> dict[str, int]:
+    """Equal weights for the members of fallback, 0 for the others."""
+    members = table.limits.fallback.members
+    return {id: _RING_WEIGHT if id in members else 0 for id in table.slots}
+
+
+def lay_out(name: str, side: str, table: Table) -> list[str]:
+    """The commands that put a table on a side, and its fallback members on the hashed one."""
+    commands = []
+    for where, weighed in ((side, weights(table.slots)), (HASHED, hashed_weights(table))):
+        for id, weight in sorted(weighed.items()):
+            server = f"{name}_{where}/{escape(id)}"
+            commands.append(f"set server {server} weight {weight}")
+            if weight:
+                commands.append(f"set server {server} state ready")
+    return commands
+
+
+def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], held: Held) -> Room:
+    """What each server may hold, 0 for any number.
+
+    A backend has a server on each side: what is still in the one leaves less for the other.
+    """
+    servers = {}
+    for side in SIDES:
+        elsewhere = held.get(f"{name}_{other_side(side)}", {})
+        for id in ids:
+            server = escape(id)
+            # HAProxy takes 0 for no limit.
+            most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
+            servers[f"{name}_{side}/{server}"] = most
+    return servers
+
+
+def first_map(groups: Mapping[str, Active], born_ms: int) -> str:
+    """The map of states that a worker begins with."""
+    lines = [f"{BORN} {born_ms}\n"]
+    lines += [f"{escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
+    return "".join(lines)
+
+
+def write_state(now: Active) -> str:
+    """A group's state, for a table that was laid out on its side."""
+    table, limits = now.table, now.table.limits
+    served = now.side if any(table.slots.values()) else NONE
+    hashed = HASHED if limits.fallback.members else NONE
+    inside_max = limits.concurrency.inside_max if limits.concurrency else 0
+    decision = "" if now.decision is None else now.decision
+    fallback = limits.fallback
+    # The side stands at the front too: the next table must go to the other one even when this one
+    # serves nothing.
+    return "|".join(
+        (
+            f"{table.epoch}:{now.side}:{inside_max}:{decision}",
+            _write_admission(served, limits.admission, limits.retry_after_s),
+            _write_admission(hashed, fallback.admission, fallback.retry_after_s),
+        )
+    )
+
+
+def read_state(
+    group: str, state: str, slots: Mapping[str, int], members: Collection[str]
+) -> Active:
+    """What was written, to a thousandth of a token per second; HAProxy shows weights elsewhere."""
+    head, served, hashed = state.split("|")
+    epoch, side, inside_max, decision = head.split(":")
+    fallback = Fallback(tuple(sorted(members)), *_read_admission(hashed))
+    admission, retry_after_s = _read_admission(served)
+    bound = Concurrency(int(inside_max)) if int(inside_max) else None
+    limits = Limits(fallback, admission, retry_after_s, bound)
+    return Active(
+        Table(group, int(epoch), slots, limits), int(decision) if decision else None, side
+    )
+
+
+def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str:
+    if admission.mode == Mode.NORMAL:
+        return f"{side}:{admission.mode}"
+    rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
+    refill, size = min(round(rate * 1000), _REFILL_MAX), min(round(burst * TOKEN), _SIZE_MAX)
+    return f"{side}:{admission.mode}:{refill}:{size}:{retry_after_s}"
+
+
+def _read_admission(text: str) -> tuple[Admission, int]:
+    _, mode, *rest = text.split(":")
+    if not rest:
+        return Admission(Mode(mode)), FULL_RETRY_AFTER_S
+    refill, size, retry_after_s = (int(number) for number in rest)
+    return Admission(Mode(mode), refill / 1000, size / TOKEN), retry_after_s

@@ -1,55 +1,69 @@
-"""The runtime socket: a line of commands in, their answers out.
+"""HAProxy itself: its runtime socket, its process, and the log in its memory.
 
-HAProxy ends the answer to every command with an empty line. One that does not end so was cut off by
-its death, and must not be taken for a list without entries, or for "done".
+On the runtime socket a line of commands goes in and their answers come out. HAProxy ends the answer
+to every command with an empty line. One that does not end so was cut off by its death, and must not
+be taken for a list without entries, or for "done".
+
+The process is a master with a worker, in a session of its own, so that it outlives its agent.
 """
 
+import contextlib
+import os
+import shutil
+import signal
 import socket
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairlead.dataplane.haproxy.config import REQUESTS, Files
+from fairlead.dataplane.proxy import RETRY_MS, RequestLog, wait_for_end
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _TIMEOUT_S = 10.0
-_RETRY_MS = 1_000
 # HAProxy reads a line into one buffer of 16 KiB.
 _LINE_BYTES_MAX = 8 * 1024
+_START_S, _STOP_S = 20.0, 20.0
+_POLL_S = 0.01
+_ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
+_CHUNK = 1 << 18
 
 
 def ask(path: Path, command: str, *, ends: bool = True) -> str:
-    """Send one line, return all that is answered; not `ends`: whoever answers may go meanwhile."""
+    """Send one line, return all that is answered; not `ends`: the process may end meanwhile."""
     try:
         with connect(path) as connection:
             connection.sendall(command.encode() + b"\n")
-            connection.shutdown(socket.SHUT_WR)  # the master answers on until nobody asks
+            connection.shutdown(socket.SHUT_WR)  # the master answers until the client ends
             parts = []
             while part := connection.recv(1 << 16):
                 parts.append(part)
     except OSError as error:
         raise TemporaryFault(
-            f"HAProxy does not answer at {path}: {error}", retry_after_ms=_RETRY_MS
+            f"HAProxy does not answer at {path}: {error}", retry_after_ms=RETRY_MS
         ) from error
     answer = b"".join(parts).decode(errors="replace")
     if ends and answer != "\n" and not answer.endswith("\n\n"):
         raise TemporaryFault(
-            f"HAProxy ended at {path} before its answer did", retry_after_ms=_RETRY_MS
+            f"HAProxy ended at {path} before its answer did", retry_after_ms=RETRY_MS
         )
     return answer
 
 
-def tell(path: Path, commands: Sequence[str]) -> None:
-    """Have commands carried out that answer nothing; any word of an answer is a refusal."""
+def execute(path: Path, commands: Sequence[str]) -> None:
+    """Carry out commands that answer nothing; any answer is a refusal."""
     line: list[str] = []
     length = 0
     for command in (*commands, None):
         if line and (command is None or length + len(command) > _LINE_BYTES_MAX):
             answer = ask(path, "; ".join(line))
-            if said := answer.strip():
-                raise PermanentFault(f"HAProxy refused: {said.splitlines()[0]}")
+            if refusal := answer.strip():
+                raise PermanentFault(f"HAProxy refused: {refusal.splitlines()[0]}")
             if len(answer) < len(line):  # an empty line for each
                 raise TemporaryFault(
                     f"HAProxy ended at {path} after {len(answer)} of {len(line)} commands",
-                    retry_after_ms=_RETRY_MS,
+                    retry_after_ms=RETRY_MS,
                 )
             line, length = [], 0
         if command is not None:
@@ -67,3 +81,152 @@ def connect(path: Path) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+class HaproxyProcess:
+    """Starts, reloads and stops the HAProxy of one folder; finds it again by its sockets."""
+
+    def __init__(self, files: Files, binary: str) -> None:
+        self._files = files
+        self._binary = binary
+
+    def running(self) -> str | None:
+        """The description of the worker that serves; None when there is none."""
+        try:
+            answer = ask(self._files.socket, "show info")
+        except TemporaryFault:
+            return None
+        for line in answer.splitlines():
+            name, _, value = line.partition(":")
+            if name.lower() == "description":
+                return value.strip()
+        return ""
+
+    def check(self) -> None:
+        """Let HAProxy read the configuration before anything is changed."""
+        done = self._run("-c")
+        if done.returncode:
+            raise PermanentFault(f"HAProxy does not accept its configuration: {done.stdout}")
+
+    def start(self, description: str) -> None:
+        """Start a master that leaves us, and wait for its worker."""
+        for path in (self._files.socket, self._files.master):
+            path.unlink(missing_ok=True)
+        done = self._run("-W", "-D", "-S", f"{self._files.master},mode,600")
+        if done.returncode:
+            raise PermanentFault(f"HAProxy did not start: {done.stdout}")
+        self._await(description)
+
+    def reload(self, description: str) -> None:
+        """Let the master start a new worker; the old one finishes what it has."""
+        ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
+        self._await(description)
+
+    def stop(self) -> None:
+        """End master and workers, now."""
+        pid = self._master()
+        if pid is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        wait_for_end(descriptor, _STOP_S, "HAProxy")
+
+    def _master(self) -> int | None:
+        """The process id of the master, as its socket shows it."""
+        try:
+            answer = ask(self._files.master, "show proc")
+        except TemporaryFault:
+            return None
+        for line in answer.splitlines():
+            fields = line.split()
+            if len(fields) > 1 and fields[1] == "master":
+                return int(fields[0])
+        return None
+
+    def _await(self, description: str) -> None:
+        deadline = time.monotonic() + _START_S
+        # The master goes through exec() once more after its worker has begun.
+        while self.running() != description or self._master() is None:
+            if time.monotonic() > deadline:
+                raise PermanentFault(
+                    "HAProxy did not take its new configuration; the old one stays"
+                )
+            time.sleep(_POLL_S)
+
+    def _run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end (with -D: until the master has left); stdout is what it printed."""
+        program = shutil.which(self._binary) or shutil.which(self._binary, path=_ADMIN_PATH)
+        if program is None:
+            raise PermanentFault(f"{self._binary} is not on PATH (apt-get install haproxy)")
+        # A file and no pipe: the master would hold a pipe open for as long as it lives.
+        log = self._files.log
+        with log.open("w") as output:
+            done = subprocess.run(
+                [program, *options, "-f", str(self._files.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                check=False,
+            )
+        return subprocess.CompletedProcess(done.args, done.returncode, _gist(log), "")
+
+
+def _gist(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if "ALERT" in line]
+    return " | ".join(lines[:3]) or "no reason given"
+
+
+class HaproxyLog:
+    """Follows the ring in HAProxy's memory that has a line per request.
+
+    It holds a connection to the runtime socket on which new lines arrive, and reads what has come
+    when it is asked. A slow reader loses the oldest lines and never slows a request down.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.requests = RequestLog()
+        self._path = path
+        self._connection: socket.socket | None = None
+
+    def catch_up(self, now_ms: int) -> None:
+        """Take in the lines that have come."""
+        try:
+            if self._connection is None:
+                self._connection = self._follow()
+            while True:
+                data = self._connection.recv(_CHUNK)
+                if not data:  # that worker is gone; the next look finds the new one
+                    self.close()
+                    return
+                for proxy, server, status, ended, took in self.requests.lines(data):
+                    self.requests.add(
+                        proxy,
+                        server,
+                        now_ms=now_ms,
+                        connected=not ended.startswith("SC"),
+                        status=status,
+                        took=took if ended == "--" else None,
+                    )
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Let the connection go; what was seen stays."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+        self._connection = None
+        self.requests.restart()
+
+    def _follow(self) -> socket.socket:
+        connection = connect(self._path)
+        connection.sendall(f"show events {REQUESTS} -w -n\n".encode())
+        connection.setblocking(False)
+        return connection

@@ -1,26 +1,24 @@
-"""What HAProxy has counted, and what the workers before this one had.
+"""What HAProxy has counted, and what the workers before this one had counted.
 
 A reload starts a worker with counters at zero, so what was counted until then is kept in a file and
 added. Requests that the old worker admits in the milliseconds between the last look and the new
-worker's start are in nobody's count; they are served all the same.
+worker's start are not counted; they are served all the same.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.dataplane.haproxy.words import HASHED, SIDES
+from fairlead.dataplane.haproxy.config import Held
+from fairlead.dataplane.proxy import HASHED, SIDES, replace_file
 
 COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 
 
 Row = Mapping[str, str]
-Held = dict[str, dict[str, int]]
-"""HAProxy backend to its servers, and what is in each now."""
 _FIELDS = (
     "pxname",
     "svname",
@@ -38,7 +36,7 @@ _FIELDS = (
 
 
 @dataclass(slots=True)
-class Server:
+class ServerCount:
     """One backend of a group, over its three HAProxy servers and all workers so far."""
 
     admitted: int = 0
@@ -52,20 +50,25 @@ class Server:
         """Take in one line of `show stat`."""
         self.admitted += _count(row, "stot")
         self.connect_failures += _count(row, "econ")
-        self.successes += sum(_count(row, f"hrsp_{each}xx") for each in "1234")
+        self.successes += sum(_count(row, f"hrsp_{kind}xx") for kind in "1234")
         self.errors += _count(row, "hrsp_5xx") + _count(row, "eresp")
         self.open += _count(row, "scur")
         self.queue += _count(row, "qcur")
 
 
 @dataclass(slots=True)
-class Counted:
+class GroupCount:
     """One group. `admitted` is no sum of the servers: they leave, what they were sent stays."""
 
     admitted: int = 0
     refused_soft: int = 0
     refused_hard: int = 0
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, ServerCount] = field(default_factory=dict)
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Admitted, refused softly, refused hard."""
+        return self.admitted, self.refused_soft, self.refused_hard
 
 
 def parse(answer: str) -> Iterator[Row]:
@@ -84,8 +87,8 @@ def parse(answer: str) -> Iterator[Row]:
             yield {name: fields[place] for name, place in places}
 
 
-def add(counted: dict[str, Counted], rows: Iterable[Row]) -> dict[str, Counted]:
-    """Add a worker's lines to what was counted before; names are tamed ones."""
+def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupCount]:
+    """Add a worker's lines to what was counted before; names are escaped."""
     for row in rows:
         group, _, part = row["pxname"].rpartition("_")
         here = counted.get(group)
@@ -93,7 +96,7 @@ def add(counted: dict[str, Counted], rows: Iterable[Row]) -> dict[str, Counted]:
             continue
         if row["svname"] != "BACKEND":
             if part in (*SIDES, HASHED):
-                server = here.servers.setdefault(row["svname"], Server())
+                server = here.servers.setdefault(row["svname"], ServerCount())
                 before = server.admitted
                 server.add(row)
                 here.admitted += server.admitted - before
@@ -106,25 +109,23 @@ def add(counted: dict[str, Counted], rows: Iterable[Row]) -> dict[str, Counted]:
 
 def held(rows: Iterable[Row]) -> Held:
     """What is in every server of this worker now."""
-    found: Held = {}
+    servers: dict[str, dict[str, int]] = {}
     for row in rows:
         if row["svname"] != "BACKEND":
-            found.setdefault(row["pxname"], {})[row["svname"]] = _count(row, "scur")
-    return found
+            servers.setdefault(row["pxname"], {})[row["svname"]] = _count(row, "scur")
+    return servers
 
 
-def write(path: Path, counted: Mapping[str, Counted]) -> None:
+def write(path: Path, counted: Mapping[str, GroupCount]) -> None:
     """Keep what was counted for the workers to come."""
-    kept = {name: asdict(each) for name, each in counted.items()}
+    kept = {name: asdict(count) for name, count in counted.items()}
     for group in kept.values():
         for server in group["servers"].values():
             server["open"] = server["queue"] = 0  # what is in the old worker ends there
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps(kept, sort_keys=True))
-    os.replace(draft, path)
+    replace_file(path, json.dumps(kept, sort_keys=True))
 
 
-def read(path: Path, groups: Iterable[str]) -> dict[str, Counted]:
+def read(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
     """What earlier workers had counted for these groups; zeros where there is nothing."""
     kept: dict[str, Any] = {}
     # Lost or damaged, the counters begin again; nothing else depends on them.
@@ -133,11 +134,11 @@ def read(path: Path, groups: Iterable[str]) -> dict[str, Counted]:
     return {name: _counted(kept.get(name)) for name in groups}
 
 
-def _counted(kept: dict[str, Any] | None) -> Counted:
+def _counted(kept: dict[str, Any] | None) -> GroupCount:
     if kept is None:
-        return Counted()
-    servers = {name: Server(**each) for name, each in kept["servers"].items()}
-    return Counted(kept["admitted"], kept["refused_soft"], kept["refused_hard"], servers)
+        return GroupCount()
+    servers = {name: ServerCount(**server) for name, server in kept["servers"].items()}
+    return GroupCount(kept["admitted"], kept["refused_soft"], kept["refused_hard"], servers)
 
 
 def _count(row: Row, name: str) -> int:

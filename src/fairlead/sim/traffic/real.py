@@ -1,7 +1,7 @@
-"""A scenario in real time: a real agent process, a real plane, real backends and connections.
+"""A traffic scenario in real time: a real agent process, dataplane, backends and connections.
 
-The agent is `fairlead traffic run`, started, killed, told and reloaded as an operator would; what
-it decided is read from its flight record afterwards, so the same judges look at it.
+The agent is `fairlead traffic run`, started, killed, ordered and reloaded as an operator would do;
+what it decided is read from its flight record afterwards, so the same checks look at it.
 """
 
 import asyncio
@@ -13,22 +13,89 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.orders import Order, change_order
 from fairlead.ports.faults import PermanentFault
+from fairlead.ports.recorder import Entry, Mark
+from fairlead.recorder.chain import Chain
+from fairlead.recorder.reader import links, segments
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.traffic.figures import percentile
-from fairlead.sim.traffic.real_clients import RealClients
-from fairlead.sim.traffic.real_record import read_events, read_ticks
-from fairlead.sim.traffic.real_service import HOST, RealBackend, RealMachine
-from fairlead.sim.traffic.story import GROUP, Happening, Played
+from fairlead.sim.clock import Entropy
+from fairlead.sim.record import Event
+from fairlead.sim.traffic.load import backends_at, change_backend, transition_text
+from fairlead.sim.traffic.real_load import HOST, RealBackend, RealClients, RealHost
+from fairlead.sim.traffic.result import GROUP, Tick, TrafficResult, percentile
 from fairlead.sim.traffic.virtual import replay_problems
 
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One transition that the agent logged."""
+
+    wall_ms: float
+    sequence: int | None
+    reasons: tuple[str, ...]
+    text: str
+
+
+def read_transitions(log: Path) -> list[Transition]:
+    """The transitions, in order."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") in _LOGGED:
+            wall_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000
+            reasons = tuple(event.get("reasons", ()))
+            found.append(Transition(wall_ms, event.get("sequence"), reasons, _text(event)))
+    return found
+
+
+_LOGGED = ("door", "isolation", "failsafe", "agent started")
+
+
+def _text(event: dict[str, Any]) -> str:
+    if event["event"] == "agent started":
+        return "the agent has started"
+    return transition_text(
+        event["event"], event.get("backend"), event.get("before"), event.get("after")
+    )
+
+
+def read_ticks(
+    record: Path, began_ms: float, duration_ms: float, transitions: Sequence[Transition]
+) -> list[Tick]:
+    """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
+    logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
+    entries: list[Entry] = []
+    voided: set[int] = set()
+    for link in links(segments(record), Chain()):
+        if isinstance(link, Entry):
+            entries.append(link)
+        elif isinstance(link, Mark) and link.status == "voided":
+            voided.add(link.entry_seq)
+    return [
+        Tick(
+            entry.time_ms - began_ms,
+            entry.input,
+            entry.output,
+            logged.get(entry.seq) or tuple(entry.output["reasons"]),
+            applied=entry.seq not in voided,
+        )
+        for entry in entries
+        if 0 <= entry.time_ms - began_ms < duration_ms
+    ]
+
+
+_FAIRLEAD = (sys.executable, "-m", "fairlead")
 _START_S = 60.0
 _LAG_MS_MAX = 50.0
 SCRAPE = {
@@ -42,8 +109,8 @@ SCRAPE = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlanePlace:
-    """Which plane, and for eBPF where: None asks for the usual place."""
+class PlaneTarget:
+    """Which dataplane, and for eBPF where: None means the default place."""
 
     kind: str
     cgroup: str | None = None
@@ -51,44 +118,44 @@ class PlanePlace:
 
     def document(self) -> dict[str, Any]:
         """As an agent's configuration names it."""
-        found = {"kind": self.kind, "cgroup": self.cgroup, "pins": self.pins}
+        document = {"kind": self.kind, "cgroup": self.cgroup, "pins": self.pins}
         if self.kind == "ebpf" and self.pins is None:
-            found["pins"] = f"/sys/fs/bpf/fairlead-harness-{os.getpid()}"
-        return {name: value for name, value in found.items() if value is not None}
+            document["pins"] = f"/sys/fs/bpf/fairlead-harness-{os.getpid()}"
+        return {name: value for name, value in document.items() if value is not None}
 
 
 def play_real(
     scenario: TrafficScenarioDocument,
-    place: PlanePlace,
+    place: PlaneTarget,
     *,
     seed: int | None,
     record: Path,
     folder: Path,
-) -> Played:
-    """Play on a real plane; the flight record goes to `record`."""
+) -> TrafficResult:
+    """Play on a real dataplane; the flight record goes to `record`."""
     used = scenario.seed if seed is None else seed
-    return asyncio.run(RealPlay(scenario, place, used, folder).run(record))
+    return asyncio.run(RealRun(scenario, place, used, folder).run(record))
 
 
 @dataclass
-class RealPlay:
-    """One play."""
+class RealRun:
+    """One scenario in real time."""
 
     scenario: TrafficScenarioDocument
-    place: PlanePlace
+    place: PlaneTarget
     seed: int
     folder: Path
     backends: dict[str, RealBackend] = field(default_factory=dict)
-    happenings: list[Happening] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     deaths: list[tuple[float, float]] = field(default_factory=list)
 
-    async def run(self, record: Path) -> Played:
-        """From the first server to the last word of the record."""
+    async def run(self, record: Path) -> TrafficResult:
+        """From the first server to the end of the record."""
         entropy = Entropy(self.seed)
         self._state = StateDirectory(self.folder / "state")
         self._state.create()
         self._port = _free_port()
-        self._machine = RealMachine(time.monotonic)
+        self._host = RealHost(time.monotonic)
         self._unreachable: set[str] = set()
         self._began_s = time.monotonic()
         for spec in self.scenario.backends:
@@ -96,7 +163,7 @@ class RealPlay:
         self._clients = RealClients(
             self.scenario.load, (HOST, self._port), entropy, lambda: bool(self._unreachable)
         )
-        servers = [self._machine, *self.backends.values()]
+        servers = [self._host, *self.backends.values()]
         agent: subprocess.Popen[bytes] | None = None
         try:
             for server in servers:
@@ -104,9 +171,9 @@ class RealPlay:
             agent = self._agent = self._start_agent()
             await self._ready()
             self._began_s, began_ms = time.monotonic(), time.time() * 1000
-            story = asyncio.ensure_future(self._tell_story())
+            script = asyncio.ensure_future(self._apply_events())
             await self._clients.run(self.scenario.duration_s)
-            await story
+            await script
         finally:
             self._end(self._agent if agent else None)
             for server in servers:
@@ -119,16 +186,12 @@ class RealPlay:
         path = self.folder / "traffic.yaml"
         path.write_text(json.dumps(self._config()))
         with (self.folder / "agent.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "fairlead", "traffic", "run", str(path)], stderr=log
-            )
+            return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(path)], stderr=log)
 
     def _config(self) -> dict[str, Any]:
-        now_s = time.monotonic() - self._began_s
         here = [
             {"id": spec.name, "host": HOST, "port": self.backends[spec.name].port, "node": "n1"}
-            for spec in self.scenario.backends
-            if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
+            for spec in backends_at(self.scenario, time.monotonic() - self._began_s)
         ]
         group: dict[str, Any] = {
             "name": GROUP,
@@ -151,7 +214,7 @@ class RealPlay:
             "nodes": [
                 {
                     "name": "n1",
-                    "url": f"http://{HOST}:{self._machine.port}/metrics",
+                    "url": f"http://{HOST}:{self._host.port}/metrics",
                     "every_ms": self.scenario.tick_ms,
                 }
             ],
@@ -171,7 +234,7 @@ class RealPlay:
             await asyncio.sleep(0.05)
 
     def _end(self, agent: subprocess.Popen[bytes] | None) -> None:
-        """Stop the agent and take the plane off the machine."""
+        """Stop the agent and remove the dataplane from the machine."""
         if agent is None:
             return
         if agent.poll() is None:
@@ -182,14 +245,7 @@ class RealPlay:
                 agent.kill()
                 agent.wait()
         subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "fairlead",
-                "traffic",
-                "remove",
-                str(self.folder / "traffic.yaml"),
-            ],
+            [*_FAIRLEAD, "traffic", "remove", str(self.folder / "traffic.yaml")],
             capture_output=True,
             check=False,
             timeout=120,
@@ -197,7 +253,7 @@ class RealPlay:
 
     # --- what happens
 
-    async def _tell_story(self) -> None:
+    async def _apply_events(self) -> None:
         times = {event.at_s for event in self.scenario.events}
         for spec in self.scenario.backends:
             times |= {spec.joins_s, spec.leaves_s or 0.0}
@@ -208,18 +264,18 @@ class RealPlay:
             await asyncio.sleep(max(0.0, self._began_s + at_s - time.monotonic()))
             for event in self.scenario.events:
                 if event.at_s == at_s:
-                    await self._happen(event)
+                    await self._apply(event)
                 elif event.agent_dead_s is not None and event.at_s + event.agent_dead_s == at_s:
                     self._agent = self._start_agent()
-                    self._say("the agent is started again")
+                    self._log("the agent is started again")
             if any(at_s in (spec.joins_s, spec.leaves_s) for spec in self.scenario.backends):
                 (self.folder / "traffic.yaml").write_text(json.dumps(self._config()))
                 self._agent.send_signal(signal.SIGHUP)
-                self._say("the configuration is changed and read again")
+                self._log("the configuration is changed and read again")
 
-    async def _happen(self, event: EventDocument) -> None:
+    async def _apply(self, event: EventDocument) -> None:
         if event.title:
-            self._say(event.title)
+            self._log(event.title)
         for name in self.backends if event.backend is None else [event.backend]:
             await self._change_backend(name, event)
         if event.load_factor is not None:
@@ -231,23 +287,14 @@ class RealPlay:
             self._agent.wait()
             at_ms = (time.monotonic() - self._began_s) * 1000
             self.deaths.append((at_ms, at_ms + event.agent_dead_s * 1000))
-            self._say("the agent is killed")
-        self._machine.advance()
-        for attribute in ("stall", "memory_used", "memory_per_s"):
-            value = getattr(event, attribute)
-            if value is not None:
-                setattr(self._machine, attribute, value)
+            self._log("the agent is killed")
+        self._host.change(event)
 
     async def _change_backend(self, name: str, event: EventDocument) -> None:
         backend = self.backends[name]
-        for attribute, value in (
-            ("latency_ms", event.latency_ms),
-            ("factor", event.latency_factor),
-            ("error_rate", event.error_rate),
-            ("hidden", event.blind),
-        ):
-            if value is not None:
-                setattr(backend, attribute, value)
+        change_backend(backend, event)
+        if event.blind is not None:
+            backend.hidden = event.blind
         if event.reachable is False:
             self._unreachable.add(name)
             await backend.shut()
@@ -258,36 +305,36 @@ class RealPlay:
             orders: dict[str, Order | None] = {"isolate": "isolate", "drain": "drain"}
             change_order(self._state, GROUP, name, orders.get(event.order))
 
-    def _say(self, text: str) -> None:
-        self.happenings.append(Happening((time.monotonic() - self._began_s) * 1000, text))
+    def _log(self, text: str) -> None:
+        self.events.append(Event((time.monotonic() - self._began_s) * 1000, "event", text))
 
     # --- afterwards
 
-    def _played(self, record: Path, began_ms: float) -> Played:
+    def _played(self, record: Path, began_ms: float) -> TrafficResult:
         shutil.copytree(
             self._state.path / "record" / GROUP, record, ignore=shutil.ignore_patterns("*.lock")
         )
         status = self._state.read("status.json") or {}
         groups: list[dict[str, Any]] = status.get("groups", [])
         group = groups[0] if groups else {}
-        events = read_events(self.folder / "agent.log")
+        logged = read_transitions(self.folder / "agent.log")
         lag_ms = percentile(self._clients.lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
-            self._say(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
-        for event in events:
-            at_ms = event.wall_ms - began_ms
-            if event.text and at_ms >= 0:
-                self.happenings.append(Happening(at_ms, event.text))
+            self._log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
+        for transition in logged:
+            if transition.wall_ms >= began_ms:
+                at_ms = transition.wall_ms - began_ms
+                self.events.append(Event(at_ms, "agent", transition.text))
         names = ("admitted", "refused_soft", "refused_hard")
-        return Played(
+        return TrafficResult(
             scenario=self.scenario,
             seed=self.seed,
             plane=self.place.kind,
             config=scenario_config(self.scenario),
-            ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, events),
+            ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, logged),
             answers=sorted(self._clients.answers, key=lambda answer: answer.at_ms),
             counted={name: group.get(name) or 0 for name in names},
-            happenings=sorted(self.happenings),
+            events=sorted(self.events),
             digest="",
             real=True,
             sources=status.get("sources", {}),

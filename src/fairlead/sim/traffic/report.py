@@ -1,68 +1,67 @@
-"""The report of a play: report.json, report.md, timeline.csv, the flight record, a picture.
+"""The report of a traffic scenario: report.json, report.md, timeline.csv, the record, a picture.
 
-Written whole or not at all, like the simulator's: see `fairlead.sim.report`. In virtual time no
-clock, no host and no path goes in, so the same seed writes the same bytes.
+Written whole or not at all by `fairlead.sim.report`. In virtual time no clock, no host and no path
+goes in, so the same seed writes the same bytes. The picture needs matplotlib (the extra `plots`).
 """
 
-import csv
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.sim.report import MARKER, write_folder
-from fairlead.sim.traffic.figures import measure, timeline
-from fairlead.sim.traffic.judge import Verdict
-from fairlead.sim.traffic.markdown import write_markdown
-from fairlead.sim.traffic.story import Played
-
-RECORD, TEXTS = "record", ("report.md", "timeline.csv")
-COLUMNS = (
-    "time_s",
-    "arrivals",
-    "attempts",
-    "good",
-    "late",
-    "failed",
-    "refused",
-    "p95_ms",
-    "mode",
-    "rate_per_s",
-    "conductance",
-    "reasons",
-    "backend",
-    "slots",
-    "pressure",
-    "isolated",
+from fairlead.sim.plots import INK, colour_of, load_matplotlib, save, strip, styled
+from fairlead.sim.report import (
+    code,
+    event_lines,
+    heading,
+    picture_lines,
+    table,
+    write_csv,
+    write_folder,
 )
+from fairlead.sim.traffic.checks import PromiseCheck
+from fairlead.sim.traffic.result import Second, TrafficFigures, TrafficResult, measure, timeline
 
-Draw = Callable[[Played, Path], Sequence[str]]
-"""Draws the pictures of a play into a folder and names the files."""
+RECORD = "record"
+_SHARED = (
+    *("at_s", "arrivals", "attempts", "good", "late", "failed", "refused", "p95_ms", "mode"),
+    *("rate_per_s", "conductance"),
+)
+COLUMNS = ("time_s", *_SHARED[1:], "reasons", "backend", "slots", "pressure", "isolated")
+MODE_COLOURS = {"normal": "#7fbf7b", "soft": "#f1a340", "hard": "#c51b3a", "": "#dddddd"}
+ANSWER_COLOURS = (
+    ("good", "within the SLO", "#0072B2"),
+    ("late", "late", "#56B4E9"),
+    ("failed", "failed", "#D55E00"),
+    ("refused", "rejected", "#999999"),
+)
 
 
 def write_report(
-    played: Played, verdicts: Sequence[Verdict], target: Path, *, record: Path, draw: Draw | None
+    played: TrafficResult,
+    checks: Sequence[PromiseCheck],
+    target: Path,
+    *,
+    record: Path,
+    plots: bool,
 ) -> list[str]:
     """Write the report to `target`, replacing an earlier one; returns the names of its files."""
-
-    def fill(folder: Path) -> list[str]:
-        shutil.copytree(record, folder / RECORD, ignore=shutil.ignore_patterns("*.lock"))
-        _write_timeline(played, folder / "timeline.csv")
-        pictures = list(draw(played, folder)) if draw else []
-        page = write_markdown(played, verdicts, pictures)
-        (folder / "report.md").write_text(page, encoding="utf-8")
-        files = sorted({MARKER, RECORD, *TEXTS, *pictures})
-        document = {**as_document(played, verdicts), "files": files}
-        (folder / MARKER).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        return files
-
-    return write_folder(target, fill)
+    ignored = shutil.ignore_patterns("*.lock")
+    return write_folder(
+        target,
+        as_document(played, checks),
+        page=lambda pictures: _page(played, checks, pictures),
+        parts={
+            RECORD: lambda path: shutil.copytree(record, path, ignore=ignored),
+            "timeline.csv": lambda path: write_csv(path, COLUMNS, _rows(played)),
+        },
+        draw=(lambda folder: draw_plots(played, folder)) if plots else None,
+    )
 
 
-def as_document(played: Played, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def as_document(played: TrafficResult, checks: Sequence[PromiseCheck]) -> dict[str, Any]:
     """The summary as JSON-ready data."""
     return {
         "fairlead": __version__,
@@ -73,36 +72,134 @@ def as_document(played: Played, verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "real_time": played.real,
         "sources": dict(played.sources),
         "digest": None if played.real else played.digest,
-        "ok": all(verdict.kept for verdict in verdicts),
+        "ok": all(check.kept for check in checks),
         "figures": asdict(measure(played)),
         "promises": [
-            {"promise": each.promise, "kept": each.kept, "problem": each.problem}
-            for each in verdicts
+            {"promise": check.promise, "kept": check.kept, "problem": check.problem}
+            for check in checks
         ],
-        "story": [{"at_s": each.at_ms / 1000, "text": each.text} for each in played.happenings],
+        "story": [{"at_s": event.time_ms / 1000, "text": event.text} for event in played.events],
     }
 
 
-def _write_timeline(played: Played, path: Path) -> None:
-    """One row per second and backend: the form that spreadsheets and data frames like."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for each in timeline(played):
-            shared = [
-                each.at_s,
-                each.arrivals,
-                each.attempts,
-                each.good,
-                each.late,
-                each.failed,
-                each.refused,
-                each.p95_ms,
-                each.mode,
-                each.rate_per_s,
-                each.conductance,
-                " ".join(each.reasons),
-            ]
-            for name in sorted(each.slots) or [""]:
-                here = [each.slots.get(name), each.pressure.get(name), int(name in each.isolated)]
-                rows.writerow([*shared, name, *here])
+def _rows(played: TrafficResult) -> Iterator[Sequence[object]]:
+    """One row per second and backend."""
+    for second in timeline(played):
+        shared = [getattr(second, name) for name in _SHARED]
+        for name in sorted(second.slots) or [""]:
+            backend = (second.slots.get(name), second.pressure.get(name))
+            isolated = int(name in second.isolated)
+            yield [*shared, " ".join(second.reasons), name, *backend, isolated]
+
+
+# --- the page
+
+
+def _page(played: TrafficResult, checks: Sequence[PromiseCheck], pictures: Sequence[str]) -> str:
+    lines = [*heading(played.scenario.name, played.scenario.about), *_how(played)]
+    lines += ["## Promises", "", "| promise | kept |", "|---|---|"]
+    for check in checks:
+        kept = "yes" if check.kept else f"**no**: {check.problem}"
+        lines.append(f"| {check.promise} | {kept} |")
+    lines += ["", "## Figures", "", *figure_table(measure(played)), ""]
+    lines += [*picture_lines(pictures), "## What happened", "", *event_lines(played.events)]
+    return "\n".join(lines)
+
+
+def _how(played: TrafficResult) -> list[str]:
+    if played.real:
+        sources = "; ".join(f"{signal}: {where}" for signal, where in played.sources.items())
+        lines = [
+            f"Played in real time on the {played.plane} dataplane, seed {played.seed}.",
+            f"Its signals: {sources}.",
+            "",
+        ]
+    else:
+        lines = [
+            f"Seed {played.seed}, digest `{played.digest}`. The same seed gives the same digest:",
+            "",
+            *code(f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"),
+        ]
+    replay = "Every tick is in `record/` and is decided again, byte for byte, by"
+    return [*lines, replay, "", *code(f"fairlead traffic replay {RECORD}")]
+
+
+def figure_table(figures: TrafficFigures) -> list[str]:
+    """Names and numbers."""
+    rows = (
+        ("arrivals", figures.arrivals),
+        ("attempts, retries included", figures.attempts),
+        ("answered within the SLO, per arrival", f"{figures.good_ratio:.2%}"),
+        ("failures that clients saw, per arrival", f"{figures.failed_ratio:.2%}"),
+        ("explicit refusals, per attempt", f"{figures.refused_ratio:.2%}"),
+        ("p50 and p99 of answers", f"{_ms(figures.p50_ms)}, {_ms(figures.p99_ms)}"),
+        ("ticks, and those that were missed", f"{figures.ticks}, {figures.missed_ticks}"),
+        ("changes of mode", figures.mode_changes),
+        ("isolations", figures.isolations),
+        ("slots that changed hands", figures.slots_moved),
+    )
+    return table(("figure", ""), rows)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g} ms"
+
+
+# --- the picture
+
+
+def draw_plots(played: TrafficResult, folder: Path) -> list[str]:
+    """Slots, admission, answers and latency on one time axis; returns the name of the file."""
+    mpl = load_matplotlib()
+    with styled(mpl):
+        save(_figure(mpl, played), folder / "play.png")
+    return ["play.png"]
+
+
+def _figure(mpl: Any, played: TrafficResult) -> Any:
+    seconds = timeline(played)
+    figure = mpl.figure.Figure(figsize=(10, 8), layout="constrained")
+    slots, admission, answers, latency = figure.subplots(
+        4, 1, sharex=True, gridspec_kw={"height_ratios": [3, 0.3, 3, 1.6]}
+    )
+    names = sorted({name for second in seconds for name in second.slots})
+    colours = [colour_of(place) for place in range(len(names))]
+    series = [[second.slots.get(name, 0) for second in seconds] for name in names]
+    _stack(slots, seconds, series, names, colours, title="slots by backend")
+    slots.set(ylabel="slots", ylim=(0, played.config.s_total), xlim=(0, len(seconds)))
+    for second in seconds:
+        admission.axvspan(second.at_s, second.at_s + 1, color=MODE_COLOURS[second.mode], lw=0)
+    strip(admission)
+    admission.set(ylabel="adm.")
+    fields, labels, shades = zip(*ANSWER_COLOURS, strict=True)
+    series = [[getattr(second, field) for second in seconds] for field in fields]
+    _stack(answers, seconds, series, labels, shades, title="what became of requests")
+    answers.set(ylabel="attempts per second")
+    times = [second.at_s for second in seconds]
+    latency.plot(times, [second.p95_ms for second in seconds], color=INK, lw=1.2)
+    latency.axhline(played.scenario.load.slo_ms, color="#D55E00", lw=0.8, ls="--")
+    latency.set(ylabel="p95 in ms", xlabel="seconds", ylim=(0, None))
+    for axes in (slots, answers, latency):
+        for start, end in played.deaths:
+            axes.axvspan(start / 1000, end / 1000, color="#000000", alpha=0.08, lw=0)
+        for event in played.scenario.events:
+            axes.axvline(event.at_s, color=INK, lw=0.6, ls=":")
+    where = f"{played.plane} dataplane"
+    where += ", real time" if played.real else f", seed {played.seed}"
+    figure.suptitle(f"{played.scenario.name}: {where}", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _stack(
+    axes: Any,
+    seconds: Sequence[Second],
+    series: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    colours: Sequence[str],
+    *,
+    title: str,
+) -> None:
+    times = [second.at_s for second in seconds]
+    axes.stackplot(times, series, labels=labels, colors=colours, lw=0, step="post")
+    axes.set_title(title, loc="left", fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,51 +1,163 @@
-"""A scenario in virtual time: simulated clients and backends, the in-memory plane, the real loop.
+"""A traffic scenario in virtual time: simulated clients, the in-memory dataplane, the real loop.
 
-No clock and no chance but the seed's: the same seed gives the same ticks, byte for byte. The ticks
-go through a real flight recorder and are decided again afterwards.
+No clock and no randomness but the seed's: the same seed gives the same ticks, byte for byte. The
+ticks go through a real flight recorder and are decided again afterwards.
 """
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.traffic import HealthRules
+from fairlead.core.invariant import known
+from fairlead.core.traffic import HealthRules, Resource, StallTotals
 from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
+from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupGovernor, GroupRules
 from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Backend, Liveness, Proto, RouteGroup
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    Backend,
+    BackendSeen,
+    GroupSeen,
+    Liveness,
+    Proto,
+    RouteGroup,
+)
+from fairlead.ports.traffic import NodeReading, Probed, Reading
 from fairlead.recorder import FileRecorder, read, replay
-from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
+from fairlead.schema.traffic_scenario import (
+    Blind,
+    EventDocument,
+    TrafficScenarioDocument,
+    scenario_config,
+)
 from fairlead.schema.traffic_state import from_state
-from fairlead.sim.clock import Turn, VirtualClock
-from fairlead.sim.entropy import Entropy
-from fairlead.sim.traffic.clients import Clients
-from fairlead.sim.traffic.service import SimBackend
-from fairlead.sim.traffic.story import GROUP, Happening, Played, Tick
-from fairlead.sim.traffic.surroundings import Around, CurtainedPlane, Machine
+from fairlead.sim.clock import Entropy, Turn, VirtualClock
+from fairlead.sim.record import Event
+from fairlead.sim.traffic.load import (
+    MEMORY_BYTES,
+    Call,
+    HostLoad,
+    SimBackend,
+    SimClients,
+    backends_at,
+    change_backend,
+    transition_text,
+)
+from fairlead.sim.traffic.result import GROUP, AnswerKind, Tick, TrafficResult
+
+
+class MaskedPlane(MemoryDataplane):
+    """The in-memory dataplane, of which some signals can be hidden."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(lambda: clock.now_ms)
+        self.hidden: dict[str, Blind] = {}
+
+    def read(self) -> Mapping[str, GroupSeen]:
+        """What is not hidden."""
+        return {
+            name: replace(
+                group, backends={id: self._mask(id, seen) for id, seen in group.backends.items()}
+            )
+            for name, group in super().read().items()
+        }
+
+    def _mask(self, id: str, seen: BackendSeen) -> BackendSeen:
+        blind = self.hidden.get(id, Blind.NOTHING)
+        if blind is Blind.ERRORS:
+            return replace(seen, errors=None, successes=None, connect_failures=None)
+        if blind is Blind.LATENCY:
+            return replace(seen, p95_ms=None)
+        return replace(seen, queue=None) if blind is Blind.QUEUE else seen
+
+
+class SimSignals:
+    """Everything that the loop reads beside its dataplane and its host."""
+
+    def __init__(self, backends: Mapping[str, SimBackend], *, retried: bool) -> None:
+        self._backends, self._retried = backends, retried
+        self._answers: list[Probed] = []
+
+    def covers(self, group: str) -> Collection[str]:
+        """Retries, where clients retry."""
+        return ("retries",) if self._retried else ()
+
+    def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
+        """What the applications count."""
+        return {
+            (GROUP, name): Reading(retries=backend.retries)
+            for name, backend in self._backends.items()
+        }
+
+    def probe(self, group: str, backends: Sequence[str]) -> None:
+        """A probe is a request of its own that bypasses the dataplane."""
+        for name in backends:
+            self._probe(name, self._backends[name])
+
+    def results(self) -> Sequence[Probed]:
+        """Answers so far."""
+        results, self._answers[:] = list(self._answers), []
+        return results
+
+    def _probe(self, name: str, backend: SimBackend) -> None:
+        if not backend.reachable:
+            self._answers.append(Probed(GROUP, name, ok=False))
+            return
+
+        def done(call: Call, outcome: AnswerKind) -> None:
+            ok = outcome is AnswerKind.OK
+            took_ms = float(backend.now_ms - call.began_ms)
+            self._answers.append(Probed(GROUP, name, ok, took_ms))
+
+        backend.take(Call(backend.now_ms, done))
+
+    def check_ok(self, group: str, backend: str) -> bool | None:
+        """There are no health checks here."""
+        return None
+
+
+class SimHost:
+    """The one machine under all backends."""
+
+    def __init__(self, clock: VirtualClock, *, memory: bool) -> None:
+        self._load, self._memory = HostLoad(lambda: clock.now_ms), memory
+        self.change = self._load.change
+
+    def read(self, now_ms: int) -> Sequence[NodeReading]:
+        """Counters of stalled time, and memory where the scenario is about it: its trail would be
+        most of every record."""
+        load = self._load
+        load.advance()
+        totals = StallTotals(now_ms * 1000, {"cpu_some": load.stalled_us})
+        memory = Resource("memory", MEMORY_BYTES, load.memory_used * MEMORY_BYTES)
+        return [NodeReading("n1", totals, (memory,) if self._memory else ())]
+
 
 _HOST, _PORT = "192.0.2.1", 80
 
 
-class VirtualPlay:
-    """One world."""
+class VirtualRun:
+    """One scenario under one seed."""
 
     def __init__(self, scenario: TrafficScenarioDocument, seed: int, folder: Path) -> None:
         self.scenario, self.clock = scenario, VirtualClock()
         self._seed, entropy = seed, Entropy(seed)
-        self.plane = CurtainedPlane(self.clock)
+        self.plane = MaskedPlane(self.clock)
         self.backends = {
             spec.name: SimBackend(spec, self.clock, entropy.stream("backend", spec.name))
             for spec in scenario.backends
         }
         memory = any(e.memory_used or e.memory_per_s for e in scenario.events)
-        self.machine = Machine(self.clock, memory=memory)
-        self.clients = Clients(scenario.load, self.clock, self.plane, self.backends, entropy)
+        self.host = SimHost(self.clock, memory=memory)
+        self.clients = SimClients(scenario.load, self.clock, self.plane, self.backends, entropy)
         self.ticks: list[Tick] = []
-        self.happenings: list[Happening] = []
+        self.events: list[Event] = []
         self.deaths: list[tuple[float, float]] = []
         self.orders: dict[str, dict[str, str]] = {}
         self._recorder = FileRecorder(folder, segment_bytes=2**20, sync_each=False)
@@ -60,10 +172,10 @@ class VirtualPlay:
         self._alive, self._number = True, 0
         self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))
 
-    def run(self) -> Played:
+    def run(self) -> TrafficResult:
         """To the end."""
         for event in self.scenario.events:
-            self._later(event.at_s, self._happening(event))
+            self._later(event.at_s, partial(self._apply, event))
         for spec in self.scenario.backends:
             for at_s in (spec.joins_s, spec.leaves_s):
                 if at_s:
@@ -74,7 +186,7 @@ class VirtualPlay:
         self.clients.stop()
         self._recorder.close()
         seen = self.plane.read()[GROUP]
-        return Played(
+        return TrafficResult(
             scenario=self.scenario,
             seed=self._seed,
             plane=self.plane.name,
@@ -86,17 +198,14 @@ class VirtualPlay:
                 "refused_soft": seen.refused_soft,
                 "refused_hard": seen.refused_hard,
             },
-            happenings=self.happenings,
-            digest=self._sum(),
+            events=self.events,
+            digest=self._digest(),
             sources=dict(self.plane.sources),
             deaths=self.deaths,
         )
 
     def _later(self, at_s: float, action: Callable[[], None]) -> None:
-        self.clock.at(round(at_s * 1000), Turn.WORLD, action)
-
-    def _happening(self, event: EventDocument) -> Callable[[], None]:
-        return lambda: self._happen(event)
+        self.clock.at(round(at_s * 1000), Turn.SCENARIO, action)
 
     # --- the agent
 
@@ -105,8 +214,7 @@ class VirtualPlay:
         if self._alive:
             round = self._loop.tick(self.clock.now_ms)
             made = round.groups[GROUP]
-            entry = self._recorder.last(KIND)
-            assert entry is not None
+            entry = known(self._recorder.last(KIND), "a tick is recorded before it is applied")
             self.ticks.append(
                 Tick(
                     self.clock.now_ms,
@@ -116,36 +224,36 @@ class VirtualPlay:
                     applied=not made.fault,
                 )
             )
-            for each in round.transitions:
-                self._tell(_transition(each.what, each.backend, each.before, each.after))
+            for change in round.transitions:
+                self._log(transition_text(change.what, change.backend, change.before, change.after))
         self._number += 1
         due = self._number * self.scenario.tick_ms
         jitter = scramble(fnv1a(b"harness") ^ self._number) % max(1, self.scenario.tick_ms // 10)
         self.clock.at(max(self.clock.now_ms, due + jitter), Turn.CLEAR, self._tick)
 
     def _new_loop(self, governor: GroupGovernor) -> TrafficLoop:
-        around = Around(self.backends, retried=self.scenario.load.retries > 0)
+        around = SimSignals(self.backends, retried=self.scenario.load.retries > 0)
         ports = Ports(
             record=lambda _: self._recorder,
             signals=around,
             prober=around,
-            nodes=self.machine,
+            nodes=self.host,
             orders=lambda: self.orders,
         )
         loop = TrafficLoop(self.plane, [Group(self._route(), governor)], ports)
         loop.start(self.clock.now_ms)
         return loop
 
-    def _die(self, dead_ms: int) -> None:
+    def _kill_agent(self, dead_ms: int) -> None:
         """The agent is gone; what it kept is what the next one starts from."""
         governor, died_ms = self._loop.groups[GROUP].governor, self.clock.now_ms
         stored: dict[str, Any] = json.loads(json.dumps(governor.export()))
         state = governor.state
         self._alive = False
         self.deaths.append((died_ms, died_ms + dead_ms))
-        self._tell("the agent is killed")
+        self._log("the agent is killed")
 
-        def rise() -> None:
+        def start() -> None:
             fresh = GroupGovernor(GROUP, self._rules)
             fresh.restore(stored)
             if state is not None and dead_ms < FALLBACK_AFTER_MS:
@@ -153,15 +261,15 @@ class VirtualPlay:
             self._loop = self._new_loop(fresh)
             self._loop.found_stale(Liveness(judge(dead_ms).value))
             self._alive = True
-            self._tell("the agent is back")
+            self._log("the agent is back")
 
-        self.clock.at(died_ms + dead_ms, Turn.WORLD, rise)
+        self.clock.at(died_ms + dead_ms, Turn.SCENARIO, start)
 
     # --- what happens
 
-    def _happen(self, event: EventDocument) -> None:
+    def _apply(self, event: EventDocument) -> None:
         if event.title:
-            self._tell(event.title)
+            self._log(event.title)
         for name in self.backends if event.backend is None else [event.backend]:
             self._change_backend(name, event)
         if event.load_factor is not None:
@@ -169,21 +277,12 @@ class VirtualPlay:
         if event.repeat is not None:
             self.clients.repeat = event.repeat
         if event.agent_dead_s is not None:
-            self._die(round(event.agent_dead_s * 1000))
-        self.machine.advance()
-        for field in ("stall", "memory_used", "memory_per_s"):
-            value = getattr(event, field)
-            if value is not None:
-                setattr(self.machine, field, value)
+            self._kill_agent(round(event.agent_dead_s * 1000))
+        self.host.change(event)
 
     def _change_backend(self, name: str, event: EventDocument) -> None:
         backend = self.backends[name]
-        if event.latency_ms is not None:
-            backend.latency_ms = event.latency_ms
-        if event.latency_factor is not None:
-            backend.factor = event.latency_factor
-        if event.error_rate is not None:
-            backend.error_rate = event.error_rate
+        change_backend(backend, event)
         if event.reachable is not None:
             backend.reachable = event.reachable
         if event.blind is not None:
@@ -194,54 +293,47 @@ class VirtualPlay:
             self.orders.setdefault(GROUP, {})[name] = event.order
 
     def _rejoin(self) -> None:
-        """Somebody joined or left: the groups are configured anew, as the agent would."""
+        """A backend joined or left: the groups are configured anew, as the agent would."""
         governor = self._loop.groups[GROUP].governor
         self._loop.reconfigure([Group(self._route(), governor)])
-        self._tell("backends: " + ", ".join(backend.id for backend in self._route().backends))
+        self._log("backends: " + ", ".join(backend.id for backend in self._route().backends))
 
     def _route(self) -> RouteGroup:
-        now_s = self.clock.now_ms / 1000
+        present = backends_at(self.scenario, self.clock.now_ms / 1000)
         here = tuple(
             Backend(spec.name, "192.0.2.2", 1000 + index)
             for index, spec in enumerate(self.scenario.backends)
-            if spec.joins_s <= now_s and (spec.leaves_s is None or now_s < spec.leaves_s)
+            if spec in present
         )
         self.clients.members = frozenset(backend.id for backend in here)
         return RouteGroup(GROUP, _HOST, _PORT, Proto.TCP, here)
 
-    def _tell(self, text: str) -> None:
-        self.happenings.append(Happening(self.clock.now_ms, text))
+    def _log(self, text: str) -> None:
+        self.events.append(Event(self.clock.now_ms, "event", text))
 
-    def _sum(self) -> str:
+    def _digest(self) -> str:
         """Of every tick, which the record's chain holds, and of every answer."""
-        found = sha256(self._recorder.head().hash.encode())
+        digest = sha256(self._recorder.head().hash.encode())
         for answer in self.clients.answers:
-            found.update(repr(tuple(answer)).encode())
-        return found.hexdigest()
-
-
-def _transition(what: str, backend: str | None, before: str | None, after: str | None) -> str:
-    if what == "isolation":
-        return f"{backend} is isolated: {after}" if after else f"{backend} is back in service"
-    names = {"mode": "the door goes from", "failsafe": "the plane went from"}
-    return f"{names[what]} {before} to {after}"
+            digest.update(repr((answer.at_ms, answer.outcome.value, *answer[2:])).encode())
+        return digest.hexdigest()
 
 
 def play(
     scenario: TrafficScenarioDocument, *, seed: int | None = None, record: Path | None = None
-) -> Played:
-    """Play in virtual time; the flight record goes to `record`, or is thrown away afterwards."""
+) -> TrafficResult:
+    """Play in virtual time; the flight record goes to `record`, or is deleted afterwards."""
     used = scenario.seed if seed is None else seed
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         folder = record or Path(spare) / "record"
-        played = VirtualPlay(scenario, used, folder).run()
+        played = VirtualRun(scenario, used, folder).run()
         return replace(played, problems=replay_problems(folder))
 
 
 def replay_problems(folder: Path) -> list[str]:
     """Ticks that are not decided again as they were."""
     return [
-        f"entry {each.seq}: a replay is {each.verdict.value} {each.detail}".strip()
-        for each in replay(read(folder))
-        if each.verdict != "same"
+        f"entry {entry.seq}: a replay is {entry.verdict.value} {entry.detail}".strip()
+        for entry in replay(read(folder))
+        if entry.verdict != "same"
     ]

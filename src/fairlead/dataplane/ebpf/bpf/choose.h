@@ -17,8 +17,8 @@
 
 /* Each retry needs a flip between two of our reads. */
 #define TRIES 4
-/* Somebody always has room, and about half of the slots are of those who have: mostly one of the
- * next few, for they are evenly apart. */
+/* One backend always has room, and about half of the slots belong to backends that have: mostly one
+ * of the next few, for they are evenly apart. */
 #define SLOTS_TRIED 8
 
 enum verdict { UNTOUCHED, SENT, REFUSED_SOFT, REFUSED_HARD };
@@ -89,7 +89,7 @@ static __always_inline int same_tuple(const struct tuple *a, const struct tuple 
 	       a->addr[3] == b->addr[3] && a->port == b->port && a->proto == b->proto;
 }
 
-/* The group of a destination; 0 where nobody asked us to touch it. */
+/* The group of a destination; 0 where none has it. */
 static __always_inline struct group *find_group(const struct tuple *wanted, __u32 *at)
 {
 	__u32 *found = bpf_map_lookup_elem(&vips, wanted);
@@ -104,9 +104,8 @@ static __always_inline struct group *find_group(const struct tuple *wanted, __u3
 	return group;
 }
 
-/* Whether a slot's backend does not hold too much already: its part of what is inside, which is
- * `inside` with the newcomer. */
-static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside)
+/* Whether a slot's backend holds less than its share of what is inside, the newcomer included. */
+static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside, __u32 least)
 {
 	__u32 index = slot & ((1 << INDEX_BITS) - 1);
 	__u64 share = slot >> INDEX_BITS & ((1 << SHARE_BITS) - 1), open;
@@ -115,13 +114,13 @@ static __always_inline int has_room(__u64 slot, __u64 total, __u64 inside)
 	if (!load)
 		return 1;
 	open = (__u32)READ_ONCE(load->word);
-	return open < settings.held_least || open * total < inside * share;
+	return open < least || open * total < inside * share;
 }
 
-/* The next slot; of a bounded group the next with room, as far as we look. Who is passed over loses
- * its turn: what it does not take goes to the others by their slots. */
+/* The next slot; of a bounded group (`least` is not 0) the next with room, as far as we look. A
+ * backend that is passed over loses its turn: what it does not take goes to the others by slots. */
 static __always_inline __u64 next_slot(struct group *group, struct table *table, __u32 stamp,
-				       __u64 total, __u32 inside_max, __u64 inside)
+				       __u64 total, __u32 least, __u64 inside)
 {
 	__u64 slot = 0;
 
@@ -129,7 +128,7 @@ static __always_inline __u64 next_slot(struct group *group, struct table *table,
 		__u64 turn = __sync_fetch_and_add(&group->cursor, 1);
 
 		slot = READ_ONCE(table->slots[(turn % total) & (SLOTS_MAX - 1)]);
-		if (!inside_max || slot >> 32 != stamp || has_room(slot, total, inside))
+		if (!least || slot >> 32 != stamp || has_room(slot, total, inside, least))
 			break;
 	}
 	return slot;
@@ -152,23 +151,22 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 		__u32 side = at * 2 + (word & 1);
 		struct table *table = bpf_map_lookup_elem(&tables, &side);
 		struct budget budget;
-		__u32 mode, total, inside_max;
+		__u32 mode, total, inside_max, least;
 
 		if (!table)
 			return REFUSED_HARD;
-		mode = table->mode;
+		mode = dead ? table->fallback_mode : table->mode;
 		total = table->total;
 		inside_max = table->inside_max;
-		budget = mode == HARD && dead ? table->decayed : table->budget;
+		least = table->room_least;
+		budget = dead ? table->fallback : table->budget;
 		/* An atomic operation orders the reads before it on every architecture. */
 		if (__sync_fetch_and_add(&group->selector, 0) != word)
 			continue;
-		if (mode == HARD && dead)
-			mode = SOFT;
-		choice->index = NOBODY;
+		choice->index = NONE;
 		if (dead)
 			choice->index = READ_ONCE(table->rendezvous[flow_bucket(ctx)]);
-		if (dead ? choice->index == NOBODY : !total)
+		if (dead ? choice->index == NONE : !total)
 			return REFUSED_HARD;
 		if (!dead && inside_max && others >= inside_max)
 			return REFUSED_SOFT;
@@ -181,7 +179,8 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, struct group *group
 			/* Only the admitted move the cursor: otherwise a regular drip could meet
 			 * the same few slots for ever. */
 			__u32 stamp = (__u32)(word >> 1);
-			__u64 slot = next_slot(group, table, stamp, total, inside_max, others + 1);
+			__u64 slot = next_slot(group, table, stamp, total,
+					       inside_max ? least : 0, others + 1);
 
 			if (slot >> 32 != stamp)
 				continue;

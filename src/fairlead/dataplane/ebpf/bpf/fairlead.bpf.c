@@ -8,7 +8,7 @@
  *   sockops, sock_release       what became of the connection: failed, established, srtt, closed
  *   agent                       the agent's orders, judged here: it flips only while it is alive
  *
- * Whatever is not a group's address, and whoever is outside the cgroup, is not touched. Compile
+ * Any other address, and every process outside the cgroup, is not touched. Compile
  * with `fairlead traffic build-ebpf`; only the kernel's UAPI headers are needed.
  */
 #include <linux/bpf.h>
@@ -23,7 +23,6 @@ const volatile struct settings settings = {
 	.fallback_after_ns = 15000000000ULL,
 	.errno_soft = 11,  /* EAGAIN */
 	.errno_hard = 111, /* ECONNREFUSED */
-	.held_least = 4,
 };
 
 #define TCP 6

@@ -9,7 +9,7 @@
 #define SLOTS_MAX 1024    /* of one table; a power of two, so that one AND bounds an index */
 #define BUCKETS 1024      /* of flow hashes in fallback; likewise */
 #define NAME_BYTES 128
-#define NOBODY 0xffffffff /* as an index: no backend */
+#define NONE 0xffffffff   /* as an index: no backend */
 #define TOKEN 1000000000000ULL /* one admission, in the bucket's unit of 1e-12 */
 
 /* A slot: stamp << 32 | share << INDEX_BITS | backend. */
@@ -43,12 +43,15 @@ struct budget {
 /* One decision for one group; a group has two, A and B, at group * 2 + side. */
 struct table {
 	__u64 word;  /* the selector's word under which it is read */
-	__u32 total; /* slots in use; 0: nobody may be sent anything */
+	__u64 decision; /* one more than the recorded decision it carries out; 0: none */
+	__u32 total; /* slots in use; 0: no backend may be sent anything */
 	__u32 mode;
+	__u32 fallback_mode; /* with `fallback`: admission when the agent is dead */
 	__u32 inside_max; /* connections in the group at once; 0: no bound */
+	__u32 room_least; /* a backend may hold this many, whatever its share of what is inside */
 	__u32 zero;
 	struct budget budget;
-	struct budget decayed; /* what `hard` becomes when the agent is dead */
+	struct budget fallback;
 	/* Stamp (bits 1 to 32 of the word) above, below it how many slots its backend has in all,
 	 * and the backend. A reader that was put to sleep while the table was written anew sees the
 	 * wrong stamp and starts again. */
@@ -123,7 +126,7 @@ enum phase { EMPTY, FILLING, CHOSEN, BEGUN, ESTABLISHED };
  * memory, and one cache line is all that a connect pays. The kernel's own per-socket storage
  * costs 550 ns more for its allocations, a hash map 300 ns for its cache misses. */
 struct origin {
-	__u64 cookie;      /* whose this is; 0: nobody's */
+	__u64 cookie;      /* whose this is; 0: free */
 	struct tuple vip;  /* what the application asked for */
 	struct tuple peer; /* what it got */
 	__u32 backend;
@@ -148,10 +151,6 @@ struct settings {
 	__u32 errno_hard;
 	__u32 has_retval; /* bpf_set_retval in these hooks: Linux 6.1 */
 	__u32 origins_mask; /* one less than the places in `origins`, a power of two */
-	/* A bounded group's backend may hold so much before it is passed over, whatever its part of
-	 * what is inside. */
-	__u32 held_least;
-	__u32 zero;
 };
 
 /* What the agent asks of the kernel, and the answers. */

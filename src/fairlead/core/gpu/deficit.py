@@ -1,0 +1,518 @@
+"""Deficit: which scope is short of how many GPUs, and which leases are candidates for preemption.
+
+A demand says what is missing: room for a gang, what is above a cap of a budget, so many GPUs of a
+place, or everything on a node that is drained. For a gang the scopes are tried from the smallest
+on: a domain, a cluster, a region, everywhere. In each, the deficit is so large that the gang fits
+whichever candidates end: inside one domain its groups can be spread over all nodes; over several
+domains, what is freed may leave a rest in each that is too small for a group, and so many more GPUs
+are asked for. So no lease ends without a start, and no draw is thrown away because its winner
+would not fit.
+
+`conflict_of` makes the input of `resolve` from a deficit; `freeze` does so under the pseudonyms of
+an outcome, with the notice that its commitment announces.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple
+
+from fairlead.core.gpu.conflict import (
+    Conflict,
+    ConflictLease,
+    ConflictRun,
+    Malleable,
+    Role,
+    Scope,
+    ScopeCap,
+    renamed,
+)
+from fairlead.core.gpu.model import Budget
+from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
+from fairlead.core.gpu.resolution import CutTier
+from fairlead.core.gpu.resolve import Notice, notice_of
+from fairlead.core.invariant import known
+from fairlead.core.lottery import OwnerWeighting, Pseudonyms
+from fairlead.core.reasons import DeficitReason, Exclusion
+from fairlead.core.units import Count, GpuLimit, Name, OutOfRange, PositiveCount, Written, repeats
+
+
+class CapKind(StrEnum):
+    """What limits a budget: an aggregate cap, or an envelope as a cap of its own."""
+
+    AGGREGATE = "aggregate"
+    ENVELOPE = "envelope"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingRun:
+    """A run with open leases. `ending`: it stops, or is losing leases already."""
+
+    id: Name
+    owner: Name
+    flavor: Name
+    malleable: Malleable | None = None
+    nominated: bool = False
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """An open lease with its devices as `node#ordinal`. `ending`: it is about to close."""
+
+    id: Name
+    run: Name
+    role: Role
+    group: Count
+    slots: tuple[Name, ...]
+    funded: bool
+    budget: str
+    envelope: str
+    ending: bool = False
+
+    def faults(self) -> Iterator[OutOfRange]:
+        """What no type can say of a lease."""
+        if not self.slots:
+            yield OutOfRange("slots", "must have at least 1 item, got 0")
+        if len(set(self.slots)) != len(self.slots):
+            yield OutOfRange("slots", "names a device twice")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Who holds which devices. Every lease's run and nodes are here; ids are unique."""
+
+    nodes: tuple[Node, ...] = ()
+    runs: tuple[HoldingRun, ...] = ()
+    leases: tuple[HeldLease, ...] = ()
+
+    def faults(self) -> Iterator[OutOfRange]:
+        """Ids that come twice, and leases of unknown runs or nodes."""
+        yield from repeats("nodes", "name", [node.name for node in self.nodes])
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        runs = {run.id for run in self.runs}
+        nodes = {node.name for node in self.nodes}
+        for i, lease in enumerate(self.leases):
+            if lease.run not in runs:
+                yield OutOfRange(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
+            for j, slot in enumerate(lease.slots):
+                if slot.partition("#")[0] not in nodes:
+                    yield OutOfRange(f"leases[{i}].slots[{j}]", f"is on no known node: {slot!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class GangDemand:
+    """Room for a gang that is funded; `run` will be placed on it, and is no candidate itself."""
+
+    TAG: ClassVar[str] = "gang"
+    run: Name
+    gang: Gang
+
+
+@dataclass(frozen=True, slots=True)
+class CapDemand:
+    """A cap of a budget: an aggregate cap, or an envelope as a cap of its own.
+
+    `metered`: hours or loans are limited too, so leases may be unfunded because of this cap.
+    """
+
+    TAG: ClassVar[str] = "cap"
+    kind: CapKind
+    budget: Name
+    name: Name
+    flavor: Name
+    envelopes: tuple[Name, ...]
+    max_gpus: GpuLimit | None
+    metered: bool
+
+    @property
+    def scope(self) -> Scope:
+        """What its envelopes pay, anywhere."""
+        return Scope(
+            self.flavor, {}, ScopeCap(self.budget, self.name, tuple(sorted(self.envelopes)))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceDemand:
+    """So many GPUs of a place are to be freed, for maintenance."""
+
+    TAG: ClassVar[str] = "place"
+    flavor: Name
+    location: Mapping[str, str]
+    gpus: PositiveCount
+
+    @property
+    def scope(self) -> Scope:
+        """The flavor there."""
+        return Scope(self.flavor, self.location)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDemand:
+    """A node is drained: whatever has a device there has to leave."""
+
+    TAG: ClassVar[str] = "node"
+    node: Name
+    flavor: Name
+
+    @property
+    def scope(self) -> Scope:
+        """Leases that touch the node, whatever else they touch."""
+        return Scope(self.flavor, {"node": self.node})
+
+
+Demand = GangDemand | CapDemand | PlaceDemand | NodeDemand
+
+
+class CandidateLease(NamedTuple):
+    """A lease that may be ended, and the tier its run is in."""
+
+    lease: str
+    run: str
+    gpus: int
+    tier: CutTier
+
+
+class ExcludedLease(NamedTuple):
+    """A lease that may not be ended for this deficit, and why."""
+
+    lease: str
+    run: str
+    reason: Exclusion
+
+
+@dataclass(frozen=True, slots=True)
+class Deficit:
+    """A scope, the GPUs that are missing in it, and every lease: a candidate, or why not."""
+
+    reason: DeficitReason
+    scope: Scope | None = None
+    """None: the gang fits, or no node can ever hold it."""
+    gpus: Annotated[int, Written("deficit_gpus")] = 0
+    candidate_gpus: int = 0
+    shortfall_gpus: int = 0
+    """What is missing even when every candidate ends."""
+    candidates: tuple[CandidateLease, ...] = ()
+    """By lease id; empty when nothing is missing."""
+    excluded: Annotated[tuple[ExcludedLease, ...], Written("exclusions")] = ()
+
+
+def caps_of(budget: Budget) -> list[CapDemand]:
+    """The caps of a budget in the order in which they are brought back within their limits.
+
+    By name; an aggregate cap before an envelope of the same name.
+    """
+    caps: list[CapDemand] = []
+    for cap in budget.aggregate_caps:
+        members, metered = tuple(sorted(cap.envelopes)), cap.max_hours_ms is not None
+        caps.append(
+            CapDemand(
+                CapKind.AGGREGATE, budget.name, cap.name, cap.flavor, members, cap.max_gpus, metered
+            )
+        )
+    for own in budget.envelopes:
+        limits = (own.max_hours_ms, own.lending.max_gpus, own.lending.max_hours_ms)
+        metered = any(limit is not None for limit in limits)
+        caps.append(
+            CapDemand(
+                CapKind.ENVELOPE, budget.name, own.name, own.flavor, (own.name,), own.gpus, metered
+            )
+        )
+    return sorted(caps, key=lambda cap: (cap.name, cap.kind))
+
+
+def find_deficit(demand: Demand, holdings: Holdings) -> Deficit:
+    """What is missing, where, and who is a candidate."""
+    if isinstance(demand, GangDemand):
+        return _for_gang(demand, holdings)
+    if isinstance(demand, CapDemand):
+        over = _over(demand, holdings)
+        if not over:
+            return Deficit(DeficitReason.WITHIN_CAP, demand.scope)
+        return _judged(demand, demand.scope, over, holdings)
+    if isinstance(demand, PlaceDemand):
+        return _judged(demand, demand.scope, demand.gpus, holdings)
+    found = _judged(demand, demand.scope, 0, holdings)
+    if not found.candidate_gpus:
+        return Deficit(DeficitReason.NODE_EMPTY, demand.scope)
+    return replace(found, gpus=found.candidate_gpus)
+
+
+def _over(cap: CapDemand, holdings: Holdings) -> int:
+    """GPUs above a cap's limit, or that its hours pay for no longer; less what is ending anyway."""
+    used = unpaid = 0
+    for lease in holdings.leases:
+        if lease.budget == cap.budget and lease.envelope in cap.envelopes and not lease.ending:
+            used += len(lease.slots)
+            unpaid += 0 if lease.funded else len(lease.slots)
+    above = 0 if cap.max_gpus is None else used - cap.max_gpus
+    return max(0, above, unpaid if cap.metered else 0)
+
+
+class _Locations:
+    """Where leases are, for one demand. A lease on several nodes is where all of them are."""
+
+    def __init__(self, demand: Demand, nodes: Iterable[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._drained = demand.node if isinstance(demand, NodeDemand) else None
+        self._for_gang = isinstance(demand, GangDemand)
+        self._known: dict[tuple[str, ...], Mapping[str, str]] = {}
+
+    def of(self, lease: HeldLease) -> Mapping[str, str]:
+        """The labels that all its nodes have in common; one object for each set of nodes."""
+        names = tuple(dict.fromkeys(slot.partition("#")[0] for slot in lease.slots))
+        found = self._known.get(names)
+        if found is None:
+            found = self._known[names] = self._common(names)
+        return found
+
+    def _common(self, names: tuple[str, ...]) -> Mapping[str, str]:
+        if self._drained is not None:
+            return {"node": self._drained} if self._drained in names else {}
+        # For a gang a cordoned node is nowhere: it could not be placed on what is freed there.
+        if self._for_gang and any(self._nodes[name].cordoned for name in names):
+            return {}
+        first, *others = (self._nodes[name].location for name in names)
+        return {
+            key: value
+            for key, value in first.items()
+            if all(other.get(key) == value for other in others)
+        }
+
+
+def _judged(demand: Demand, scope: Scope, gpus: int, holdings: Holdings) -> Deficit:
+    """Every lease in or out of a scope that is short of so many GPUs."""
+    runs = {run.id: run for run in holdings.runs}
+    why_not = _exclusion(demand, scope, holdings)
+    candidates: list[HeldLease] = []
+    excluded: list[ExcludedLease] = []
+    for lease in sorted(holdings.leases, key=lambda lease: lease.id):
+        exclusion = why_not(lease, runs[lease.run])
+        if exclusion is None:
+            candidates.append(lease)
+        else:
+            excluded.append(ExcludedLease(lease.id, lease.run, exclusion))
+    unfunded = {lease.run for lease in candidates if not lease.funded}
+    tiers = {
+        run: CutTier.of(unfunded=run in unfunded, nominated=runs[run].nominated)
+        for run in {lease.run for lease in candidates}
+    }
+    rows = tuple(
+        CandidateLease(lease.id, lease.run, len(lease.slots), tiers[lease.run])
+        for lease in candidates
+    )
+    candidate_gpus = sum(row.gpus for row in rows)
+    enough = candidate_gpus >= gpus
+    reason = DeficitReason.RESOLVABLE if enough else DeficitReason.NOT_ENOUGH
+    shortfall = max(0, gpus - candidate_gpus)
+    return Deficit(reason, scope, gpus, candidate_gpus, shortfall, rows, tuple(excluded))
+
+
+def _exclusion(
+    demand: Demand, scope: Scope, holdings: Holdings
+) -> Callable[[HeldLease, HoldingRun], Exclusion | None]:
+    """Why a lease is no candidate; None: it is one."""
+    locations, labels, cap = _Locations(demand, holdings.nodes), scope.location.items(), scope.cap
+    envelopes = frozenset(() if cap is None else cap.envelopes)
+    beneficiary = demand.run if isinstance(demand, GangDemand) else None
+
+    def why_not(lease: HeldLease, run: HoldingRun) -> Exclusion | None:
+        if run.flavor != scope.flavor:
+            return Exclusion.FLAVOR
+        if not labels <= locations.of(lease).items():
+            return Exclusion.LOCATION
+        if cap is not None and (lease.budget != cap.budget or lease.envelope not in envelopes):
+            return Exclusion.PAYER
+        if run.id == beneficiary:
+            return Exclusion.BENEFICIARY
+        return Exclusion.ENDING if run.ending else None
+
+    return why_not
+
+
+def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflict:
+    """The input of `resolve`: every run with a candidate, and all open leases of those runs."""
+    scope = known(deficit.scope, "a conflict has a scope")
+    involved = {row.run for row in deficit.candidates}
+    locations = _Locations(demand, holdings.nodes)
+    flavors = {run.id: run.flavor for run in holdings.runs}
+    return Conflict(
+        scope=scope,
+        deficit_gpus=deficit.gpus,
+        runs=tuple(
+            ConflictRun(run.id, run.owner, run.malleable, run.nominated)
+            for run in holdings.runs
+            if run.id in involved
+        ),
+        leases=tuple(
+            ConflictLease(
+                lease.id,
+                lease.run,
+                lease.role,
+                lease.group,
+                len(lease.slots),
+                flavors[lease.run],
+                locations.of(lease),
+                lease.funded,
+                lease.budget,
+                lease.envelope,
+            )
+            for lease in holdings.leases
+            if lease.run in involved
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A conflict under pseudonyms, and what its commitment announces."""
+
+    conflict: Conflict
+    notice: Notice
+
+
+def freeze(
+    demand: Demand,
+    deficit: Deficit,
+    holdings: Holdings,
+    names: Pseudonyms,
+    *,
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS,
+) -> Frozen:
+    """The conflict of a deficit under the pseudonyms of its outcome, with the notice of it."""
+    conflict = renamed(conflict_of(demand, deficit, holdings), names)
+    owners = {run.id: run.owner for run in holdings.runs}
+    left_out = [
+        (names.lease(owners[row.run], row.lease), row.reason)
+        for row in deficit.excluded
+        if row.reason in (Exclusion.BENEFICIARY, Exclusion.ENDING)
+    ]
+    return Frozen(conflict, notice_of(conflict, left_out, owner_weighting=owner_weighting))
+
+
+# -- the smallest scope for a gang ------------------------------------------------------------
+
+
+def _for_gang(demand: GangDemand, holdings: Holdings) -> Deficit:
+    """The smallest scope with enough candidates, the least deficit first; else the nearest one."""
+    gang = demand.gang
+    usable = [node for node in holdings.nodes if _is_usable(node, gang)]
+    if place(usable, gang).placed:
+        return Deficit(DeficitReason.FITS)
+    found = _smallest(usable, _movable(demand, holdings), gang)
+    if found is None:
+        groups = gang.groups()
+        gpus = sum(groups) + len(groups) * gang.spares_per_group
+        return Deficit(DeficitReason.NO_DEVICES, None, gpus, 0, gpus)
+    return _judged(demand, found.scope, found.gpus, holdings)
+
+
+def _is_usable(node: Node, gang: Gang) -> bool:
+    if node.flavor != gang.flavor or node.cordoned:
+        return False
+    return gang.elsewhere or node.is_in(gang.location)
+
+
+_Movable = list[tuple[Mapping[str, str], list[HeldLease]]]
+"""Leases that could end, by place: a scope looks at places, of which there are few."""
+
+
+def _movable(demand: GangDemand, holdings: Holdings) -> _Movable:
+    flavor, locations = demand.gang.flavor, _Locations(demand, holdings.nodes)
+    runs = {
+        run.id
+        for run in holdings.runs
+        if run.flavor == flavor and run.id != demand.run and not run.ending
+    }
+    found: dict[int, tuple[Mapping[str, str], list[HeldLease]]] = {}
+    for lease in holdings.leases:
+        if lease.run in runs:
+            location = locations.of(lease)
+            found.setdefault(id(location), (location, []))[1].append(lease)
+    return list(found.values())
+
+
+class _Short(NamedTuple):
+    """A scope, the GPUs that are missing in it, and those that could be freed."""
+
+    scope: Scope
+    gpus: int
+    candidate_gpus: int
+
+    @property
+    def shortfall_gpus(self) -> int:
+        return max(0, self.gpus - self.candidate_gpus)
+
+
+def _smallest(nodes: list[Node], movable: _Movable, gang: Gang) -> _Short | None:
+    nearest: _Short | None = None
+    for level in _levels(nodes, gang):
+        shorts = [_short(scope, nodes, movable, gang) for scope in level]
+        # A scope with room enough that still cannot hold the gang is no better with more room.
+        found = [short for short in shorts if short.gpus > 0]
+        enough = [short for short in found if not short.shortfall_gpus]
+        if enough:
+            return min(enough, key=lambda short: (short.gpus, sorted(short.scope.location.items())))
+        for short in found:
+            if nearest is None or short.shortfall_gpus < nearest.shortfall_gpus:
+                nearest = short
+    return nearest
+
+
+def _levels(nodes: list[Node], gang: Gang) -> Iterator[list[Scope]]:
+    """Scopes by size, the smallest first.
+
+    First those with the labels that the gang asks for; then those without, because a lease that
+    is partly elsewhere can be in the way, and is in none of the first.
+    """
+    fixed = {key: value for key, value in gang.location.items() if value != "*"}
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for wanted in ({} if gang.elsewhere else fixed, {}):
+        for depth in range(len(DOMAIN_KEYS), -1, -1):
+            level = {}
+            for node in nodes:
+                labels = {
+                    key: node.location[key] for key in DOMAIN_KEYS[:depth] if key in node.location
+                }
+                location = {**labels, **wanted}
+                key = tuple(sorted(location.items()))
+                if key not in seen:
+                    level[key] = Scope(gang.flavor, location)
+            seen |= level.keys()
+            if level:
+                yield [level[key] for key in sorted(level)]
+
+
+def _short(scope: Scope, nodes: list[Node], movable: _Movable, gang: Gang) -> _Short:
+    labels = scope.location.items()
+    inside = [node for node in nodes if labels <= node.location.items()]
+    free = sum(len(node.free) for node in inside)
+    candidates = [lease for place, leases in movable if labels <= place.items() for lease in leases]
+    # What ends where the gang may not be placed does not help: asked for on top, to be safe.
+    usable = {node.name for node in inside}
+    stuck = sum(
+        slot.partition("#")[0] not in usable for lease in candidates for slot in lease.slots
+    )
+    need = _need(inside, candidates, gang)
+    return _Short(scope, need - free + stuck, sum(len(lease.slots) for lease in candidates))
+
+
+def _need(nodes: list[Node], candidates: Iterable[HeldLease], gang: Gang) -> int:
+    """Free GPUs with which the gang fits for certain, however they lie."""
+    sizes = [gpus + gang.spares_per_group for gpus in gang.groups()]
+    if gang.group_gpus is None and not gang.spares_per_group:
+        return sum(sizes)
+    # In every domain but one, a rest that is one GPU short of a group may stay unused.
+    domain_of = {node.name: node.domain for node in nodes}
+    room: dict[tuple[str, ...], int] = {}
+    for node in nodes:
+        room[node.domain] = room.get(node.domain, 0) + len(node.free)
+    for lease in candidates:
+        for slot in lease.slots:
+            domain = domain_of.get(slot.partition("#")[0])
+            if domain is not None:
+                room[domain] += 1
+    rests = sorted(min(max(sizes) - 1, gpus) for gpus in room.values())
+    return sum(sizes) + sum(rests[:-1])

@@ -1,0 +1,240 @@
+"""The limits that go with a group's slots, and the other numbers that dataplanes and probes obey.
+
+    limits = plan_limits({"a": 200, "b": 56}, plan.admission, inside_max=60, open={"a": 9, "b": 30})
+    limits.concurrency.room          # {"a": 47, "b": 13}: how much each backend may hold
+    limits.fallback.admission.mode   # how requests are admitted when the agent is dead
+
+Dataplanes translate these numbers into a proxy's language and decide nothing themselves. What a
+proxy is told once, at its start (when to judge the agent dead, when to eject a backend by itself),
+is stated here too, each with its reason.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil
+
+from fairlead.core.apportion import largest_remainder
+from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.modes import Mode
+
+UNPLANNED_SLOTS = 256
+"""Of a group that has had no table yet."""
+ROOM_LEAST = 4
+"""A backend of a bounded group may hold this many requests, whatever its share of the total."""
+REQUEST_BIAS = 0.6
+"""How strongly requests in a backend count against it where a proxy chooses by least requests. With
+1 a backend that fails at once, and so never holds anything, would attract most requests; with 0.5
+one that stalls got up to 13 of 100."""
+FULL_RETRY_AFTER_S, RETRY_AFTER_S_MAX = 1, 60
+LATENCY_WINDOW_MS, LATENCY_QUANTILE = 5_000, 0.95
+SERVER_ERROR = 500
+STALE_ROUNDS = 3
+"""A signal that is older than three of its periods is missing."""
+RESTART_PAUSE_MS = 5_000
+"""Between attempts to start a proxy that died: a start takes longer than a tick."""
+JITTER_PARTS = 10
+"""A tick comes up to a tenth of its period late, by an amount that depends only on its number and
+on the agent's name: a fleet of agents does not tick in step, and a run can be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ejection:
+    """When a proxy that can do so passes over a backend by itself, until the agent has seen it."""
+
+    consecutive_errors: int = 3
+    interval_ms: int = 500
+    duration_ms: int = 1_000
+    """Five ticks: by then the agent has decided."""
+    ejected_percent_max: int = 50
+
+
+class Liveness(StrEnum):
+    """What a dataplane concludes from the age of the agent's heartbeat."""
+
+    NORMAL = "normal"
+    HOLD = "hold"
+    """Keep the active table, refuse new ones."""
+    FALLBACK = "fallback"
+    """Choose by a hash of the flow; `hard` relaxes to `soft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """How a group is served when its agent is dead."""
+
+    members: tuple[str, ...]
+    """The backends that a flow may be hashed to."""
+    admission: Admission = field(default_factory=Admission)
+    retry_after_s: int = FULL_RETRY_AFTER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many requests (connections, in the kernel) may be inside a group at once."""
+
+    inside_max: int
+    room_least: int = ROOM_LEAST
+    request_bias: float = REQUEST_BIAS
+    room: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """By backend, until the next tick, for proxies that cannot compare shares on every request. A
+    backend that is not listed may hold any number. It follows what is inside, so it differs in
+    every tick; a table that differs in nothing else needs no flip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All that bounds a group beside its slots."""
+
+    fallback: Fallback
+    admission: Admission = field(default_factory=Admission)
+    retry_after_s: int = FULL_RETRY_AFTER_S
+    concurrency: Concurrency | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The slots of a group and the backends that serve it in fallback."""
+
+    slots: Mapping[str, int]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckState:
+    """What a backend's health check has shown so far."""
+
+    failures_in_a_row: int = 0
+    ok: bool | None = None
+
+
+def plan_limits(
+    slots: Mapping[str, int],
+    admission: Admission,
+    *,
+    stored: Admission | None = None,
+    inside_max: int | None = None,
+    open: Mapping[str, int | None] | None = None,
+) -> Limits:
+    """The limits that go with these slots and this admission.
+
+    `stored` is what `hard` relaxes to in fallback, `open` what each backend holds now.
+    """
+    alone = fallback_admission(admission, stored)
+    fallback = Fallback(fallback_members(slots), alone, retry_after_s(alone))
+    bound = None
+    if inside_max is not None:
+        bound = Concurrency(inside_max, room=rooms(slots, inside_max, open or {}))
+    return Limits(fallback, admission, retry_after_s(admission), bound)
+
+
+def rooms(
+    slots: Mapping[str, int], inside_max: int, open: Mapping[str, int | None]
+) -> dict[str, int]:
+    """How much each backend may hold until the next tick.
+
+    More can come between two ticks than was inside at the last one, so half more than that is
+    expected, and at least three quarters of the bound. The only backend is never full.
+    """
+    total = sum(slots.values())
+    inside = sum(open.get(id) or 0 for id in slots)
+    expected = (3 * min(inside_max, max(inside, inside_max // 2)) + 1) // 2
+    return {id: share(count, total, expected) for id, count in slots.items() if 0 < count < total}
+
+
+def share(slots: int, total: int, inside: int, least: int = ROOM_LEAST) -> int:
+    """How much a backend of a bounded group may hold before it is passed over.
+
+    A backend that holds more than its share of what is inside serves more slowly than the others,
+    and gets no more until it has caught up. With the newcomer counted as inside, one backend always
+    has room.
+    """
+    return max(least, -(-inside * slots // total)) if slots else 0
+
+
+def fallback_members(slots: Mapping[str, int]) -> tuple[str, ...]:
+    """The backends that had slots. One without was isolated or drained by an agent that knew; only
+    when none had any is every backend tried."""
+    return tuple(sorted(id for id, count in slots.items() if count > 0) or sorted(slots))
+
+
+def fallback_admission(admission: Admission, stored: Admission | None) -> Admission:
+    """`hard` relaxes to `soft` with the stored budget: its own numbers are a drip, and a dead agent
+    must not leave a group closed. Without a stored budget the drip stays."""
+    if admission.mode is not Mode.HARD:
+        return admission
+    budget = stored or admission
+    return Admission(Mode.SOFT, budget.rate_per_s, budget.burst)
+
+
+def retry_after_s(admission: Admission) -> int:
+    """When a refused client should come back: when the next token is due."""
+    if admission.mode is Mode.NORMAL:
+        return FULL_RETRY_AFTER_S
+    rate = admission.rate_per_s or 0.0
+    return min(RETRY_AFTER_S_MAX, max(1, ceil(1 / rate))) if rate > 0 else RETRY_AFTER_S_MAX
+
+
+def split(ids: Collection[str], before: Mapping[str, int] | None = None) -> Split:
+    """The slots of a group whose backends were configured: what remains of the slots before.
+
+    Newcomers wait for the next table. A group in which no backend has slots is split evenly, to the
+    slot; what does not divide goes to the first ids.
+    """
+    ordered = sorted(ids)
+    slots = {id: (before or {}).get(id, 0) for id in ordered}
+    if not any(slots.values()):
+        even = largest_remainder(UNPLANNED_SLOTS, [1] * len(ordered))
+        slots = dict(zip(ordered, even, strict=True))
+    return Split(slots, fallback_members(slots))
+
+
+def liveness(age_ms: int) -> Liveness:
+    """normal < 3 s <= hold < 15 s <= fallback. A heartbeat from the future predates a reboot."""
+    if not 0 <= age_ms < FALLBACK_AFTER_MS:
+        return Liveness.FALLBACK
+    return Liveness.HOLD if age_ms >= HOLD_AFTER_MS else Liveness.NORMAL
+
+
+def may_resume(age_ms: int) -> bool:
+    """Whether a recorded tick of this age is still in force: then the next agent continues it."""
+    return 0 <= age_ms < FALLBACK_AFTER_MS
+
+
+def restart_wait_ms(since_failure_ms: int | None) -> int:
+    """How long to wait before a proxy is started again; None: its last start did not fail."""
+    return 0 if since_failure_ms is None else max(0, RESTART_PAUSE_MS - since_failure_ms)
+
+
+def tick_delay_us(agent: str, number: int, period_ms: int) -> int:
+    """How late tick `number` is on purpose."""
+    return scramble(fnv1a(agent.encode()) ^ number) % max(1, period_ms * 1000 // JITTER_PARTS)
+
+
+def is_fresh(age_ms: int, every_ms: int) -> bool:
+    """Whether a signal that is read every `every_ms` still counts at this age."""
+    return age_ms <= STALE_ROUNDS * every_ms
+
+
+def may_be_starting(waited_ms: int, every_ms: int, timeout_ms: int) -> bool:
+    """Whether a source that has never answered may simply not have had the time."""
+    return waited_ms <= STALE_ROUNDS * every_ms + timeout_ms
+
+
+def succeeded(status: int) -> bool:
+    """Whether an HTTP status is a success of the backend; a client's errors are not its fault."""
+    return status < SERVER_ERROR
+
+
+def after_check(before: CheckState, *, ok: bool, failures_max: int) -> CheckState:
+    """One more answer to a health check: so many failures in a row are believed."""
+    failures = 0 if ok else before.failures_in_a_row + 1
+    return CheckState(failures, failures < failures_max)
+
+
+def p95(latencies: Sequence[float]) -> float | None:
+    """The smallest latency that 95 % of them do not exceed; None without any."""
+    if not latencies:
+        return None
+    return sorted(latencies)[ceil(LATENCY_QUANTILE * len(latencies)) - 1]

@@ -1,0 +1,246 @@
+"""`EbpfDataplane`: the port on top of the kernel's programs.
+
+    dataplane = EbpfDataplane(Path("/sys/fs/cgroup/app.slice"))
+    dataplane.configure(groups)
+
+Opening it takes over what an earlier agent left pinned, with its tables and counters, or installs
+it. From then on every process in the cgroup that connects to a group's address reaches one of its
+backends, whether this process lives or not.
+"""
+
+import errno
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+from fairlead.core.traffic.limits import liveness
+from fairlead.dataplane.ebpf.installation import Installation, as_faults
+from fairlead.dataplane.ebpf.kernel import Maps
+from fairlead.dataplane.ebpf.layout import (
+    EPOCH_MAX,
+    NAME_BYTES,
+    PROTOCOLS,
+    SLOTS_MAX,
+    Answer,
+    Capacity,
+    Command,
+    KernelHealth,
+    Load,
+    open_of,
+)
+from fairlead.dataplane.ebpf.registry import Placed, Registry
+from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
+from fairlead.dataplane.tables import (
+    check_backend,
+    check_groups,
+    check_table,
+    configured,
+    group_seen,
+)
+from fairlead.ports.dataplane import (
+    SCHEMA_VERSION,
+    BackendSeen,
+    GroupSeen,
+    Liveness,
+    Proto,
+    RouteGroup,
+    Stale,
+    Table,
+)
+from fairlead.ports.faults import PermanentFault
+
+_NS_PER_MS = 1_000_000
+
+
+class EbpfDataplane:
+    """Moves connections in the kernel, before their first packet."""
+
+    name = "ebpf"
+    sources: Mapping[str, str] = {
+        "requests": "connects and unconnected datagrams, counted in the connect and sendmsg hooks",
+        "queue": "not seen by the kernel: scrape the application",
+        "latency": "not seen by the kernel (srtt is the network's): scrape the application",
+        "errors": "failed connects (sockops); errors of the application: scrape it",
+    }
+
+    def __init__(
+        self,
+        cgroup: Path,
+        pins: Path = DEFAULT_PINS,
+        *,
+        capacity: Capacity = Capacity(),  # noqa: B008 - frozen
+        soft_errno: int = errno.EAGAIN,
+        program: Path | None = None,
+    ) -> None:
+        program = program or object_file()
+        lacks = missing(cgroup, pins, program)
+        if lacks:
+            raise PermanentFault("the eBPF dataplane cannot run here: " + "; ".join(lacks))
+        self._installation = Installation(pins)
+        self._opened: tuple[Maps, Registry] | None = None
+        self._groups: dict[str, RouteGroup] = {}
+        try:
+            self._installation.attach(cgroup, program, capacity, soft_errno)
+            if self.schema_version() == SCHEMA_VERSION:
+                with as_faults(f"{pins}: cannot be opened"):
+                    maps = Maps(self._installation.live)
+                    self._opened = maps, Registry(maps)
+        except BaseException:
+            self.detach()
+            raise
+
+    def configure(self, groups: Sequence[RouteGroup]) -> None:
+        """These groups and no others."""
+        check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        for index, group in enumerate(groups):
+            _check_group(group, f"groups[{index}]")
+        _, registry = self._open()
+        with as_faults("the eBPF dataplane cannot be configured"):
+            registry.configure(groups)
+        self._groups = {group.name: group for group in groups}
+        self.heartbeat()
+
+    def schema_version(self) -> int:
+        """Of what is pinned."""
+        with as_faults("the eBPF dataplane's version cannot be read"):
+            return self._installation.schema_version()
+
+    def apply(self, table: Table, *, decision: int | None) -> None:
+        """Flip a group to a table: one compare-and-swap, judged by the kernel."""
+        _, registry = self._open()
+        check_table(table, configured(self._groups, table.group))
+        _check_sizes(table)
+        with as_faults(f"group {table.group!r} cannot be flipped"):
+            answer = registry.flip(table, decision)
+        if answer == Answer.HELD:
+            raise Stale(f"the heartbeat is old: {self.liveness()}")
+        if answer == Answer.OUTDATED:
+            current = registry.placed[table.group].active.table.epoch
+            raise Stale(f"epoch {table.epoch} is not after {current}")
+        if answer == Answer.LOST:
+            raise PermanentFault(f"group {table.group!r}: another agent changed it")
+
+    def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
+        """Shares are compared in the kernel, for every connection."""
+
+    def heartbeat(self) -> None:
+        """The agent is alive."""
+        maps, _ = self._open()
+        with as_faults("the heartbeat cannot be written"):
+            maps.command(Command.BEAT)
+
+    def liveness(self) -> Liveness:
+        """What the kernel makes of the heartbeat's age now."""
+        maps, _ = self._open()
+        with as_faults("the heartbeat cannot be read"):
+            _, age_ns = maps.command(Command.LOOK)
+        return liveness(age_ns // _NS_PER_MS)
+
+    def drain(self, group: str, backend: str, *, decision: int | None) -> None:
+        """The kernel cannot ask a connection to end: kept ones move when they reconnect."""
+        check_backend(configured(self._groups, group), backend)
+
+    def read(self) -> Mapping[str, GroupSeen]:
+        """Every group's counters."""
+        maps, registry = self._open()
+        all_placed = registry.placed.values()
+        groups = max((placed.index + 1 for placed in all_placed), default=0)
+        backends = max((at + 1 for placed in all_placed for at in placed.at.values()), default=0)
+        with as_faults("the counters cannot be read"):
+            alive = self.liveness()
+            counts = [
+                (admitted, soft, hard) for admitted, soft, hard in maps.group_counts.sums(groups)
+            ]
+            sent = list(maps.backend_counts.sums(backends))
+            healths = maps.healths.first(backends)
+            loads = maps.loads.first(backends)
+        return {
+            name: group_seen(
+                placed.active,
+                alive,
+                counts[placed.index],
+                {
+                    id: _seen(placed, sent[at], healths[at], loads[at])
+                    for id, at in placed.at.items()
+                },
+            )
+            for name, placed in registry.placed.items()
+        }
+
+    def detach(self) -> None:
+        """Let go; the programs go on by the active tables."""
+        self._close()
+        self._installation.close()
+
+    def remove(self) -> None:
+        """Take the programs off the cgroup and everything out of the kernel."""
+        self._close()
+        self._installation.remove()
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
+
+    def _open(self) -> tuple[Maps, Registry]:
+        if self._opened is not None:
+            return self._opened
+        raise PermanentFault(
+            f"the dataplane in {self._installation.pins} is closed, or its schema version is not "
+            f"{SCHEMA_VERSION}: remove it and start again"
+        )
+
+
+def uninstall(pins: Path = DEFAULT_PINS) -> None:
+    """Remove a dataplane without opening it: of any version, also when its cgroup is gone."""
+    if pins.exists():
+        Installation(pins).remove()
+
+
+def _check_group(group: RouteGroup, path: str) -> None:
+    """What this dataplane asks beyond the others: names that fit, and one family per group."""
+    family = _family(group.vip, f"{path}.vip")
+    named = [(f"{path}.name", group.name)]
+    for index, backend in enumerate(group.backends):
+        here = f"{path}.backends[{index}]"
+        named.append((f"{here}.id", backend.id))
+        if _family(backend.host, f"{here}.host") != family:
+            raise PermanentFault(
+                f"{here}.host: must be IPv{family} like the group's vip, got {backend.host!r}"
+            )
+    for place, name in named:
+        size = len(name.encode())
+        if not 0 < size <= NAME_BYTES or "\0" in name:
+            raise PermanentFault(f"{place}: must be 1 to {NAME_BYTES} bytes, got {size}")
+
+
+def _family(host: str, path: str) -> int:
+    address = ip_address(host)
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
+        raise PermanentFault(f"{path}: must be a plain address, got {host!r}")
+    return address.version
+
+
+def _check_sizes(table: Table) -> None:
+    if not 0 < table.epoch <= EPOCH_MAX:
+        raise PermanentFault(f"epoch: must be between 1 and {EPOCH_MAX}, got {table.epoch}")
+    total = sum(table.slots.values())
+    if total > SLOTS_MAX:
+        raise PermanentFault(f"slots: at most {SLOTS_MAX} in all, got {total}")
+
+
+def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: Load) -> BackendSeen:
+    admitted, established, failed, retransmitted = counts
+    if placed.vip.proto == PROTOCOLS[Proto.UDP]:
+        return BackendSeen(admitted)  # a datagram's fate is known to the application alone
+    return BackendSeen(
+        admitted,
+        connect_failures=failed,
+        consecutive_failures=health.failures_in_a_row,
+        successes=established,
+        errors=failed,
+        open=open_of(load),
+        rtt_ms=health.srtt_eighths_us / 8_000 or None,
+        retransmits=retransmitted,
+        jitter_ms=health.off_eighths_us / 8_000 if health.srtt_eighths_us else None,
+    )

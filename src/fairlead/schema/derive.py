@@ -1,0 +1,328 @@
+"""Documents and manifests derived from core's values: a noun is described once, in core.
+
+    @dataclass(frozen=True, slots=True)              # in core; markers are in core/units.py
+    class Window:
+        start_ms: Annotated[int, Time(), Written("start")]
+        end_ms: Annotated[int, Time(), Written("end")]
+
+    STYLE = Style(strict=False, optional={Envelope: {"recurrence"}})    # at the border
+    WindowDocument = STYLE.document(Window)          # a msgspec Struct, for check_shape and schemas
+    window = STYLE.to_core(Window, document, "spec.window")     # parsed; `BadInput` with its path
+    plain = STYLE.from_core(window)                  # {"start": "2026-…", "end": "2026-…"}
+
+A Style says how a family of documents is written: camelCase or not, which fields may be left out,
+the largest sizes. Types: str, int, float, bool, enums, dataclasses, named tuples, `X | None`,
+tuples, frozensets, mappings of strings, and unions of dataclasses with a class attribute `TAG`
+(written as `"type"`). Ranges, units and names are markers: Range, NonEmpty, Time, Duration, Hours,
+Written. What no type can say, a method `faults()` of the value yields as `OutOfRange`, with core's
+field names; so does its constructor by raising one.
+`@STYLE.derived(Budget)` above an empty Struct gives that class its fields, for annotations and
+`isinstance`; fields declared in it under TYPE_CHECKING tell mypy which ones are read.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Set
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.core.units import (
+    SIZE_MAX,
+    Duration,
+    Hours,
+    NonEmpty,
+    OutOfRange,
+    Range,
+    Time,
+    Written,
+)
+from fairlead.schema.border import BadInput
+from fairlead.schema.times import (
+    cap_ms,
+    duration_ms,
+    format_duration,
+    format_time,
+    hours,
+    parse_duration,
+    parse_time,
+)
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+_SEGMENT = re.compile(r"([A-Za-z_]\w*)((?:\[\d+\])*)")
+Fields = Mapping[type, Set[str]]
+
+
+class _Codec(NamedTuple):
+    """A field's type in documents, and both ways between there and core; None: as it is."""
+
+    type: Any
+    read: Callable[[Any, str], Any] | None = None
+    write: Callable[[Any], Any] | None = None
+    inner: type | None = None
+    """The dataclass inside, to find names in the paths of faults."""
+
+
+class _Shape(NamedTuple):
+    """A dataclass as a document."""
+
+    struct: type[msgspec.Struct]
+    codecs: dict[str, _Codec]
+    written: dict[str, str]
+
+
+class Style:
+    """How the documents of one family are written."""
+
+    def __init__(
+        self,
+        *,
+        camel: bool = False,
+        strict: bool = True,
+        optional: Fields | None = None,
+        required: Fields | None = None,
+        left_out: Fields | None = None,
+        size_max: int = SIZE_MAX,
+        text_max: int | None = None,
+        hours_max: int = SIZE_MAX,
+        suffix: str = "Document",
+    ) -> None:
+        """`strict`: every field is required, but for `optional` ones; else those without a default
+        and `required` ones. `left_out` fields are given to `to_core` by name. A Range that ends at
+        SIZE_MAX ends at `size_max` in these documents.
+        """
+        self._camel, self._strict, self._suffix = camel, strict, suffix
+        self._optional, self._required = optional or {}, required or {}
+        self._left_out = left_out or {}
+        self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
+        self._shapes: dict[type, _Shape] = {}
+
+    def document(self, cls: type, name: str | None = None) -> type[msgspec.Struct]:
+        """The Struct of a dataclass."""
+        return self._shape(cls, name).struct
+
+    def derived(self, cls: type) -> Callable[[type[S]], type[S]]:
+        """Decorates an empty Struct, which gets the fields of a dataclass."""
+
+        def fill(declared: type[S]) -> type[S]:
+            shape = self._shape(cls, declared.__name__, declared.__doc__)
+            return shape.struct  # type: ignore[return-value]  # the declared class, with fields
+
+        return fill
+
+    def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
+        """Core's value of a document that was checked; `given` are the fields left out of it."""
+        shape = self._shape(cls)
+        values: dict[str, Any] = given
+        for name, codec in shape.codecs.items():
+            value = getattr(document, name)
+            if codec.read is not None:
+                value = codec.read(value, _join(path, shape.written[name]))
+            values[name] = value
+        try:
+            made = cls(**values)
+            for fault in made.faults() if hasattr(made, "faults") else ():
+                raise fault
+        except OutOfRange as fault:
+            raise BadInput(_join(path, self._path(cls, fault.field)), fault.message) from None
+        return made
+
+    def from_core(self, value: Any) -> dict[str, Any]:
+        """The document of a value of core, as plain data with every field."""
+        shape = self._shape(type(value))
+        plain = {}
+        for name, codec in shape.codecs.items():
+            part = getattr(value, name)
+            plain[shape.written[name]] = part if codec.write is None else codec.write(part)
+        return plain
+
+    # -- shapes -----------------------------------------------------------------------------------
+
+    def _shape(
+        self, cls: type, name: str | None = None, doc: str | None = None, tag: str | None = None
+    ) -> _Shape:
+        if cls not in self._shapes:
+            self._shapes[cls] = self._made(cls, name, doc, tag)
+        return self._shapes[cls]
+
+    def _made(self, cls: type, name: str | None, doc: str | None, tag: str | None) -> _Shape:
+        hints = get_type_hints(cls, include_extras=True)
+        codecs: dict[str, _Codec] = {}
+        written: dict[str, str] = {}
+        members: list[tuple[str, Any, Any]] = []
+        for field, default in _fields(cls):
+            if field in self._left_out.get(cls, ()):
+                continue
+            codec = codecs[field] = self._codec(hints[field])
+            written[field] = self._name(field, hints[field])
+            options = self._default(cls, field, default, codec)
+            members.append((field, codec.type, msgspec.field(name=written[field], **options)))
+        struct = msgspec.defstruct(
+            name or f"{cls.__name__}{self._suffix}",
+            members,
+            namespace={"__doc__": doc or cls.__doc__},
+            module=cls.__module__,
+            frozen=True,
+            kw_only=True,
+            forbid_unknown_fields=True,
+            tag=tag,
+            tag_field=None if tag is None else "type",
+        )
+        return _Shape(struct, codecs, written)
+
+    def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
+        if self._strict:
+            required = field not in self._optional.get(cls, ())
+        else:
+            required = field in self._required.get(cls, ())
+        if required or default is dataclasses.MISSING:
+            return {}
+        if dataclasses.is_dataclass(default):
+            struct = self._shape(type(default)).struct
+            return {"default": msgspec.convert(self.from_core(default), struct)}
+        if isinstance(default, Enum):
+            return {"default": default}
+        plain = default if codec.write is None else codec.write(default)
+        empty = isinstance(plain, list | dict)
+        return {"default_factory": type(plain)} if empty else {"default": plain}
+
+    def _name(self, name: str, hint: Any) -> str:
+        for marker in _markers(hint):
+            if isinstance(marker, Written):
+                name = marker.name
+        if not self._camel:
+            return name
+        first, *rest = name.split("_")
+        return first + "".join(_UPPER.get(part, part.capitalize()) for part in rest)
+
+    # -- fields -----------------------------------------------------------------------------------
+
+    def _codec(self, hint: Any) -> _Codec:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return self._marked(arguments[0], hint.__metadata__)
+        if origin in (Union, UnionType):
+            return self._union([part for part in arguments if part is not NoneType])
+        if origin in (tuple, frozenset):
+            return _many(self._codec(arguments[0]), origin)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            shape = dict[str, arguments[1]]  # type: ignore[valid-type]  # a hint as a value
+            return _Codec(shape, None, dict)
+        return self._plain(hint)
+
+    def _plain(self, hint: Any) -> _Codec:
+        if dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
+            return self._nested(hint)
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return _Codec(hint, None, lambda value: value.value)
+        return _Codec(hint)
+
+    def _nested(self, cls: Any, tag: str | None = None) -> _Codec:
+        def read(value: Any, path: str) -> Any:
+            return self.to_core(cls, value, path)
+
+        return _Codec(self._shape(cls, tag=tag).struct, read, self.from_core, cls)
+
+    def _union(self, parts: list[Any]) -> _Codec:
+        """`X | None`, or several dataclasses that are told apart by their TAG."""
+        if len(parts) == 1:
+            codec = self._codec(parts[0])
+            read, write = codec.read, codec.write
+            return _Codec(
+                codec.type | None,
+                read and (lambda value, path: None if value is None else read(value, path)),
+                write and (lambda value: None if value is None else write(value)),
+                codec.inner,
+            )
+        codecs = {part: self._nested(part, part.TAG) for part in parts}
+        by_struct = {codec.type: part for part, codec in codecs.items()}
+        return _Codec(
+            Union[tuple(codec.type for codec in codecs.values())],  # noqa: UP007 - made of a list
+            lambda value, path: self.to_core(by_struct[type(value)], value, path),
+            lambda value: {"type": value.TAG, **self.from_core(value)},
+        )
+
+    def _marked(self, base: Any, markers: tuple[Any, ...]) -> _Codec:
+        codec = self._codec(base)
+        for marker in markers:
+            if isinstance(marker, Range):
+                high = self._size_max if marker.high == SIZE_MAX else marker.high
+                codec = codec._replace(type=Annotated[base, Meta(ge=marker.low, le=high)])
+            elif isinstance(marker, NonEmpty):
+                meta = Meta(min_length=1, max_length=self._text_max)
+                codec = codec._replace(type=Annotated[base, meta])
+            elif isinstance(marker, Time):
+                codec = _Codec(_TIME, parse_time, format_time)
+            elif isinstance(marker, Duration):
+                codec = _Codec(_DURATION, parse_duration, format_duration)
+            elif isinstance(marker, Hours):
+                shape = Annotated[float, Meta(ge=0, le=self._hours_max)]
+                codec = _Codec(shape, _up if marker.up else _down, hours)
+        return codec
+
+    def _path(self, cls: type | None, field: str) -> str:
+        """The path of a fault in the words of the document."""
+        found = []
+        for segment in _SEGMENT.finditer(field):
+            shape = None if cls is None else self._shape(cls)
+            name, index = segment.groups()
+            found.append((name if shape is None else shape.written.get(name, name)) + index)
+            codec = None if shape is None else shape.codecs.get(name)
+            cls = None if codec is None else codec.inner
+        return ".".join(found)
+
+
+_TIME = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
+_DURATION = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
+_UPPER = {"gpu": "GPU", "gpus": "GPUs"}
+
+
+def _fields(cls: Any) -> list[tuple[str, Any]]:
+    """The fields of a dataclass or named tuple, each with its default or MISSING."""
+    missing = dataclasses.MISSING
+    if hasattr(cls, "_fields"):
+        return [(name, cls._field_defaults.get(name, missing)) for name in cls._fields]
+    return [
+        (field.name, field.default if field.default_factory is missing else field.default_factory())
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def _down(value: float, _: str) -> int:
+    return cap_ms(value)
+
+
+def _up(value: float, _: str) -> int:
+    return duration_ms(value)
+
+
+def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
+    read, write = codec.read, codec.write
+
+    def read_all(values: list[Any], path: str) -> Any:
+        if read is None:
+            return make(values)
+        return make([read(value, f"{path}[{i}]") for i, value in enumerate(values)])
+
+    def write_all(values: Any) -> list[Any]:
+        ordered = sorted(values) if make is frozenset else values
+        return list(ordered) if write is None else [write(value) for value in ordered]
+
+    return _Codec(list[codec.type], read_all, write_all, codec.inner)  # type: ignore[name-defined]  # a hint
+
+
+def _markers(hint: Any) -> tuple[Any, ...]:
+    """The markers of a field, also inside `… | None`."""
+    if get_origin(hint) is Annotated:
+        return tuple(hint.__metadata__)
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(marker for part in get_args(hint) for marker in _markers(part))
+    return ()
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

@@ -1,0 +1,247 @@
+"""What a traffic scenario leaves behind on any dataplane: ticks, answers, and the figures of both.
+
+Nothing here trusts the governor: ticks are the recorded documents, answers what clients saw.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from math import ceil, exp
+from typing import Any, NamedTuple
+
+from fairlead.core.traffic import Config
+from fairlead.schema.traffic_scenario import TrafficScenarioDocument
+from fairlead.sim.record import Event
+
+GROUP = "web"
+"""The one group of a scenario."""
+
+
+class AnswerKind(StrEnum):
+    """How an attempt ended, as its client saw it."""
+
+    OK = "ok"
+    ERROR = "error"
+    """The backend answered with an error."""
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    SOFT = "soft"
+    """Told to try again."""
+    HARD = "hard"
+    """Refused."""
+    OPEN = "open"
+    """Still under way when the run ended."""
+
+    @property
+    def refused(self) -> bool:
+        """Rejected by admission, which is not a failure."""
+        return self in (AnswerKind.SOFT, AnswerKind.HARD)
+
+
+class Answer(NamedTuple):
+    """One attempt of a client: when it was meant to be sent, what came, and after how long."""
+
+    at_ms: float
+    outcome: AnswerKind
+    latency_ms: float
+    backend: str | None
+    retry: int = 0
+    final: bool = True
+    """False: the client tries again."""
+
+    @property
+    def failed(self) -> bool:
+        """The client saw a failure; an explicit refusal is none."""
+        return self.outcome in (AnswerKind.ERROR, AnswerKind.TIMEOUT, AnswerKind.UNREACHABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One recorded tick, on the scenario's clock."""
+
+    at_ms: float
+    input: Mapping[str, Any]
+    output: Mapping[str, Any]
+    reasons: tuple[str, ...]
+    applied: bool
+    """Whether it came into force; a tick that did not moved nothing."""
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """As decided."""
+        found: Mapping[str, int] = self.output["slots"]
+        return found
+
+    @property
+    def mode(self) -> str:
+        """Of admission."""
+        return str(self.output["admission"]["mode"])
+
+    @property
+    def isolated(self) -> frozenset[str]:
+        """Backends that get nothing."""
+        return frozenset(b["id"] for b in self.input["backends"] if b["isolated"])
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficResult:
+    """A scenario, played once."""
+
+    scenario: TrafficScenarioDocument
+    seed: int
+    plane: str
+    config: Config
+    ticks: Sequence[Tick]
+    answers: Sequence[Answer]
+    counted: Mapping[str, int]
+    """The dataplane's own counters at the end: admitted, refused_soft, refused_hard."""
+    events: Sequence[Event]
+    digest: str
+    sources: Mapping[str, str] = field(default_factory=dict)
+    missed_ticks: int = 0
+    real: bool = False
+    deaths: Sequence[tuple[float, float]] = ()
+    """When the agent was dead, from and to."""
+    problems: Sequence[str] = ()
+    """What the run itself found: a replay that differed, an agent that would not start."""
+
+    def capacity_per_s(self, at_ms: float) -> float:
+        """What the healthy backends could do then."""
+        total = 0.0
+        for spec in self.scenario.backends:
+            if spec.joins_s * 1000 <= at_ms < (spec.leaves_s or 1e9) * 1000:
+                total += spec.concurrency * 1000 / (spec.latency_ms * exp(spec.sigma**2 / 2))
+        return total
+
+
+def count_good(played: TrafficResult, answers: Iterable[Answer]) -> int:
+    """Answers within the SLO."""
+    slo_ms = played.scenario.load.slo_ms
+    return sum(a.outcome is AnswerKind.OK and a.latency_ms <= slo_ms for a in answers)
+
+
+def count_arrivals(answers: Iterable[Answer]) -> int:
+    """First attempts."""
+    return sum(answer.retry == 0 for answer in answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One second: what was sent in it, what became of it, and where the slots stood."""
+
+    at_s: int
+    arrivals: int
+    attempts: int
+    good: int
+    late: int
+    """Answered well, though not within the SLO."""
+    failed: int
+    refused: int
+    open: int
+    """Still under way when the run ended."""
+    p95_ms: float | None
+    mode: str
+    rate_per_s: float | None
+    conductance: float | None
+    slots: dict[str, int]
+    pressure: dict[str, float]
+    isolated: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficFigures:
+    """The whole run."""
+
+    arrivals: int
+    attempts: int
+    good_ratio: float
+    """Answers within the SLO per arrival."""
+    failed_ratio: float
+    refused_ratio: float
+    """Explicit refusals per attempt."""
+    p50_ms: float | None
+    p99_ms: float | None
+    ticks: int
+    missed_ticks: int
+    mode_changes: int
+    isolations: int
+    slots_moved: int
+    """How many slots changed hands, all ticks together."""
+
+
+def measure(played: TrafficResult) -> TrafficFigures:
+    """The summary."""
+    answers = list(played.answers)
+    arrivals = count_arrivals(answers)
+    times = [answer.latency_ms for answer in answers if answer.outcome is AnswerKind.OK]
+    pairs = list(pairwise(played.ticks))
+    return TrafficFigures(
+        arrivals=arrivals,
+        attempts=len(answers),
+        good_ratio=_ratio(count_good(played, answers), arrivals),
+        failed_ratio=_ratio(sum(a.final and a.failed for a in answers), arrivals),
+        refused_ratio=_ratio(sum(a.outcome.refused for a in answers), len(answers)),
+        p50_ms=percentile(times, 0.5),
+        p99_ms=percentile(times, 0.99),
+        ticks=len(played.ticks),
+        missed_ticks=played.missed_ticks,
+        mode_changes=sum(a.mode != b.mode for a, b in pairs),
+        isolations=sum(len(b.isolated - a.isolated) for a, b in pairs),
+        slots_moved=sum(_moved(a, b) for a, b in pairs),
+    )
+
+
+def timeline(played: TrafficResult) -> list[Second]:
+    """Second by second; a second without a tick shows the last one's slots."""
+    sent: dict[int, list[Answer]] = {}
+    for answer in played.answers:
+        sent.setdefault(int(answer.at_ms // 1000), []).append(answer)
+    ticks: dict[int, Tick] = {int(tick.at_ms // 1000): tick for tick in played.ticks}
+    seconds, last = [], None
+    for second in range(played.scenario.duration_s):
+        last = ticks.get(second, last)
+        seconds.append(_second(played, second, sent.get(second, []), last))
+    return seconds
+
+
+def _second(played: TrafficResult, second: int, answers: list[Answer], tick: Tick | None) -> Second:
+    outcomes = Counter(answer.outcome for answer in answers)
+    times = [answer.latency_ms for answer in answers if answer.outcome is AnswerKind.OK]
+    well = count_good(played, answers)
+    output = {} if tick is None else tick.output
+    return Second(
+        at_s=second,
+        arrivals=count_arrivals(answers),
+        attempts=len(answers),
+        good=well,
+        late=outcomes[AnswerKind.OK] - well,
+        failed=sum(answer.failed for answer in answers),
+        refused=outcomes[AnswerKind.SOFT] + outcomes[AnswerKind.HARD],
+        open=outcomes[AnswerKind.OPEN],
+        p95_ms=percentile(times, 0.95),
+        mode="" if tick is None else tick.mode,
+        rate_per_s=output.get("admission", {}).get("rate_per_s"),
+        conductance=output.get("conductance"),
+        slots=dict(output.get("slots", {})),
+        pressure={name: terms["total"] for name, terms in output.get("pressure", {}).items()},
+        isolated=() if tick is None else tuple(sorted(tick.isolated)),
+        reasons=() if tick is None else tick.reasons,
+    )
+
+
+def percentile(values: list[float], part: float) -> float | None:
+    """The smallest value that this part of the values does not pass; None of no values."""
+    if not values:
+        return None
+    return round(sorted(values)[max(0, ceil(part * len(values)) - 1)], 3)
+
+
+def _moved(before: Tick, after: Tick) -> int:
+    return sum(max(0, slots - before.slots.get(name, 0)) for name, slots in after.slots.items())
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 5) if whole else 0.0

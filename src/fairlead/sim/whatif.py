@@ -1,0 +1,313 @@
+"""What if: every recorded CPU snapshot of many nodes, decided under another policy.
+
+    result = what_if([Path("node-a/record"), Path("node-b/record")], Policy.MARKET)
+    result.pods[0].change_millicores, result.nodes[0].whatif.unmet_core_s
+
+Each snapshot is decided by itself. The other policy would have changed what pods use, and so every
+later snapshot; that effect is not in the answer. Guardrails are dropped unless asked for: their
+bounds follow the recorded allocations and would hold the answer close to them.
+
+With numpy a batch of snapshots is one call of `fairlead.fleet`; without, core decides them one by
+one. All sums are integers, so both give the same result.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairlead.core.cpu import CpuMode, Policy, Snapshot, clear
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.recorder import Entry
+from fairlead.recorder import CorruptRecord, read
+from fairlead.recorder.reader import segments
+from fairlead.schema.border import BadInput
+from fairlead.schema.cpu import recorded_clearing
+
+BATCH = 2_000
+GAP_MS_MAX = 60_000
+"""A snapshot counts until the next one, but not longer: the agent was not running in between."""
+LAST_MS = 5_000
+"""For how long a record's only snapshot counts: the usual time between two."""
+
+Progress = Callable[[str, int], None]
+"""Called after each batch: the node, and how many of its snapshots are decided."""
+
+
+class NoDecisions(ValueError):
+    """A record holds nothing to decide again."""
+
+
+class Sample(NamedTuple):
+    """A recorded decision: its snapshot, what was decided, and for how long it counts."""
+
+    time_ms: int
+    duration_ms: int
+    snapshot: Snapshot
+    mode: CpuMode
+    needs: Mapping[str, int]
+    allocations: Mapping[str, int]
+
+
+class Decided(NamedTuple):
+    """What a policy gives the pods of a snapshot."""
+
+    mode: CpuMode
+    needs: Mapping[str, int]
+    allocations: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Side:
+    """Totals under one policy; unmet need in millicore-milliseconds."""
+
+    granted: int = 0
+    below_ms: int = 0
+    unmet: int = 0
+    scarce_ms: int = 0
+
+    def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
+        """One pod in one snapshot."""
+        self.granted += allocation * duration_ms
+        if allocation < need:
+            self.below_ms += duration_ms
+            self.unmet += (need - allocation) * duration_ms
+
+    @property
+    def unmet_core_s(self) -> float:
+        """Core-seconds that were needed and not allocated."""
+        return round(self.unmet / 1_000_000, 3)
+
+
+@dataclass(slots=True)
+class PodChange:
+    """One pod on one node, as recorded and what-if."""
+
+    node: str
+    pod: str
+    time_ms: int = 0
+    needed: int = 0
+    recorded: Side = field(default_factory=Side)
+    whatif: Side = field(default_factory=Side)
+
+    @property
+    def change_millicores(self) -> int:
+        """Of the mean allocation."""
+        return self.mean(self.whatif.granted) - self.mean(self.recorded.granted)
+
+    def mean(self, total: int) -> int:
+        """A total over time as millicores."""
+        return round(total / self.time_ms) if self.time_ms else 0
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "node": self.node,
+            "pod": self.pod,
+            "seconds": self.time_ms / 1000,
+            "need_millicores": self.mean(self.needed),
+            "change_millicores": self.change_millicores,
+            **{
+                name: {
+                    "mean_millicores": self.mean(side.granted),
+                    "below_need_s": side.below_ms / 1000,
+                    "unmet_core_s": side.unmet_core_s,
+                }
+                for name, side in (("recorded", self.recorded), ("whatif", self.whatif))
+            },
+        }
+
+
+@dataclass(slots=True)
+class NodeChange:
+    """One node, all its pods together."""
+
+    node: str
+    snapshots: int = 0
+    time_ms: int = 0
+    policies: set[str] = field(default_factory=set)
+    pods: dict[str, PodChange] = field(default_factory=dict)
+    recorded: Side = field(default_factory=Side)
+    whatif: Side = field(default_factory=Side)
+
+    def add(self, sample: Sample, decided: Decided) -> None:
+        """One snapshot."""
+        self.snapshots += 1
+        self.time_ms += sample.duration_ms
+        self.policies.add(sample.snapshot.policy.value)
+        for side, mode in ((self.recorded, sample.mode), (self.whatif, decided.mode)):
+            side.scarce_ms += sample.duration_ms if mode is not CpuMode.UNCONGESTED else 0
+        for uid, need in decided.needs.items():
+            pod = self.pods.setdefault(uid, PodChange(self.node, uid))
+            pod.time_ms += sample.duration_ms
+            pod.needed += need * sample.duration_ms
+            for name, part in (("recorded", sample), ("whatif", decided)):
+                for side in (getattr(self, name), getattr(pod, name)):
+                    side.add(
+                        need=part.needs[uid],
+                        allocation=part.allocations[uid],
+                        duration_ms=sample.duration_ms,
+                    )
+
+    def share(self, part_ms: int) -> float:
+        """A part of the recorded time."""
+        return round(part_ms / self.time_ms, 4) if self.time_ms else 0.0
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "node": self.node,
+            "snapshots": self.snapshots,
+            "seconds": self.time_ms / 1000,
+            "pods": len(self.pods),
+            "recorded_policies": sorted(self.policies),
+            **{
+                name: {
+                    "scarce_share": self.share(side.scarce_ms),
+                    "below_need_pod_s": side.below_ms / 1000,
+                    "unmet_core_s": side.unmet_core_s,
+                }
+                for name, side in (("recorded", self.recorded), ("whatif", self.whatif))
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The answer."""
+
+    policy: Policy
+    guardrails: bool
+    nodes: tuple[NodeChange, ...]
+
+    @property
+    def snapshots(self) -> int:
+        """Of all nodes."""
+        return sum(node.snapshots for node in self.nodes)
+
+    @property
+    def pods(self) -> list[PodChange]:
+        """Of all nodes, by node and uid."""
+        return [node.pods[uid] for node in self.nodes for uid in sorted(node.pods)]
+
+    def winners(self, count: int) -> list[PodChange]:
+        """Pods that would have got more, the largest gain first."""
+        gains = [pod for pod in self.pods if pod.change_millicores > 0]
+        return sorted(gains, key=lambda pod: -pod.change_millicores)[:count]
+
+    def losers(self, count: int) -> list[PodChange]:
+        """Pods that would have got less, the largest loss first."""
+        losses = [pod for pod in self.pods if pod.change_millicores < 0]
+        return sorted(losses, key=lambda pod: pod.change_millicores)[:count]
+
+
+def what_if(
+    records: Sequence[Path],
+    policy: Policy,
+    *,
+    guardrails: bool = False,
+    progress: Progress | None = None,
+) -> WhatIf:
+    """Decide every CPU snapshot of these records under `policy`."""
+    decide = decider()
+    nodes = []
+    for name, path in name_nodes(records).items():
+        node = NodeChange(name)
+        samples = read_samples(path, guardrails=guardrails)
+        while batch := list(islice(samples, BATCH)):
+            asked = [replace(sample.snapshot, policy=policy) for sample in batch]
+            for sample, decided in zip(batch, decide(asked), strict=True):
+                node.add(sample, decided)
+            if progress:
+                progress(name, node.snapshots)
+        nodes.append(node)
+    return WhatIf(policy, guardrails, tuple(nodes))
+
+
+def name_nodes(records: Sequence[Path]) -> dict[str, Path]:
+    """Records by a short name: that of the folder, or the whole path where two are the same."""
+    if len({path.resolve() for path in records}) < len(records):
+        raise NoDecisions("a record is named twice")
+    names = [path.resolve() for path in records]
+    short = [path.parent.name if path.name == "record" else path.name for path in names]
+    whole = [str(path) for path in records]
+    return dict(zip(short if len(set(short)) == len(short) else whole, records, strict=True))
+
+
+# --- reading
+
+
+def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
+    """The CPU decisions of a record, or of the agent's state directory around one."""
+    folder = path / "record" if (path / "record").is_dir() else path
+    if folder.is_dir() and not segments(folder):
+        raise NoDecisions(f"{path}: holds no record (no segment-*.jsonl)")
+    previous: Sample | None = None
+    duration_ms, others = LAST_MS, set()
+    try:
+        for entry in read(folder):
+            sample = _sample(path, entry, guardrails=guardrails)
+            if sample is None:
+                others.add(entry.kind)
+                continue
+            if previous is not None:
+                duration_ms = min(max(sample.time_ms - previous.time_ms, 0), GAP_MS_MAX)
+                yield previous._replace(duration_ms=duration_ms)
+            previous = sample
+    except CorruptRecord as error:
+        raise PermanentFault(f"{path}: the record is damaged: {error}") from error
+    if previous is None:
+        held = f"only {', '.join(sorted(others))}" if others else "it is empty"
+        raise NoDecisions(f"{path}: no CPU decisions in this record: {held}")
+    yield previous._replace(duration_ms=duration_ms)
+
+
+def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
+    if entry.kind not in ("cpu.allocate", "cpu.clear"):
+        return None
+    try:
+        snapshot = recorded_clearing(entry.kind, entry.input, entry.output)
+    except BadInput as error:
+        raise NoDecisions(f"{path}: entry {entry.seq} is not a CPU snapshot: {error}") from error
+    if not guardrails:
+        pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
+        snapshot = replace(snapshot, pods=tuple(pods))
+    needs, allocations = entry.output["needs"], entry.output["allocations"]
+    uids = {pod.uid for pod in snapshot.pods}
+    if not uids == needs.keys() == allocations.keys():
+        raise NoDecisions(f"{path}: entry {entry.seq} decided for other pods than it was given")
+    return Sample(entry.time_ms, 0, snapshot, CpuMode(entry.output["mode"]), needs, allocations)
+
+
+# --- deciding
+
+
+def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
+    """The fleet path where numpy is installed, the scalar core otherwise."""
+    try:
+        import fairlead.fleet  # noqa: F401, PLC0415 - an optional extra, and slow to import
+    except ImportError:
+        return decide_one_by_one
+    return decide_fleet
+
+
+def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
+    """With core alone."""
+    plans = [clear(snapshot) for snapshot in snapshots]
+    return [Decided(plan.mode, plan.needs, plan.allocations) for plan in plans]
+
+
+def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Decided]:
+    """All in one call; equal to `decide_one_by_one`."""
+    from fairlead.fleet import FleetSnapshot, clear_fleet  # noqa: PLC0415 - an optional extra
+
+    plan = clear_fleet(FleetSnapshot.from_snapshots(snapshots))
+    modes, needs, allocations = tuple(CpuMode), plan.needs.tolist(), plan.allocations.tolist()
+    decided = []
+    for index, mode in enumerate(plan.mode.tolist()):
+        span = plan.roster.span(index)
+        uids = plan.roster.uids[span]
+        grants = dict(zip(uids, allocations[span], strict=True))
+        decided.append(Decided(modes[mode], dict(zip(uids, needs[span], strict=True)), grants))
+    return decided

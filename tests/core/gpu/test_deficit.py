@@ -1,0 +1,289 @@
+"""Deficits: the scope, the GPUs that are missing in it, and who is a candidate."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.core.gpu import (
+    AggregateCap,
+    Budget,
+    CapDemand,
+    CapKind,
+    CutTier,
+    Deficit,
+    Demand,
+    Envelope,
+    Gang,
+    GangDemand,
+    HeldLease,
+    HoldingRun,
+    Holdings,
+    Lending,
+    Malleable,
+    Node,
+    NodeDemand,
+    PlaceDemand,
+    Role,
+    caps_of,
+    conflict_of,
+    find_deficit,
+    freeze,
+    place,
+    resolve,
+)
+from fairlead.core.invariant import InvariantBroken
+from fairlead.core.lottery import Pseudonyms
+from fairlead.core.reasons import DeficitReason, Exclusion
+from fairlead.schema.border import BadInput
+from fairlead.schema.kinds import KINDS
+from fairlead.schema.waiting import deficit_document
+
+SEED = bytes(range(32))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Holdings:
+    """Nodes of three domains, some devices leased by runs of several owners."""
+    chance = random.Random(draw(st.integers(0, 2**64)))
+    free: dict[str, list[int]] = {}
+    labels: dict[str, dict[str, str]] = {}
+    for i in range(chance.randint(1, 5)):
+        where = chance.choice([("w", "a", "d1"), ("w", "a", "d2"), ("e", "b", "d3")])
+        labels[f"n{i}"] = dict(zip(("region", "cluster", "domain"), where, strict=True))
+        free[f"n{i}"] = list(range(chance.randint(0, 6)))
+    runs = tuple(
+        HoldingRun(
+            f"r{i}",
+            chance.choice("abc"),
+            "H100",
+            Malleable(1, 1) if chance.random() < 0.3 else None,
+            nominated=chance.random() < 0.2,
+            ending=chance.random() < 0.2,
+        )
+        for i in range(chance.randint(0, 5))
+    )
+    leases = []
+    for i in range(chance.randint(0, 8) if runs else 0):
+        devices = [(node, ordinal) for node in sorted(free) for ordinal in free[node]]
+        taken = chance.sample(devices, min(len(devices), chance.choice([1, 1, 2, 3])))
+        if not taken:
+            break
+        for node, ordinal in taken:
+            free[node].remove(ordinal)
+        run, slots = chance.choice(runs), tuple(f"{node}#{ordinal}" for node, ordinal in taken)
+        role = Role.SPARE if chance.random() < 0.2 else Role.ACTIVE
+        payer = ("b", chance.choice(["east", "west"]))
+        funded, ending = chance.random() < 0.8, run.ending and chance.random() < 0.5
+        leases.append(HeldLease(f"l{i}", run.id, role, i, slots, funded, *payer, ending))
+    nodes = tuple(
+        Node(name, "H100", labels[name], tuple(free[name]), chance.random() < 0.15)
+        for name in sorted(free)
+    )
+    return Holdings(nodes, runs, tuple(leases))
+
+
+gangs = st.builds(
+    Gang,
+    st.just("H100"),
+    st.integers(1, 12),
+    st.none() | st.integers(1, 4),
+    st.integers(0, 1),
+    st.sampled_from([{}, {"region": "w"}, {"domain": "d1"}, {"region": "*"}]),
+    st.booleans(),
+)
+demands: st.SearchStrategy[Demand] = st.one_of(
+    st.builds(GangDemand, st.sampled_from(["new", "r0"]), gangs),
+    st.builds(
+        CapDemand,
+        st.sampled_from(list(CapKind)),
+        st.just("b"),
+        st.just("all"),
+        st.just("H100"),
+        st.sampled_from([("west",), ("east", "west")]),
+        st.none() | st.integers(0, 8),
+        st.booleans(),
+    ),
+    st.builds(
+        PlaceDemand, st.just("H100"), st.sampled_from([{}, {"domain": "d1"}]), st.integers(1, 9)
+    ),
+    st.builds(NodeDemand, st.just("n0"), st.just("H100")),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds(), gangs, st.randoms())
+def test_the_gang_fits_whichever_candidates_end(
+    world: Holdings, gang: Gang, chance: random.Random
+) -> None:
+    """No lease ends without a start: any candidates that free the deficit make room for it."""
+    gang = replace(gang, location={} if gang.elsewhere else gang.location)
+    found = find_deficit(GangDemand("new", gang), world)
+    if found.reason is not DeficitReason.RESOLVABLE:
+        return
+    slots = {lease.id: lease.slots for lease in world.leases}
+    for _ in range(5):
+        freed: dict[str, list[int]] = {}
+        gpus = 0
+        for row in chance.sample(found.candidates, len(found.candidates)):
+            if gpus >= found.gpus:
+                break
+            gpus += row.gpus
+            for slot in slots[row.lease]:
+                node, _, ordinal = slot.partition("#")
+                freed.setdefault(node, []).append(int(ordinal))
+        after = [
+            replace(node, free=(*node.free, *freed.get(node.name, ()))) for node in world.nodes
+        ]
+        assert place(after, gang).placed
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), demands)
+def test_a_deficit_leads_to_a_conflict_that_resolves_alike(world: Holdings, demand: Demand) -> None:
+    """Candidates, deficit and shortfall are those of `resolve`; every lease is named once."""
+    found = find_deficit(demand, world)
+    if not found.gpus or found.scope is None:
+        assert (found.candidates, found.excluded) == ((), ())
+        return
+    named = [row.lease for row in (*found.candidates, *found.excluded)]
+    assert sorted(named) == sorted(lease.id for lease in world.leases)
+    conflict = conflict_of(demand, found, world)
+    outcome = resolve(conflict, SEED)
+    assert outcome.shortfall_gpus == found.shortfall_gpus
+    assert outcome.resolved is (found.reason is DeficitReason.RESOLVABLE)
+    tiers = {row.run: row.tier for row in found.candidates}
+    assert {run.id for run in conflict.runs} == set(tiers)
+    assert all(action.tier is tiers[action.run] for action in outcome.actions)
+    candidates = {row.lease for row in found.candidates}
+    assert {action.lease for action in outcome.actions if action.in_scope} <= candidates
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), demands, st.randoms())
+def test_the_order_of_the_input_never_matters(
+    world: Holdings, demand: Demand, chance: random.Random
+) -> None:
+    """Every list of the document shuffled: the same bytes."""
+    document = deficit_document(demand, world)
+    kind = KINDS["gpu.deficit"]
+    first = kind.run(json.dumps(document).encode()).result
+    assert first == kind.run(json.dumps(shuffled(document, chance)).encode()).result
+
+
+def shuffled(value: Any, chance: random.Random) -> Any:
+    """Plain data with every list in another order."""
+    if isinstance(value, dict):
+        return {key: shuffled(member, chance) for key, member in value.items()}
+    if isinstance(value, list):
+        return chance.sample([shuffled(item, chance) for item in value], len(value))
+    return value
+
+
+def test_caps_are_taken_by_name_and_an_aggregate_cap_first() -> None:
+    """A cap on hours or loans makes unfunded leases its own."""
+    budget = Budget(
+        "b",
+        "team",
+        (),
+        (
+            Envelope("west", "H100", 4, max_hours_ms=1),
+            Envelope("all", "H100", 8),
+            Envelope("lent", "H100", 8, lending=Lending(max_gpus=1)),
+        ),
+        (
+            AggregateCap("all", "H100", frozenset({"west", "all"}), 10),
+            AggregateCap("hours", "H100", frozenset({"west"}), None, 5),
+        ),
+    )
+    assert [
+        (cap.kind, cap.name, cap.envelopes, cap.max_gpus, cap.metered) for cap in caps_of(budget)
+    ] == [
+        ("aggregate", "all", ("all", "west"), 10, False),
+        ("envelope", "all", ("all",), 8, False),
+        ("aggregate", "hours", ("west",), None, True),
+        ("envelope", "lent", ("lent",), 8, True),
+        ("envelope", "west", ("west",), 4, True),
+    ]
+
+
+def test_a_frozen_conflict_hides_its_names_and_announces_who_is_left_out() -> None:
+    """Runs in scope that end or win are no part of the conflict, and the notice says so."""
+    nodes = (Node("n1", "H100", {"domain": "d1"}),)
+    runs = (HoldingRun("r1", "a", "H100"), HoldingRun("r2", "b", "H100", ending=True))
+    leases = (
+        HeldLease("l1", "r1", Role.ACTIVE, 0, ("n1#0",), True, "b", "west"),
+        HeldLease("l2", "r2", Role.ACTIVE, 0, ("n1#1",), True, "b", "west", ending=True),
+    )
+    demand = CapDemand(CapKind.AGGREGATE, "b", "all", "H100", ("west",), 0, metered=False)
+    names = Pseudonyms("ab" * 32, 0, lambda owner: owner.encode().ljust(32), lambda budget: "a")
+    world = Holdings(nodes, runs, leases)
+    frozen = freeze(demand, find_deficit(demand, world), world, names)
+    (run,), (lease,) = frozen.conflict.runs, frozen.conflict.leases
+    assert (names.runs[run.id], names.leases[lease.id]) == ("r1", "l1")
+    assert names.owners[run.owner] == "a"
+    assert frozen.notice.candidates == (lease.id,)
+    ((left_out, reason),) = frozen.notice.exclusions
+    assert (names.leases[left_out], reason) == ("l2", Exclusion.ENDING)
+    assert resolve(frozen.conflict, SEED).resolved
+    assert names.clear["a"]["run"] == [["r1"]]
+
+
+def test_a_conflict_needs_a_scope() -> None:
+    """What fits, or fits nowhere, leads to none."""
+    demand = GangDemand("new", Gang("H100", 1))
+    with pytest.raises(InvariantBroken):
+        conflict_of(demand, Deficit(DeficitReason.FITS), Holdings())
+
+
+def test_the_tier_is_the_whole_runs() -> None:
+    """One unfunded candidate makes its run unfunded; a nominated run comes before the rest."""
+    assert CutTier.of(unfunded=True, nominated=True) is CutTier.UNFUNDED
+    assert CutTier.of(unfunded=False, nominated=True) is CutTier.NOMINATED
+    assert CutTier.of(unfunded=False, nominated=False) is CutTier.FUNDED
+
+
+LEASE = {
+    "id": "l1",
+    "run": "r1",
+    "role": "active",
+    "group": 0,
+    "slots": ["n1#0"],
+    "funded": True,
+    "budget": "b",
+    "envelope": "west",
+}
+RUN = {"id": "r1", "owner": "a", "flavor": "H100"}
+NODE = {"name": "n1", "flavor": "H100", "location": {}, "free": []}
+DRAIN = {"type": "node", "node": "n1", "flavor": "H100"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"leases": [LEASE, LEASE]}, "leases[1].id: repeats another lease's id, 'l1'"),
+        ({"runs": [RUN, RUN]}, "runs[1].id: repeats another run's id, 'r1'"),
+        ({"nodes": [NODE, NODE]}, "nodes[1].name: repeats another node's name, 'n1'"),
+        ({"runs": []}, "leases[0].run: names an unknown run, 'r1'"),
+        ({"nodes": []}, "leases[0].slots[0]: is on no known node: 'n1#0'"),
+        ({"leases": [{**LEASE, "slots": []}]}, "leases[0].slots: must have at least 1 item, got 0"),
+        ({"leases": [{**LEASE, "slots": ["n1#0"] * 2}]}, "leases[0].slots: names a device twice"),
+        ({"nodes": [{**NODE, "free": [1, 1]}]}, "nodes[0].free: names a device twice"),
+        ({"demand": {**DRAIN, "node": ""}}, 'demand.node: must be a non-empty string, got ""'),
+        (
+            {"demand": {"type": "rack"}},
+            'demand.type: must be one of cap, gang, node, place, got "rack"',
+        ),
+        ({"demand": {"node": "n1"}}, "demand.type: is required"),
+    ],
+)
+def test_bad_input_is_refused_with_its_path(change: dict[str, Any], message: str) -> None:
+    """Before anything is decided."""
+    document = {"demand": DRAIN, "nodes": [NODE], "runs": [RUN], "leases": [LEASE], **change}
+    with pytest.raises(BadInput) as refused:
+        KINDS["gpu.deficit"].run(json.dumps(document).encode())
+    assert str(refused.value) == message

@@ -1,0 +1,187 @@
+"""The numbers that dataplanes and probes obey."""
+
+import pytest
+
+from fairlead.core.traffic.limits import (
+    FULL_RETRY_AFTER_S,
+    RETRY_AFTER_S_MAX,
+    ROOM_LEAST,
+    UNPLANNED_SLOTS,
+    Admission,
+    CheckState,
+    Concurrency,
+    Fallback,
+    Limits,
+    Liveness,
+    Mode,
+    Split,
+    after_check,
+    fallback_admission,
+    fallback_members,
+    is_fresh,
+    liveness,
+    may_be_starting,
+    may_resume,
+    p95,
+    plan_limits,
+    restart_wait_ms,
+    retry_after_s,
+    rooms,
+    share,
+    split,
+    succeeded,
+    tick_delay_us,
+)
+
+HARD, STORED = Admission(Mode.HARD, 1.0, 2.0), Admission(Mode.SOFT, 50.0, 20.0)
+
+
+def test_a_group_without_a_bound_has_no_concurrency_limit() -> None:
+    """Fallback is served by the backends with slots, and admission is the same."""
+    assert plan_limits({"a": 3, "b": 0}, Admission()) == Limits(Fallback(("a",)))
+
+
+def test_hard_is_planned_together_with_what_it_relaxes_to() -> None:
+    """A dead agent never leaves a group closed."""
+    limits = plan_limits({"a": 1}, HARD, stored=STORED, inside_max=60)
+    assert (limits.admission, limits.retry_after_s) == (HARD, 1)
+    assert limits.fallback == Fallback(("a",), STORED, 1)
+    assert limits.concurrency == Concurrency(60)
+
+
+@pytest.mark.parametrize(
+    ("admission", "stored", "expected"),
+    [
+        (Admission(), STORED, Admission()),
+        (Admission(Mode.SOFT, 3.0, 4.0), STORED, Admission(Mode.SOFT, 3.0, 4.0)),
+        (HARD, STORED, STORED),
+        (HARD, None, Admission(Mode.SOFT, 1.0, 2.0)),
+    ],
+)
+def test_only_hard_changes_in_fallback(
+    admission: Admission, stored: Admission | None, expected: Admission
+) -> None:
+    """Without a stored budget the drip stays, and refuses softly."""
+    assert fallback_admission(admission, stored) == expected
+
+
+def test_fallback_leaves_out_backends_without_slots() -> None:
+    """They were isolated or drained; only when none has slots is every backend tried."""
+    assert fallback_members({"b": 1, "a": 3, "c": 0}) == ("a", "b")
+    assert fallback_members({"b": 0, "a": 0}) == ("a", "b")
+    assert fallback_members({}) == ()
+
+
+def test_rooms_are_shares_of_what_may_come_until_the_next_tick() -> None:
+    """Three quarters of the bound while little is inside, half more than is inside above that."""
+    slots = {"a": 192, "b": 64, "c": 0}
+    assert rooms(slots, 40, {}) == {"a": 23, "b": 8}
+    assert rooms(slots, 40, {"a": 10, "b": 20, "c": None}) == {"a": 34, "b": 12}
+    assert rooms(slots, 40, {"a": 100, "b": 100}) == {"a": 45, "b": 15}
+
+
+def test_the_only_backend_is_never_full() -> None:
+    """There is no other."""
+    assert rooms({"a": 256, "b": 0}, 10, {"a": 9}) == {}
+
+
+def test_a_share_has_a_floor_and_leaves_room_for_the_newcomer() -> None:
+    """Some backend always holds less than its share when the newcomer is counted."""
+    assert share(64, 256, 8) == ROOM_LEAST
+    assert share(64, 256, 41) == 11
+    assert share(64, 256, 8, 1) == 2
+    assert share(0, 256, 41) == 0
+    for inside in range(1, 60):
+        assert sum(share(count, 256, inside, 0) for count in (200, 50, 6)) >= inside
+
+
+@pytest.mark.parametrize(
+    ("admission", "seconds"),
+    [
+        (Admission(), FULL_RETRY_AFTER_S),
+        (Admission(Mode.SOFT, 0.25, 1.0), 4),
+        (Admission(Mode.SOFT, 50.0, 1.0), 1),
+        (Admission(Mode.SOFT, 0.001, 1.0), RETRY_AFTER_S_MAX),
+        (Admission(Mode.HARD, 0.0, 1.0), RETRY_AFTER_S_MAX),
+        (Admission(Mode.SOFT), RETRY_AFTER_S_MAX),
+    ],
+)
+def test_clients_come_back_when_the_next_token_is_due(admission: Admission, seconds: int) -> None:
+    """Never sooner than in a second, nor later than in a minute."""
+    assert retry_after_s(admission) == seconds
+
+
+def test_a_group_without_slots_is_split_evenly() -> None:
+    """To the slot; what remains goes to the first ids."""
+    assert split(["c", "a", "b"]) == Split({"a": 86, "b": 85, "c": 85}, ("a", "b", "c"))
+    assert sum(split(["c", "a", "b"]).slots.values()) == UNPLANNED_SLOTS
+    assert split([]) == Split({}, ())
+    assert split(["a", "b"], {"c": 256}).slots == {"a": 128, "b": 128}
+
+
+def test_backends_that_stay_keep_their_slots_and_newcomers_wait() -> None:
+    """For the next table; in fallback they wait too."""
+    assert split(["a", "new"], {"a": 3, "gone": 5}) == Split({"a": 3, "new": 0}, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        (0, Liveness.NORMAL),
+        (2_999, Liveness.NORMAL),
+        (3_000, Liveness.HOLD),
+        (14_999, Liveness.HOLD),
+        (15_000, Liveness.FALLBACK),
+        (-1, Liveness.FALLBACK),
+    ],
+)
+def test_the_age_of_the_heartbeat_is_judged(age_ms: int, expected: Liveness) -> None:
+    """One from the future predates a reboot. A tick may be resumed while its table is in force."""
+    assert liveness(age_ms) is expected
+    assert may_resume(age_ms) is (expected is not Liveness.FALLBACK)
+
+
+def test_a_proxy_that_fails_to_start_is_tried_again_after_a_pause() -> None:
+    """The first time at once."""
+    assert restart_wait_ms(None) == 0
+    assert restart_wait_ms(0) == 5_000
+    assert restart_wait_ms(4_999) == 1
+    assert restart_wait_ms(60_000) == 0
+
+
+def test_ticks_are_late_by_less_than_a_tenth_and_not_in_step() -> None:
+    """The same agent and number: the same delay."""
+    delays = [tick_delay_us("a", number, 200) for number in range(50)]
+    assert delays == [tick_delay_us("a", number, 200) for number in range(50)]
+    assert delays != [tick_delay_us("b", number, 200) for number in range(50)]
+    assert all(0 <= delay < 20_000 for delay in delays)
+    assert tick_delay_us("a", 1, 0) == 0
+
+
+def test_signals_go_stale_after_three_rounds() -> None:
+    """A source that has never answered gets its timeout on top."""
+    assert is_fresh(3_000, 1_000)
+    assert not is_fresh(3_001, 1_000)
+    assert may_be_starting(3_800, 1_000, 800)
+    assert not may_be_starting(3_801, 1_000, 800)
+
+
+def test_a_check_needs_several_failures_in_a_row() -> None:
+    """And one success to pass again."""
+    state, seen = CheckState(), []
+    for ok in (True, False, False, False, True):
+        state = after_check(state, ok=ok, failures_max=3)
+        seen.append(state.ok)
+    assert seen == [True, True, True, False, True]
+
+
+def test_only_a_servers_errors_are_failures() -> None:
+    """A client's mistake does not make a backend unhealthy."""
+    assert [succeeded(status) for status in (200, 404, 499, 500, 503)] == [True] * 3 + [False] * 2
+
+
+def test_p95_is_a_latency_that_was_measured() -> None:
+    """The smallest that 95 % do not exceed."""
+    assert p95([]) is None
+    assert p95([7.0]) == 7.0
+    assert p95([float(n) for n in range(100, 0, -1)]) == 95.0
