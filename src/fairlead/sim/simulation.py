@@ -41,7 +41,6 @@ FRAME_MS = STEP_MS = 1_000
 def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
     """The governor's configuration for a scenario under one policy."""
     governor = scenario.governor
-    room, rails, ewma = governor.headroom, governor.guardrails, governor.smoothing
     return CpuConfig(
         node_millicores=scenario.node.millicores,
         policy=policy,
@@ -49,9 +48,9 @@ def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
         sample_ms=governor.sample_ms,
         clear_ms=governor.clear_ms,
         hysteresis_band=governor.hysteresis_band,
-        headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
-        guardrails=Guardrails(**fields_of(rails)),
+        headroom=Headroom(**fields_of(governor.headroom)),
+        smoothing=Smoothing(**fields_of(governor.smoothing)),
+        guardrails=Guardrails(**fields_of(governor.guardrails)),
     )
 
 

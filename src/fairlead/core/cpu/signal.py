@@ -16,6 +16,8 @@ raised makes limits oscillate.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairlead.core.cpu.model import Pause, Ratio
+
 # Counters that claim more CPU than this per second are rubbish, not a large machine.
 CORES_MAX = 100_000
 NEGLIGIBLE = 0.001
@@ -60,9 +62,9 @@ class Smoothing:
     on. The peak of a minute sees the next burst coming (`python -m bench.cpu`).
     """
 
-    up: float = 1.0
-    down: float = 0.1
-    hold_ms: int = 60_000
+    up: Ratio = 1.0
+    down: Ratio = 0.1
+    hold_ms: Pause = 60_000
 
 
 def read_signal(before: Counters | None, after: Counters | None) -> Reading | None:
