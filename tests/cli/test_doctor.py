@@ -14,7 +14,7 @@ from fairlead.cli.doctor import ebpf_plane
 from fairlead.cli.main import main
 from fairlead.dataplane import ebpf
 from fairlead.node.cgroup_mounts import read_cgroup_host
-from fairlead.node.doctor import CheckStatus, Machine, base
+from fairlead.node.doctor import CheckStatus, Machine, checks
 from fairlead.ports.faults import PermanentFault
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
@@ -97,7 +97,7 @@ def test_a_base_that_does_not_work_exits_with_1(
 ) -> None:
     """No place for the state: said by name, with the cure."""
     (tmp_path / "file").touch()
-    monkeypatch.setattr(base, "default_state_directory", lambda: tmp_path / "file" / "x")
+    monkeypatch.setattr(checks, "default_state_directory", lambda: tmp_path / "file" / "x")
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "the base does not work (state directory)" in result.stdout

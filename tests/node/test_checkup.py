@@ -20,10 +20,8 @@ from fairlead.node.doctor import (
     Finding,
     Governor,
     Machine,
-    base,
     base_works,
-    cpu,
-    devices,
+    checks,
     examine,
 )
 from fairlead.node.doctor.machine import held, printable
@@ -118,7 +116,7 @@ def test_check_names_are_unique() -> None:
 def test_the_cpu_checks_read_a_v2_host(tmp_path: Path) -> None:
     """Statistics, burst and pressure come from a cgroup below the root, which has none itself."""
     machine = recorded("v2-unified", tmp_path)
-    by_name = {each.name: each for each in examine(machine, cpu.CHECKS)}
+    by_name = {each.name: each for each in examine(machine, ALL_CHECKS)}
     for name in ("cgroup", "cpu usage", "throttling", "burst", "cgroup pressure"):
         assert by_name[name].status is CheckStatus.OK, by_name[name]
     assert by_name["quota"].status is CheckStatus.MISSING  # no kernel behind a recorded tree
@@ -128,14 +126,14 @@ def test_the_cpu_checks_read_a_v2_host(tmp_path: Path) -> None:
 def test_the_cpu_checks_read_a_host_without_cpu(tmp_path: Path) -> None:
     """The controller's check has the cure; those that hang on it name the reason."""
     machine = recorded("no-cpu", tmp_path)
-    by_name = {each.name: each for each in examine(machine, cpu.CHECKS)}
+    by_name = {each.name: each for each in examine(machine, ALL_CHECKS)}
     assert by_name["cgroup"].cure.startswith("add +cpu to cgroup.subtree_control")
     assert "has no cpu controller" in by_name["quota"].found
 
 
 def test_pressure_that_is_partly_there_is_a_warning(tmp_path: Path) -> None:
     """The recorded hybrid host kept only one of the three files."""
-    finding = cpu.pressure(recorded("v1-hybrid", tmp_path))
+    finding = checks.pressure(recorded("v1-hybrid", tmp_path))
     assert finding.status is CheckStatus.WARN
     assert finding.found == "cannot read /proc/pressure/{io,memory}"
 
@@ -150,8 +148,8 @@ def test_the_probe_really_writes_here() -> None:
     assert probe.worked
     assert probe.stat is not None
     assert "nr_periods" in probe.stat
-    assert cpu.quota(machine).status is CheckStatus.OK
-    assert cpu.statistics(machine).status is CheckStatus.OK
+    assert checks.quota(machine).status is CheckStatus.OK
+    assert checks.statistics(machine).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -263,11 +261,11 @@ def test_a_port_in_use_is_a_warning_and_a_free_one_is_released() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen(1)
         port = holder.getsockname()[1]
-        finding = base.port_free(port)
+        finding = checks.port(port)(Machine())
         assert finding.status is CheckStatus.WARN
         assert f":{port}" in finding.cure
-    assert base.port_free(port).status is CheckStatus.OK
-    assert base.port_free(port).status is CheckStatus.OK
+    assert checks.port(port)(Machine()).status is CheckStatus.OK
+    assert checks.port(port)(Machine()).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -285,23 +283,23 @@ def test_kernels_are_judged_by_number(release: str, status: CheckStatus, tmp_pat
     """5.15 for the hooks, 6.1 for their error number; ten is more than six."""
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text(release + "\n")
-    assert devices.kernel(Machine(root=tmp_path)).status is status
+    assert checks.kernel(Machine(root=tmp_path)).status is status
 
 
 def test_bpffs_and_the_attach_point_are_read_from_the_mounts(tmp_path: Path) -> None:
     """Mounted on the co-mounted host, not on the hybrid one; cgroup2 on both."""
     with_bpffs, without = recorded("v1-comounted", tmp_path), recorded("v1-hybrid", tmp_path)
-    assert devices.bpffs(with_bpffs) == Finding(CheckStatus.OK, "/sys/fs/bpf")
-    assert devices.bpffs(without).cure == "mount -t bpf bpf /sys/fs/bpf"
+    assert checks.bpffs(with_bpffs) == Finding(CheckStatus.OK, "/sys/fs/bpf")
+    assert checks.bpffs(without).cure == "mount -t bpf bpf /sys/fs/bpf"
     for machine in (with_bpffs, without):
-        assert devices.attach_point(machine).found == "cgroup2 in /sys/fs/cgroup/unified"
+        assert checks.attach_point(machine).found == "cgroup2 in /sys/fs/cgroup/unified"
 
 
 def test_bpf_permission_names_the_missing_capability(tmp_path: Path) -> None:
     """CAP_BPF alone is not enough to attach."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/status").write_text("CapEff:\t0000008000000000\n")
-    finding = devices.permission(Machine(root=tmp_path))
+    finding = checks.permission(Machine(root=tmp_path))
     assert finding.status is CheckStatus.MISSING
     assert finding.found.startswith("CAP_NET_ADMIN missing")
 
@@ -310,12 +308,12 @@ def test_devices_are_counted(tmp_path: Path) -> None:
     """GPUs, not the control files beside them; the user's right to open them counts."""
     (tmp_path / "dev").mkdir()
     machine = Machine(root=tmp_path)
-    assert devices.devices(machine).status is CheckStatus.MISSING
+    assert checks.devices(machine).status is CheckStatus.MISSING
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / name).touch()
-    assert devices.devices(machine) == Finding(CheckStatus.OK, "2 NVIDIA devices in /dev")
+    assert checks.devices(machine) == Finding(CheckStatus.OK, "2 NVIDIA devices in /dev")
     (tmp_path / "dev/nvidiactl").unlink()
-    assert devices.devices(machine).status is CheckStatus.WARN
+    assert checks.devices(machine).status is CheckStatus.WARN
 
 
 def test_the_state_directory_follows_user_and_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,11 +321,11 @@ def test_the_state_directory_follows_user_and_xdg(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("XDG_STATE_HOME", "/data")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert base.default_state_directory() == Path("/var/lib/fairlead")
+    assert checks.default_state_directory() == Path("/var/lib/fairlead")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert base.default_state_directory() == Path("/data/fairlead")
+    assert checks.default_state_directory() == Path("/data/fairlead")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert base.default_state_directory() == Path("/home/ada/.local/state/fairlead")
+    assert checks.default_state_directory() == Path("/home/ada/.local/state/fairlead")
 
 
 def test_the_state_directory_is_judged_and_not_made(
@@ -335,11 +333,11 @@ def test_the_state_directory_is_judged_and_not_made(
 ) -> None:
     """Room is measured where it will be made; a file in its way is found."""
     wanted = tmp_path / "not" / "yet" / "fairlead"
-    monkeypatch.setattr(base, "default_state_directory", lambda: wanted)
-    assert base.state_directory(Machine()).found.startswith(f"{wanted}: ")
+    monkeypatch.setattr(checks, "default_state_directory", lambda: wanted)
+    assert checks.state_directory(Machine()).found.startswith(f"{wanted}: ")
     assert contents(tmp_path) == []
     (tmp_path / "not").touch()
-    finding = base.state_directory(Machine())
+    finding = checks.state_directory(Machine())
     assert finding.status is CheckStatus.MISSING
     assert finding.cure
 
@@ -350,7 +348,7 @@ def test_a_slow_clock_is_a_warning_with_the_better_one(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "current_clocksource").write_text("hpet\n")
     (folder / "available_clocksource").write_text("hpet acpi_pm kvm-clock\n")
-    finding = base.clock(Machine(root=tmp_path))
+    finding = checks.clock(Machine(root=tmp_path))
     assert finding.status is CheckStatus.WARN
     assert finding.cure.startswith("echo kvm-clock > ")
 

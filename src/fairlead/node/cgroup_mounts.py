@@ -215,7 +215,7 @@ def locate(
 def _no_cpu(
     cgroup2: Mount | None, unified_controllers: frozenset[str], known: Mapping[str, Controller]
 ) -> NoCpuController:
-    """What stands between us and the `cpu` controller, the most telling sign first."""
+    """What stands between us and the `cpu` controller, the clearest sign first."""
     cpu = known.get("cpu")
     if cpu is not None and not cpu.enabled:
         return NoCpuController(

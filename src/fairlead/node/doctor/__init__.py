@@ -1,6 +1,6 @@
 """What this machine can do for Fairlead: the checks of `fairlead doctor`."""
 
-from fairlead.node.doctor import base, cpu, devices
+from fairlead.node.doctor.checks import ALL_CHECKS
 from fairlead.node.doctor.machine import (
     Check,
     CheckResult,
@@ -11,9 +11,6 @@ from fairlead.node.doctor.machine import (
     base_works,
     examine,
 )
-
-ALL_CHECKS: tuple[Check, ...] = (*base.CHECKS, *cpu.CHECKS, *devices.CHECKS)
-"""In the order of the report."""
 
 __all__ = [
     "ALL_CHECKS",
