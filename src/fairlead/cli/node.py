@@ -10,7 +10,7 @@ import click
 
 from fairlead.cli.show import output_option, show
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeDocument, read_node_document
+from fairlead.schema.node import NodeAgentDocument, read_node_document
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
@@ -141,7 +141,7 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.close()
 
 
-def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeAgentDocument:
     """The agent's settings; what is wrong with them is bad usage."""
     given = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in given:

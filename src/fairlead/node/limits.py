@@ -13,7 +13,7 @@ from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import container_path
 from fairlead.node.state import ORIGINALS, StateDirectory
-from fairlead.ports.cpu import Gone, Sighting
+from fairlead.ports.cpu import Gone, PodSighting
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 _RETRY_AFTER_MS = 1_000
@@ -64,7 +64,7 @@ class Originals:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def freeze(self, sightings: Iterable[Sighting], files: CgroupFiles) -> None:
+    def freeze(self, sightings: Iterable[PodSighting], files: CgroupFiles) -> None:
         """Keep the quota of every container seen for the first time; forget those that went."""
         present: dict[tuple[str, str], Original] = {}
         changed = False

@@ -24,11 +24,11 @@ from fairlead.core.cpu.allocate import (
 )
 from fairlead.core.cpu.market import clear
 from fairlead.core.cpu.model import CpuMode, Headroom, Plan, Pod, Policy, Snapshot
-from fairlead.core.cpu.need import Need, count_misses, estimate_need, pod_bounds, pod_weight
+from fairlead.core.cpu.need import CpuNeed, count_misses, estimate_need, pod_bounds, pod_weight
 from fairlead.core.cpu.signal import (
     Counters,
+    CpuReading,
     Peaks,
-    Reading,
     Smoothing,
     hold_peak,
     pod_reading,
@@ -41,19 +41,19 @@ __all__ = [
     "Container",
     "Counters",
     "CpuMode",
+    "CpuNeed",
+    "CpuReading",
     "GovernedPod",
     "Guardrails",
     "Headroom",
     "LimitWrite",
     "Misses",
-    "Need",
     "NodePlan",
     "NodeSnapshot",
     "Peaks",
     "Plan",
     "Pod",
     "Policy",
-    "Reading",
     "Smoothing",
     "Snapshot",
     "WritePhase",
