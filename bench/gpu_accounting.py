@@ -81,7 +81,7 @@ def budgets_of(size: Size) -> list[Budget]:
             AggregateCap(
                 flavor,
                 flavor,
-                frozenset(e.name for e in envelopes if e.flavor == flavor),
+                tuple(e.name for e in envelopes if e.flavor == flavor),
                 300,
                 10**7 * HOUR_MS,
             )
@@ -154,7 +154,7 @@ class Books:
             f"team-{rng.randrange(self.size.budgets):04}",
             "H100",
             gpus,
-            {"region": f"r{rng.randrange(3)}"},
+            location={"region": f"r{rng.randrange(3)}"},
             duration_ms=2 * HOUR_MS,
         )
 

@@ -24,9 +24,10 @@ from typing import Any
 from tests.ledger.postgres_server import missing_postgres, server
 
 from bench.timing import machine, write_results
-from fairlead.ledger import KeyDirectory, SqliteLedger, writing
+from fairlead.ledger import KeyDirectory, SqliteLedger
+from fairlead.ledger import store as ledger_store
 from fairlead.ledger.entries import prepare
-from fairlead.ledger.sqlite_file import create, open_writer
+from fairlead.ledger.sqlite import create, open_writer
 from fairlead.ledger.writing import Writing
 from fairlead.ports.ledger import Draft
 
@@ -175,7 +176,7 @@ def at_length(ledger: Writing, entries: int) -> Line:
 
 def opening(tail: int) -> float:
     """Seconds to open a ledger whose last checkpoint is `tail` entries ago."""
-    kept, writing.CHECKPOINT_EVERY = writing.CHECKPOINT_EVERY, 10**9
+    kept, ledger_store.CHECKPOINT_EVERY = ledger_store.CHECKPOINT_EVERY, 10**9
     try:
         with tempfile.TemporaryDirectory() as place:
             path, keys = Path(place) / "l.db", KeyDirectory(Path(place) / "keys")
@@ -185,7 +186,7 @@ def opening(tail: int) -> float:
             SqliteLedger.open(path, keys).close()
             return time.perf_counter() - began
     finally:
-        writing.CHECKPOINT_EVERY = kept
+        ledger_store.CHECKPOINT_EVERY = kept
 
 
 def reopening(entries: int) -> Line:

@@ -35,7 +35,7 @@ from bench.timing import machine, write_results
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.installation import HOOKS
 from fairlead.dataplane.ebpf.kernel import facts, libbpf, pinned
-from fairlead.ports.dataplane import Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import AdmissionMode, Proto, RouteGroup
 
 VIP, VIP6 = "127.99.0.1", "fd99::1"
 CONNECT_NS_MAX = 1_000  # what has to be reached, mean
@@ -119,7 +119,7 @@ def _table(plane: EbpfDataplane, place: Place) -> None:
 
 def _bucket(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.SOFT, 1e6, 1e6)), decision=None)
+    plane.apply(table("web", 1, EVEN, limited(AdmissionMode.SOFT, 1e6, 1e6)), decision=None)
 
 
 def _bound(plane: EbpfDataplane, place: Place) -> None:
@@ -129,7 +129,7 @@ def _bound(plane: EbpfDataplane, place: Place) -> None:
 
 def _closed(plane: EbpfDataplane, place: Place) -> None:
     plane.configure([four(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 0)), decision=None)
+    plane.apply(table("web", 1, EVEN, limited(AdmissionMode.HARD, 0, 0)), decision=None)
 
 
 def _fallback(plane: EbpfDataplane, place: Place) -> None:

@@ -20,13 +20,14 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.core.cpu import Policy
-from fairlead.executor.hierarchy import KINDS
+from fairlead.executor.confine import KINDS
 from tests.core.cpu import cases, test_oracle
 from tests.core.gpu import chance as gpu_chance
 from tests.core.gpu import test_oracle as gpu_oracle
 from tests.core.gpu import test_resolve_oracle
 from tests.core.traffic import test_oracle as traffic_oracle
 from tests.e2e import kills, plane_kills
+from tests.engine import traffic_life as traffic_lives
 from tests.engine.gpu.test_resolver_model import ResolverModel
 from tests.executor import kills as executor_kill
 from tests.executor.worlds import open_folder
@@ -43,6 +44,7 @@ RESOLVE_CHUNK = 1_000
 DRAW_SEEDS = 20_000
 TRAFFIC_SEQUENCES = 10_000
 TRAFFIC_CHUNK = 250
+TRAFFIC_TICKS = 100_000
 KILLS = 1_000
 PLANE_KILLS = 500
 
@@ -112,6 +114,18 @@ def traffic_tick_oracle() -> dict[str, object]:
     return {"sequences": TRAFFIC_SEQUENCES, **met}
 
 
+def traffic_life() -> dict[str, object]:
+    """A life of 100 000 ticks with faults, restarts and members that change replays from its record
+    alone.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        traffic_lives.live(Path(folder), TRAFFIC_TICKS)
+        counted = traffic_lives.verdicts(Path(folder))
+    if counted != {"same": TRAFFIC_TICKS}:
+        raise AssertionError(f"not all the same: {dict(counted)}")
+    return {"ticks": TRAFFIC_TICKS}
+
+
 def node_kills() -> dict[str, object]:
     """1 000 kill -9 of the node agent on real cgroups, with an outside witness of every limit."""
     with tempfile.TemporaryDirectory() as folder:
@@ -157,6 +171,7 @@ SOAKS: dict[str, Callable[[], dict[str, object]]] = {
     "executor kills": executor_kills,
     "gpu.resolve draws": gpu_resolve_chance,
     "traffic.tick against the oracle": traffic_tick_oracle,
+    "traffic life replayed": traffic_life,
     "node agent kills": node_kills,
     "control plane kills": control_plane_kills,
     "resolver in a random lab": resolver_model,

@@ -20,18 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu.workloads import REPLY, REQUEST, die_with_parent, wait_for_go
+from fairlead.sim.traffic.generator import arrivals
+
+
+def draw_work(chance: random.Random, mean_s: float, sigma: float) -> float:
+    """Lognormal with this mean, capped at ten times it: one monster would decide a short run."""
+    return min(chance.lognormvariate(-(sigma**2) / 2, sigma), 10.0) * mean_s
 
 
 def draw_requests(
     *, seed: int, rate: float, cpu_s: float, sigma: float, until_s: float
 ) -> list[tuple[float, float]]:
     """(intended time, CPU seconds) of every request; `cpu_s` is the mean."""
-    chance, requests, at_s = random.Random(seed), [], 0.0
-    while (at_s := at_s + chance.expovariate(rate)) < until_s:
-        # Capped at ten times the mean: one monster would decide the p99 of a short run.
-        cost = chance.lognormvariate(-(sigma**2) / 2, sigma) * cpu_s
-        requests.append((at_s, min(cost, 10 * cpu_s)))
-    return requests
+    chance = random.Random(seed)
+    times = arrivals(chance.expovariate, [(until_s, rate)])
+    return [(at_s, draw_work(chance, cpu_s, sigma)) for at_s in times]
 
 
 class Generator:

@@ -7,8 +7,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.cpu.promises import Figures
 from bench.cpu.scenarios import CAPACITY_MILLICORES, OURS, scenarios
+from bench.side_by_side import Figures
 
 PEER, OURS_COLOUR, USED, HELD = "#8a8f98", "#1f6feb", "#f0a02f", "#d0342c"
 NAMES = {
@@ -63,7 +63,7 @@ def _trade_off(figures: Figures, ran: set[str]) -> plt.Figure:
         left.margins(x=0.14)
     if "mixed-130" in ran:
         for arm in figures.arms("mixed-130"):
-            x = min(figures.of("mixed-130", arm, "mean_limit_millicores", "web"), 500)
+            x = min(figures.of("mixed-130", arm, "mean_limit_millicores", "pods", "web"), 500)
             _mark(right, arm, x, figures.of("mixed-130", arm, "p99_ms"))
         right.set(xlabel="the service's mean limit, m (unlimited drawn at 500)", yscale="log")
         right.set_ylabel("the service's p99, ms")
@@ -134,7 +134,7 @@ def _adversary(figures: Figures) -> plt.Figure:
     arms = figures.arms("adversary")
     figure, axes = plt.subplots(figsize=(7.5, 3.4))
     for shift, (pod, colour) in enumerate([("honest", PEER), ("adversary", HELD)]):
-        values = [figures.of("adversary", arm, "mean_used_millicores", pod) for arm in arms]
+        values = [figures.of("adversary", arm, "mean_used_millicores", "pods", pod) for arm in arms]
         places = [index + 0.38 * shift for index in range(len(arms))]
         axes.bar(places, values, 0.36, color=colour, label=f"{pod}, same weight")
     for index, arm in enumerate(arms):

@@ -4,11 +4,10 @@ Every promise is judged for each of our policies by itself, with its numbers, pa
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 from bench.cpu.scenarios import OURS
+from bench.side_by_side import Figures, Verdict, as_lines
 
 LIMIT_BASED = ("static-p95", "static-2x", "vpa-24h", "vpa-10min", "mbcas", "captain")
 VPA = ("vpa-24h", "vpa-10min")
@@ -16,47 +15,6 @@ VPA = ("vpa-24h", "vpa-10min")
 P99_TOLERANCE = 1.10
 # Two busy pods of one weight differ by this much in what the kernel lets them use of equal limits.
 USED_TOLERANCE = 1.05
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One promise for one policy."""
-
-    promise: str
-    policy: str
-    passed: bool
-    numbers: str
-
-
-class Figures:
-    """Medians over repetitions, by scenario and arm."""
-
-    def __init__(self, runs: list[dict[str, Any]]) -> None:
-        self._runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for run in runs:
-            self._runs.setdefault((run["scenario"], run["arm"]), []).append(run)
-
-    def arms(self, scenario: str) -> list[str]:
-        """Arms that ran on a scenario."""
-        return [arm for where, arm in self._runs if where == scenario]
-
-    def values(self, scenario: str, arm: str, name: str, pod: str | None = None) -> list[float]:
-        """One figure of every repetition; with `pod`, that pod's."""
-        runs = self._runs[scenario, arm]
-        return [(run["pods"][pod] if pod else run)[name] for run in runs]
-
-    def work_rate(self, scenario: str, arm: str, pod: str) -> list[float]:
-        """Units of work that a pod got done per second, every repetition."""
-        return [run["work"][pod] / run["seconds"] for run in self._runs[scenario, arm]]
-
-    def of(self, scenario: str, arm: str, name: str, pod: str | None = None) -> float:
-        """The median."""
-        return median(self.values(scenario, arm, name, pod))
-
-    def least(self, scenario: str, arms: tuple[str, ...], name: str) -> tuple[float, str] | None:
-        """The smallest median among some arms, and whose it is."""
-        here = [arm for arm in arms if (scenario, arm) in self._runs]
-        return min(((self.of(scenario, arm, name), arm) for arm in here), default=None)
 
 
 def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[dict[str, Any]]:
@@ -69,7 +27,7 @@ def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[
         verdicts.extend(_scarce(figures, policy))
         verdicts.extend(_plenty(figures, policy))
     verdicts.extend(_no_gain(figures))
-    return [asdict(verdict) for verdict in verdicts]
+    return as_lines(verdicts)
 
 
 def _never_over(figures: Figures, runs: list[dict[str, Any]], policy: str) -> Iterator[Verdict]:
@@ -97,7 +55,7 @@ def _few_reversals(figures: Figures, policy: str) -> Iterator[Verdict]:
 
 
 def _scarce(figures: Figures, policy: str) -> Iterator[Verdict]:
-    best = figures.least("mixed-130", LIMIT_BASED, "p99_ms")
+    best = figures.best("mixed-130", LIMIT_BASED, "p99_ms")
     arms = figures.arms("mixed-130")
     if best is None or policy not in arms:
         return
@@ -110,7 +68,8 @@ def _scarce(figures: Figures, policy: str) -> Iterator[Verdict]:
     )
     if "static-2x" in arms:
         ours, double = (
-            figures.of("mixed-130", arm, "allocated_core_s", "web") for arm in (policy, "static-2x")
+            figures.of("mixed-130", arm, "allocated_core_s", "pods", "web")
+            for arm in (policy, "static-2x")
         )
         yield Verdict(
             "130 % need: the service's allocation at least 20 % below static 2×",
@@ -121,7 +80,7 @@ def _scarce(figures: Figures, policy: str) -> Iterator[Verdict]:
 
 
 def _plenty(figures: Figures, policy: str) -> Iterator[Verdict]:
-    least = figures.least("mixed-60", VPA, "slack")
+    least = figures.best("mixed-60", VPA, "slack")
     if least is None or policy not in figures.arms("mixed-60"):
         return
     throttled = figures.of("mixed-60", policy, "throttled_ratio")
@@ -141,7 +100,7 @@ def _no_gain(figures: Figures) -> Iterator[Verdict]:
     if "nash" not in figures.arms("adversary"):
         return
     spins, honest = (
-        figures.of("adversary", "nash", "mean_used_millicores", pod)
+        figures.of("adversary", "nash", "mean_used_millicores", "pods", pod)
         for pod in ("adversary", "honest")
     )
     yield Verdict(

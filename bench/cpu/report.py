@@ -1,12 +1,12 @@
 """Writes the results of `bench.cpu`: cpu.json, cpu.md and the pictures."""
 
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.cpu.promises import Figures, judge
+from bench.cpu.promises import judge
 from bench.cpu.scenarios import CAPACITY_MILLICORES, NODE_MILLICORES, OURS, SLO_S, scenarios
+from bench.side_by_side import Figures, arm_table, cell, verdict_lines, write_page
 
 LABELS = {
     "static-p95": "static p95",
@@ -36,29 +36,13 @@ COLUMNS = (
 
 
 def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
-    """Everything that was measured, the table, the pictures; prints the promises."""
+    """Everything that was measured, the table, the pictures."""
     from bench.cpu.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
-    where.mkdir(exist_ok=True)
     document["wall_s"] = round(wall_s)
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
     document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
-    text = markdown(document)
-    (where / "cpu.json").write_text(json.dumps(rounded(document), separators=(",", ":")) + "\n")
-    (where / "cpu.md").write_text(text)
-    draw_plots(document, where)
-    print(text)
-
-
-def rounded(value: Any) -> Any:
-    """Five digits are more than was measured."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return value
+    write_page("cpu", document, where, markdown(document), draw_plots)
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -77,16 +61,8 @@ def markdown(document: dict[str, Any]) -> str:
         f"{outside:.2f} cores in the median; {sum(r['discarded_before'] for r in runs)} runs were "
         "discarded and repeated (generator late, or the machine busy).",
         "",
-        "## Promises",
-        "",
-        "| promise | policy | | numbers |",
-        "|---|---|---|---|",
+        *verdict_lines(document["promises"], "policy"),
     ]
-    for verdict in document["promises"]:
-        word = "PASS" if verdict["passed"] else "FAIL"
-        lines.append(
-            f"| {verdict['promise']} | {verdict['policy']} | {word} | {verdict['numbers']} |"
-        )
     for name in dict.fromkeys(run["scenario"] for run in runs):
         lines += ["", f"## {known[name].title}", "", *_table(figures, name, document)]
     lines += [
@@ -100,7 +76,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _table(figures: Figures, scenario: str, document: dict[str, Any]) -> list[str]:
-    arms = sorted(figures.arms(scenario), key=_place)
     needs = document.get("needs", {}).get(scenario)
     lines = []
     if needs:
@@ -109,28 +84,27 @@ def _table(figures: Figures, scenario: str, document: dict[str, Any]) -> list[st
     pods = [pod.name for pod in scenarios()[scenario].pods]
     workers = [name for name in pods if name in ("batch", "honest")]
     rivals = [name for name in pods if name in ("honest", "adversary")]
-    heads = [name for name, _, _ in COLUMNS]
-    heads += [f"{name}: units of work/s" for name in workers] + [f"{name} uses" for name in rivals]
-    lines += ["| policy | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    for arm in arms:
-        cells = [_cell(figures.values(scenario, arm, key), form) for _, key, form in COLUMNS]
-        cells += [_cell(figures.work_rate(scenario, arm, name), "{:.0f}") for name in workers]
+    heads = [f"{name}: units of work/s" for name in workers] + [f"{name} uses" for name in rivals]
+
+    def further(arm: str) -> list[str]:
+        runs = figures.runs(scenario, arm)
+        cells = [
+            cell([run["work"][name] / run["seconds"] for run in runs], "{:.0f}") for name in workers
+        ]
         for name in rivals:
-            used = figures.values(scenario, arm, "mean_used_millicores", name)
-            cells.append(_cell(used, "{:.0f}m"))
-        lines.append(f"| {LABELS.get(arm, arm)} | " + " | ".join(cells) + " |")
-    return lines
+            used = figures.values(scenario, arm, "mean_used_millicores", "pods", name)
+            cells.append(cell(used, "{:.0f}m"))
+        return cells
 
-
-def _cell(values: list[float], form: str) -> str:
-    middle = form.format(median(values))
-    low, high = form.format(min(values)), form.format(max(values))
-    return middle if low == high else f"{middle} [{low}–{high}]"
-
-
-def _place(arm: str) -> tuple[int, str]:
-    names = list(LABELS)
-    return (names.index(arm), arm) if arm in names else (len(names), arm)
+    return lines + arm_table(
+        figures,
+        scenario,
+        who="policy",
+        columns=COLUMNS,
+        labels=LABELS,
+        further=further,
+        further_heads=heads,
+    )
 
 
 def is_ours(arm: str) -> bool:

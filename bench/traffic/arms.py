@@ -109,10 +109,10 @@ def settings(
         # The kernel sees connections, not answers: the application tells the rest.
         group["scrape"] = {
             "every_ms": 100,
-            "requests": "bench_requests_total",
-            "errors": "bench_errors_total",
-            "queue": "bench_inside",
-            "latency": "bench_latency_seconds",
+            "requests": "requests_total",
+            "errors": "errors_total",
+            "queue": "inside",
+            "latency": "latency_seconds",
             **variant.scrape,
         }
     return {

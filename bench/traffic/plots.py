@@ -1,5 +1,6 @@
 """The pictures of `bench.traffic`: the sick backend's share, what clients saw, under overload."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.traffic.promises import Figures
+from bench.side_by_side import Figures, order_of
 from bench.traffic.report import LABELS, is_ours
 from bench.traffic.scenarios import SICK, scenarios
 
@@ -35,13 +36,11 @@ def _save(figure: plt.Figure, path: Path) -> None:
     plt.close(figure)
 
 
+_order = partial(order_of, labels=LABELS)
+
+
 def _name(arm: str) -> str:
     return LABELS.get(arm, arm).replace("**", "")
-
-
-def _order(arm: str) -> tuple[int, str]:
-    names = list(LABELS)
-    return (names.index(arm) if arm in names else len(names), arm)
 
 
 def _outcomes(figures: Figures, ran: list[str]) -> plt.Figure:

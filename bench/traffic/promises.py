@@ -4,58 +4,14 @@ Every promise is judged for each of our planes by itself, with its numbers, kept
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
+from bench.side_by_side import Figures, Verdict, as_lines
 from bench.traffic.scenarios import CAPACITY_PER_S, PEERS
 
 SMALL_WITHIN_S, RESTORED_WITHIN_S = 5.0, 20.0
 OVERLOAD_GOODPUT = 0.9
 MODES_PER_MIN = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One promise for one of our arms."""
-
-    promise: str
-    arm: str
-    passed: bool
-    numbers: str
-
-
-class Figures:
-    """Medians over repetitions, by scenario and arm."""
-
-    def __init__(self, runs: list[dict[str, Any]]) -> None:
-        self._runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for run in runs:
-            self._runs.setdefault((run["scenario"], run["arm"]), []).append(run)
-
-    def arms(self, scenario: str) -> list[str]:
-        """Arms that ran on a scenario."""
-        return [arm for where, arm in self._runs if where == scenario]
-
-    def runs(self, scenario: str, arm: str) -> list[dict[str, Any]]:
-        """Every repetition of one cell."""
-        return self._runs[scenario, arm]
-
-    def values(self, scenario: str, arm: str, name: str, part: str | None = None) -> list[Any]:
-        """One figure of every repetition; with `part`, of that part of the run."""
-        runs = self._runs[scenario, arm]
-        return [((run[part] or {}) if part else run).get(name) for run in runs]
-
-    def of(self, scenario: str, arm: str, name: str, part: str | None = None) -> float | None:
-        """The median; None where it never came to that, or did not always."""
-        values = self.values(scenario, arm, name, part)
-        return None if None in values else median(values)
-
-    def best(self, scenario: str, name: str, *, most: bool) -> tuple[float, str] | None:
-        """The best peer's median, and whose it is."""
-        here = [arm for arm in PEERS if (scenario, arm) in self._runs]
-        found = [(self.of(scenario, arm, name) or 0.0, arm) for arm in here]
-        return (max if most else min)(found, default=None)
 
 
 def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -65,12 +21,12 @@ def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, A
     for promised in (_slow, _errors, _overload, _killed, _reaction, _noisy):
         for arm in ours:
             verdicts.extend(promised(figures, arm))
-    return [asdict(verdict) for verdict in verdicts]
+    return as_lines(verdicts)
 
 
 def _slow(figures: Figures, arm: str) -> Iterator[Verdict]:
-    most = figures.best("slow", "goodput_per_s", most=True)
-    least = figures.best("slow", "p99_ms", most=False)
+    most = figures.best("slow", PEERS, "goodput_per_s", most=True)
+    least = figures.best("slow", PEERS, "p99_ms", most=False)
     if arm not in figures.arms("slow") or most is None or least is None:
         return
     goodput, p99 = (figures.of("slow", arm, name) or 0.0 for name in ("goodput_per_s", "p99_ms"))
@@ -91,7 +47,7 @@ def _slow(figures: Figures, arm: str) -> Iterator[Verdict]:
 
 
 def _errors(figures: Figures, arm: str) -> Iterator[Verdict]:
-    least = figures.best("errors", "failed", most=False)
+    least = figures.best("errors", PEERS, "failed", most=False)
     if arm not in figures.arms("errors") or least is None:
         return
     failed = figures.of("errors", arm, "failed") or 0.0

@@ -1,12 +1,11 @@
 """Writes the results of `bench.traffic`: traffic.json, traffic.md and the pictures."""
 
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.cpu.report import rounded
-from bench.traffic.promises import Figures, judge
+from bench.side_by_side import Figures, arm_table, verdict_lines, write_page
+from bench.traffic.promises import judge
 from bench.traffic.scenarios import CAPACITY_PER_S, MEAN_S, PEERS, SLO_S, scenarios
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.envoy import EnvoyDataplane
@@ -49,26 +48,21 @@ RECOVERY = (
 DECISIONS = (
     ("slots moved /min", "slot_churn_per_min", "{:.0f}"),
     ("mode changes /min", "mode_transitions_per_min", "{:.1f}"),
-    ("door not open, s", "restricted_s", "{:.1f}"),
+    ("admission not open, s", "restricted_s", "{:.1f}"),
 )
 PLANES = (EbpfDataplane, HaproxyDataplane, EnvoyDataplane)
 
 
 def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
-    """Everything that was measured, the tables, the pictures; prints the promises."""
+    """Everything that was measured, the tables, the pictures."""
     from bench.traffic.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
-    where.mkdir(parents=True, exist_ok=True)
     document["wall_s"] = round(wall_s)
     for run in document["runs"]:
         run["lost"] = run["timeouts"] + run["broken"]
     arms = dict.fromkeys(run["arm"] for run in document["runs"])
     document["promises"] = judge(document["runs"], tuple(arm for arm in arms if is_ours(arm)))
-    text = markdown(document)
-    (where / "traffic.json").write_text(json.dumps(rounded(document), separators=(",", ":")) + "\n")
-    (where / "traffic.md").write_text(text)
-    draw_plots(document, where)
-    print(text)
+    write_page("traffic", document, where, markdown(document), draw_plots)
 
 
 def is_ours(arm: str) -> bool:
@@ -80,11 +74,8 @@ def markdown(document: dict[str, Any]) -> str:
     """The page: promises first, then a table per scenario, then where signals come from."""
     runs = document["runs"]
     figures, known = Figures(runs), scenarios(document["seed"])
-    lines = ["# Traffic side by side", "", *_preface(document), "", "## Promises", ""]
-    lines += ["| promise | arm | | numbers |", "|---|---|---|---|"]
-    for verdict in document["promises"]:
-        word = "PASS" if verdict["passed"] else "FAIL"
-        lines.append(f"| {verdict['promise']} | {verdict['arm']} | {word} | {verdict['numbers']} |")
+    lines = ["# Traffic side by side", "", *_preface(document), ""]
+    lines += verdict_lines(document["promises"], "arm")
     for name in dict.fromkeys(run["scenario"] for run in runs):
         lines += ["", f"## {known[name].title}", "", *_table(figures, name)]
     lines += [
@@ -119,40 +110,15 @@ def _preface(document: dict[str, Any]) -> list[str]:
 
 
 def _table(figures: Figures, scenario: str) -> list[str]:
-    arms = sorted(figures.arms(scenario), key=_place)
+    runs = [run for arm in figures.arms(scenario) for run in figures.runs(scenario, arm)]
     columns = list(COLUMNS)
-    if any("small_after_s" in run for run in _runs(figures, scenario, arms)):
-        columns += REACTION
-    if any("recovered_after_s" in run for run in _runs(figures, scenario, arms)):
-        columns += RECOVERY
-    if any("ticks" in run for run in _runs(figures, scenario, arms)):
-        columns += DECISIONS
-    lines = [
-        "| arm | " + " | ".join(name for name, _, _ in columns) + " |",
-        "|---|" + "---:|" * len(columns),
-    ]
-    for arm in arms:
-        cells = [_cell(figures.values(scenario, arm, key), form) for _, key, form in columns]
-        lines.append(f"| {LABELS.get(arm, arm)} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _runs(figures: Figures, scenario: str, arms: list[str]) -> list[dict[str, Any]]:
-    return [run for arm in arms for run in figures.runs(scenario, arm)]
-
-
-def _cell(values: list[float | None], form: str) -> str:
-    """The median and the spread; a dash where it never came to that."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return "–"
-    middle, low, high = (form.format(each) for each in (median(known), min(known), max(known)))
-    return middle if low == high else f"{middle} [{low}–{high}]"
-
-
-def _place(arm: str) -> tuple[int, str]:
-    names = list(LABELS)
-    return (names.index(arm), arm) if arm in names else (len(names), arm)
+    for key, more in (
+        ("small_after_s", REACTION),
+        ("recovered_after_s", RECOVERY),
+        ("ticks", DECISIONS),
+    ):
+        columns += more if any(key in run for run in runs) else ()
+    return arm_table(figures, scenario, who="arm", columns=columns, labels=LABELS)
 
 
 def _sources() -> list[str]:

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from fairlead.api import turns
+from fairlead.api import background
 from fairlead.api.access import Access
+from fairlead.api.background import Background
 from fairlead.api.service import Service
 from fairlead.api.tables import health
-from fairlead.api.turns import Turns
 from fairlead.cli.up import command
 from fairlead.ledger import MemoryKeys, SqliteLedger
 from fairlead.ports.faults import TemporaryFault
@@ -35,7 +35,7 @@ class Served:
             self.world.plane, self.ledger, access, lambda run, jobs: [], lambda: self.world.now_ms
         )
         self.bugs: list[BaseException] = []
-        self.turns = Turns(self.service, self.bugs.append)
+        self.turns = Background(self.service, self.bugs.append)
 
     def health(self) -> Any:
         return health(self.service, None)  # type: ignore[arg-type] - it asks nothing of the call
@@ -48,7 +48,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(turns, "TURN_S", 0.01)
+    monkeypatch.setattr(background, "TURN_S", 0.01)
     found = Served(tmp_path)
     yield found
     found.ledger.close()
@@ -65,10 +65,10 @@ def test_health_is_degraded_while_nothing_can_be_recorded(served: Served) -> Non
     assert b'"code":"Degraded"' in reply.body
     assert b"full" in reply.body
     with pytest.raises(TemporaryFault):
-        served.turns._turn()
+        served.background._turn()
     room(served.ledger, 100_000)
     assert served.health().status_code == 503, "nobody knows yet"
-    served.turns._turn()
+    served.background._turn()
     assert served.health()["ok"]
 
 
@@ -81,10 +81,10 @@ def test_health_is_degraded_while_turns_fail(served: Served) -> None:
 
     served.ledger.entries = away  # type: ignore[method-assign]
     with pytest.raises(TemporaryFault):
-        served.turns._turn()
+        served.background._turn()
     assert b"the database is away" in served.health().body
     served.ledger.entries = real  # type: ignore[method-assign]
-    served.turns._turn()
+    served.background._turn()
     assert served.health()["ok"]
 
 
@@ -95,10 +95,10 @@ def test_a_fault_that_stays_is_said_once(served: Served) -> None:
     poll = served.world.executor.poll
     served.world.executor.poll = lambda: polled.append(1) or poll()  # type: ignore[func-returns-value, method-assign]
     with capture_logs() as lines:
-        served.turns.start()
+        served.background.start()
         while len(polled) < 10 and not served.bugs:
-            served.turns._stop.wait(0.01)
-        served.turns.stop()
+            served.background._stop.wait(0.01)
+        served.background.stop()
     assert [line["event"] for line in lines if line["event"] == "fault"] == ["fault"]
 
 
@@ -110,7 +110,7 @@ def test_a_clock_behind_the_ledger_is_logged_once(served: Served) -> None:
     world.now_ms -= worlds.HOUR
     with capture_logs() as lines:
         for _ in range(3):
-            served.turns._turn()
+            served.background._turn()
     (line,) = lines
     assert (line["event"], line["behind_s"], line["log_level"]) == ("clock behind", 3600, "warning")
     assert "set the clock right" in line["fault"]

@@ -4,15 +4,15 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from fairlead.api.turns import tell
+from fairlead.api.background import log_event
 from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import World, budget, envelope, node, run
 
 
 def logged(world: World) -> list[dict[str, Any]]:
     with capture_logs() as lines:
-        for event in world.plane.events(0, 1_000):
-            tell(event)
+        for event in world.plane.events.read(0, 1_000):
+            log_event(event)
     return [dict(line) for line in lines]
 
 
@@ -95,7 +95,7 @@ def test_a_resolve_is_logged_from_commitment_to_victims() -> None:
     assert committed["scope"]["location"]["domain"] == "d1"
     assert "seed" not in committed
     assert (drawn["outcome"], len(drawn["seed"])) == (outcome.seq, 64)
-    assert (lines["run gives way"]["run"], lines["run gives way"]["outcome"]) == (
+    assert (lines["run preempted"]["run"], lines["run preempted"]["outcome"]) == (
         "old",
         outcome.seq,
     )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fairlead.cli.head_check import follow_keys, read_headers
+from fairlead.cli.audit.checkpoints import follow_keys, read_headers
 from tests.api.servers import Running, budget, manifest, node, run
 
 DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairlead.api.output import Output
+from fairlead.api.streams import OutputReader
 
 
 class Log:
@@ -24,7 +24,7 @@ class Log:
         return [part for part in (self.older, self.log) if part.exists()]
 
 
-def read(output: Output) -> str:
+def read(output: OutputReader) -> str:
     return b"".join(output.chunks()).decode()
 
 
@@ -34,7 +34,7 @@ def test_everything_is_read_once_across_parts(tmp_path: Path) -> None:
     log.write("one\n")
     log.put_aside()
     log.write("two\n")
-    output = Output(log.parts, None)
+    output = OutputReader(log.parts, None)
     assert read(output) == "one\ntwo\n"
     assert read(output) == ""
     log.write("three\n")
@@ -63,7 +63,7 @@ def test_the_last_lines_reach_back_into_older_parts(tmp_path: Path) -> None:
         (99, "1\n2\n3\n4\r4%\r5%\n5\n"),
         (0, ""),
     ):
-        output = Output(log.parts, tail)
+        output = OutputReader(log.parts, tail)
         assert read(output) == expected, tail
         log.write("x")
         assert read(output) == "x"
@@ -74,7 +74,7 @@ def test_the_last_lines_reach_back_into_older_parts(tmp_path: Path) -> None:
 def test_a_run_that_has_not_started_is_waited_for(tmp_path: Path) -> None:
     """No parts yet is nothing yet; what comes then is all new, whatever the tail."""
     parts: list[Path] = []
-    output = Output(lambda: parts, 1)
+    output = OutputReader(lambda: parts, 1)
     assert read(output) == ""
     log = Log(tmp_path)
     log.write("1\n2\n")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.access import Access
-from fairlead.api.chargeback import period_of, period_row, usage_rows
-from fairlead.api.idle import idle_rows
+from fairlead.api.reports import idle_rows, period_of, period_row, usage_rows
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Refused
 from fairlead.ledger import MemoryLedger
@@ -37,7 +36,7 @@ def lent_world() -> World:
     world.apply(run("loan", "b", 2, funding=funding))
     world.turn()
     world.turn(6)
-    world.plane.act("Run", "loan", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "loan", "cancel", author=ADMIN)
     world.turn(24)
     return world
 
@@ -109,8 +108,8 @@ def test_idle_devices_over_time_and_since_when() -> None:
     world.turn(1)
     (late,) = idle_rows(service, "day", START + DAY, world.now_ms)
     assert (late["idle_gpus"], late["idle_gpu_hours"]) == (8, 6 * 6.0 + 8.0)
-    world.plane.act("Run", "mine", "cancel", author=ADMIN)
-    world.plane.delete("Node", "n1", author=ADMIN)
+    world.plane.verbs.act("Run", "mine", "cancel", author=ADMIN)
+    world.plane.objects.delete("Node", "n1", author=ADMIN)
     world.turn(1)
     rows = idle_rows(service, "day", START + DAY, world.now_ms)
     assert [(row["idle_gpus"], row["idle_gpu_hours"]) for row in rows] == [(0, 44.0)]
@@ -128,7 +127,7 @@ def test_a_report_may_begin_in_the_middle_of_leases() -> None:
 def test_what_was_archived_is_said_and_not_guessed(tmp_path) -> None:
     """Owners' hours are kept for good; single runs' are not, and asking for them says so."""
     world = lent_world()
-    world.plane.checkpoint()
+    world.plane.committer.checkpoint()
     ledger = world.ledger
     assert isinstance(ledger, MemoryLedger)
     ledger.archive(tmp_path, last=ledger.head().head.size, time_ms=world.now_ms, author="cli:x")

@@ -20,23 +20,23 @@ def stored(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "judge", "whose", "ours", "count"),
+    ("name", "judge", "ours", "count"),
     [
-        ("cpu.json", judge_cpu, "policy", {"nash"}, 8),
-        ("traffic.json", judge_traffic, "arm", {"ours-haproxy", "ours-envoy", "ours-ebpf"}, 27),
+        ("cpu.json", judge_cpu, {"nash"}, 8),
+        ("traffic.json", judge_traffic, {"ours-haproxy", "ours-envoy", "ours-ebpf"}, 27),
     ],
 )
 def test_the_verdicts_follow_from_the_runs_and_are_kept(
-    name: str, judge: Judge, whose: str, ours: set[str], count: int
+    name: str, judge: Judge, ours: set[str], count: int
 ) -> None:
     """Judged again, they are the same, and what users get by default keeps every one."""
     document = stored(name)
-    judged = tuple(dict.fromkeys(each[whose] for each in document["promises"]))
+    judged = tuple(dict.fromkeys(each["arm"] for each in document["promises"]))
     verdicts = judge(document["runs"], judged)
-    assert [(v["promise"], v[whose], v["passed"]) for v in verdicts] == [
-        (v["promise"], v[whose], v["passed"]) for v in document["promises"]
+    assert [(v["promise"], v["arm"], v["passed"]) for v in verdicts] == [
+        (v["promise"], v["arm"], v["passed"]) for v in document["promises"]
     ]
-    found = [v for v in verdicts if v[whose] in ours]
+    found = [v for v in verdicts if v["arm"] in ours]
     assert len(found) >= count
     assert [v for v in found if not v["passed"]] == []
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from bench.traffic.arms import Variant, settings
-from bench.traffic.backends import Told
 from bench.traffic.generator import (
     BROKEN,
     ERROR,
@@ -34,8 +33,10 @@ from bench.traffic.report import markdown
 from bench.traffic.runner import Row, Run, Tick
 from bench.traffic.scenarios import NAMES, SICK, scenarios
 
-from fairlead.node.traffic.exposition import samples
+from fairlead.node.traffic.scrape import samples
 from fairlead.schema.traffic_agent import read_traffic_document
+from fairlead.sim.traffic.backend import ServiceMetrics
+from fairlead.sim.traffic.generator import Attempt, read_head
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = dict(zip(NAMES, range(9001, 9005), strict=True))
@@ -75,7 +76,9 @@ def test_scenarios_are_drawn_from_the_seed() -> None:
 )
 def test_a_refusal_is_told_from_an_error(head: bytes, expected: tuple[str, str]) -> None:
     """Only who says on purpose that it turns a request away has refused it."""
-    assert outcome_of(head) == expected
+    kind, status, backend = read_head(head)
+    attempt = Attempt(0, 0, 0.0, 0.0, 0.1, kind, status, backend, final=True)
+    assert (outcome_of(attempt), attempt.backend) == expected
 
 
 @contextlib.contextmanager
@@ -153,8 +156,8 @@ def test_a_client_that_tries_again_is_one_request(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "came.json").read_text())) == 7
 
 
-def test_nobody_there_is_no_refusal_on_purpose() -> None:
-    """A port that nobody listens on refuses as a plane does: the bench never lets that happen."""
+def test_a_closed_port_is_no_refusal_on_purpose() -> None:
+    """A closed port refuses as a dataplane does: the bench never lets that happen."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         generator = Generator(probe.getsockname(), [Request(0.0, 0.1, fails=False)], 1.0)
@@ -164,11 +167,11 @@ def test_nobody_there_is_no_refusal_on_purpose() -> None:
 
 def test_the_backends_metrics_are_what_the_agent_scrapes() -> None:
     """Names and format, as the agent's own parser reads them."""
-    told = Told()
+    told = ServiceMetrics()
     told.requests, told.errors = 3, 1
     told.succeeded(0.1)
     told.succeeded(100.0)
-    names = ("bench_requests_total", "bench_errors_total", "bench_latency_seconds_bucket")
+    names = ("requests_total", "errors_total", "latency_seconds_bucket")
     found = samples(told.text(), names)
     assert {each.value for each in found if each.name == names[0]} == {3.0}
     ends = {each.labels["le"]: each.value for each in found if "le" in each.labels}

@@ -62,7 +62,7 @@ def test_errors_name_file_document_and_field(shell: Shell, lab: Path) -> None:
     assert error("submit", "-f", str(lab / "1-nodes.yaml")) == (
         f"{lab}/1-nodes.yaml, document 1 (node/n1): kind: must be Run, got 'Node'"
     )
-    assert error("plan", "-f", "-").startswith("-: no manifest")
+    assert error("plan", "-f", "-").startswith("-: has no manifest")
     assert "No such file" in error("apply", "-f", str(lab / "none.yaml"))
     (lab / "empty").mkdir()
     assert "has no .yaml" in error("apply", "-f", str(lab / "empty"))
@@ -89,7 +89,7 @@ def test_plans_of_several_runs(shell: Shell, lab: Path) -> None:
     done = shell("plan", "-f", str(runs))
     assert done.returncode == 1
     assert "starts now on box#" in done.stdout
-    assert "would help: concurrency of envelope team-a/main from 4 to 99" in done.stdout
+    assert "would fund it: concurrency of envelope team-a/main from 4 to 99" in done.stdout
     runs.write_text(documents(run("fits"), run("odd", gpus=-1)))
     bad = shell("plan", "-f", str(runs))
     assert (bad.returncode, "document 2 (run/odd): spec.totalGPUs" in bad.stderr) == (2, True)

@@ -49,7 +49,7 @@ CASES = [
     (["fairlead", "budgets", "--owner", "team-"], {"team-a", "team-b"}),
     (["fairlead", "report", "--by", "en"], {"envelope"}),
     (["fairlead", "drain", ""], {"box"}),
-    (["fairlead", "runs", "nominate", "tr"], {"train-1", "train-2"}),
+    (["fairlead", "nominate", "tr"], {"train-1", "train-2"}),
     (["fairlead", "resolve", "--cap", "team-a"], {"team-a/main"}),
     (["fairlead", "logs", "--fo"], {"--follow"}),
 ]

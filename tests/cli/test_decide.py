@@ -168,8 +168,8 @@ def test_totals_beyond_exact_json_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], b"which KIND"),
-        (["cpu.claer"], b"no decision is called 'cpu.claer'"),
+        ([], b"KIND is missing"),
+        (["cpu.claer"], b"unknown kind 'cpu.claer'"),
         (["cpu.clear", "/no/such/file"], b"No such file"),
         (["cpu.clear", "--bogus"], b"No such option"),
     ],
@@ -218,7 +218,7 @@ def test_an_answer_that_cannot_be_written_is_a_fault(arguments: list[str]) -> No
             timeout=60,
         )
     assert result.returncode == 3
-    assert result.stderr == b"fault: cannot write the answer: No space left on device\n"
+    assert result.stderr == b"fault: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.parametrize(("closed", "code"), [("<&-", 2), (">&-", 0), ("2>&-", 0)])

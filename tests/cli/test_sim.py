@@ -88,7 +88,7 @@ def test_bad_input_exits_2_and_writes_nothing(tmp_path: Path) -> None:
     for arguments, words in (
         ((bad,), "error: pods[0].request_millicores: must be an integer between"),
         ((str(bomb),), "error: a: must not use anchors or aliases"),
-        (("nowhere.yaml",), "error: nowhere.yaml: No such file or directory; those that come"),
+        (("nowhere.yaml",), "error: nowhere.yaml: No such file or directory; bundled"),
         ((str(tmp_path),), "Is a directory"),
         ((good, "--out", "mine"), "error: --out: mine holds something else than a report"),
         ((good, "--seed", "-1"), "--seed"),

@@ -6,7 +6,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from fairlead.ports.dataplane import Admission, Backend, Dataplane, Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Dataplane, Proto, RouteGroup
 from tests.dataplane.tables import table
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     plane.configure([_group(each) for each in task["groups"]])
     for each in task["tables"]:
         mode, *numbers = each["admission"]
-        admission, stored = Admission(Mode(mode), *numbers), each["stored"]
+        admission, stored = Admission(AdmissionMode(mode), *numbers), each["stored"]
         plane.heartbeat()
         made = table(each["group"], each["epoch"], each["slots"], admission, stored=stored)
         plane.apply(made, decision=each["epoch"])

@@ -16,7 +16,7 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import Admission, Liveness, Mode, RouteGroup, Stale
+from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness, RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.bounds import Bounds
 from tests.dataplane.clients import FAILED, HARD, SOFT
@@ -29,9 +29,9 @@ from tests.dataplane.worlds import World
 class Conformance(Flips, Bounds, Failsafe):
     """For every plane."""
 
-    @pytest.mark.parametrize("mode", [Mode.SOFT, Mode.HARD])
+    @pytest.mark.parametrize("mode", [AdmissionMode.SOFT, AdmissionMode.HARD])
     def test_what_is_admitted_is_delivered_and_the_rest_is_told(
-        self, world: World, mode: Mode
+        self, world: World, mode: AdmissionMode
     ) -> None:
         """A full bucket of 5 that never refills lets 5 in; everybody else hears the right no."""
         group = opened(world)
@@ -46,7 +46,7 @@ class Conformance(Flips, Bounds, Failsafe):
     def test_the_bucket_refills_at_its_rate(self, world: World) -> None:
         """Never more than burst + rate × time, and again something after a while."""
         group = opened(world)
-        admission = Admission(Mode.SOFT, 20.0, 2.0)
+        admission = Admission(AdmissionMode.SOFT, 20.0, 2.0)
         began = time.monotonic()
         world.apply("web", only("b1"), admission, epoch=1)
         words = Counter(world.send(group, 60))

@@ -6,7 +6,14 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Admission, Liveness, Mode, RouteGroup, Stale
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    Admission,
+    AdmissionMode,
+    Liveness,
+    RouteGroup,
+    Stale,
+)
 from tests.dataplane.clients import HARD, SOFT
 from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import RealWorld, World
@@ -66,7 +73,7 @@ class Failsafe:
         world.abandon(Liveness.HOLD)
         assert set(world.send(group, 10)) == {HARD}
         world.abandon(Liveness.FALLBACK)
-        assert world.plane.read()["web"].mode == Mode.SOFT
+        assert world.plane.read()["web"].mode == AdmissionMode.SOFT
         words: Counter[str] = Counter()
 
         def budgeted() -> bool:
@@ -79,7 +86,7 @@ class Failsafe:
     def test_without_a_stored_budget_the_drip_stays(self, world: World) -> None:
         """But it says try again, and no longer no."""
         group = opened(world)
-        world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 3.0), epoch=1)
+        world.apply("web", only("b1"), Admission(AdmissionMode.HARD, 0.0, 3.0), epoch=1)
         assert Counter(world.send(group, 9)) == {"b1": 3, HARD: 6}
         world.abandon(Liveness.FALLBACK)
         assert set(world.send(group, 9)) == {SOFT}

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, Liveness, Mode, Stale
+from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, AdmissionMode, Liveness, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import HARD, Sent
 from tests.dataplane.tables import CLOSED, IDS, only, opened, table
@@ -21,7 +21,7 @@ class Flips:
         group = opened(world)
         assert set(world.send(group, 40)) <= set(IDS)
         seen = world.plane.read()["web"]
-        assert (seen.epoch, seen.mode, seen.liveness) == (0, Mode.NORMAL, Liveness.NORMAL)
+        assert (seen.epoch, seen.mode, seen.liveness) == (0, AdmissionMode.NORMAL, Liveness.NORMAL)
         assert world.plane.schema_version() == SCHEMA_VERSION
 
     def test_the_split_is_that_of_the_slots(self, world: World) -> None:
@@ -97,8 +97,8 @@ class Flips:
             ({"b2": 256}, Admission(), "web"),
             ({**good, "b9": 0}, Admission(), "web"),
             ({**good, "b2": -1}, Admission(), "web"),
-            (good, Admission(Mode.SOFT), "web"),
-            (good, Admission(Mode.HARD, 1.0, float("nan")), "web"),
+            (good, Admission(AdmissionMode.SOFT), "web"),
+            (good, Admission(AdmissionMode.HARD, 1.0, float("nan")), "web"),
             (good, Admission(), "elsewhere"),
         ):
             world.plane.heartbeat()

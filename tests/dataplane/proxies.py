@@ -2,7 +2,7 @@
 
 import socket
 
-from fairlead.ports.dataplane import Admission, BackendSeen, Mode
+from fairlead.ports.dataplane import Admission, AdmissionMode, BackendSeen
 from tests.dataplane.clients import HARD, exchange, word
 from tests.dataplane.proxy_worlds import ProxyWorld
 from tests.dataplane.tables import only, opened
@@ -99,12 +99,12 @@ class Signals:
     def test_a_refusal_says_whose_it_is_and_when_to_come_back(self, world: ProxyWorld) -> None:
         """429 with Retry-After when there is a rate to wait for, 503 without."""
         group = opened(world)
-        world.apply("web", only("b1"), Admission(Mode.SOFT, 0.25, 0.0), epoch=1)
+        world.apply("web", only("b1"), Admission(AdmissionMode.SOFT, 0.25, 0.0), epoch=1)
         head = answer(group.port)
         assert head.startswith(b"http/1.1 429 ")
         assert b"\r\nretry-after: 4\r\n" in head
         assert b"\r\nfairlead-refused: soft\r\n" in head
-        world.apply("web", only("b1"), Admission(Mode.HARD, 0.25, 0.0), epoch=2)
+        world.apply("web", only("b1"), Admission(AdmissionMode.HARD, 0.25, 0.0), epoch=2)
         head = answer(group.port)
         assert head.startswith(b"http/1.1 503 ")
         assert b"\r\nfairlead-refused: hard\r\n" in head

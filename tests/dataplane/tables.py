@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.core.traffic.limits import plan_limits
-from fairlead.ports.dataplane import Admission, Mode, RouteGroup, Table
+from fairlead.ports.dataplane import Admission, AdmissionMode, RouteGroup, Table
 
 if TYPE_CHECKING:
     from tests.dataplane.worlds import World
 
 IDS = ("b1", "b2", "b3", "b4")
 NORMAL = Admission()
-CLOSED = Admission(Mode.HARD, 0.0, 0.0)
+CLOSED = Admission(AdmissionMode.HARD, 0.0, 0.0)
 
 
 def table(
@@ -25,7 +25,7 @@ def table(
     open: Mapping[str, int | None] | None = None,
 ) -> Table:
     """A table as the engine makes it; `stored` is the budget that `hard` relaxes to."""
-    kept = None if stored is None else Admission(Mode.SOFT, *stored)
+    kept = None if stored is None else Admission(AdmissionMode.SOFT, *stored)
     limits = plan_limits(slots, admission, stored=kept, inside_max=inside_max, open=open)
     return Table(group, epoch, slots, limits)
 

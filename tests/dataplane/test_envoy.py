@@ -10,7 +10,14 @@ import pytest
 
 from fairlead.dataplane.envoy import EnvoyDataplane, EnvoySettings, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, Admission, Liveness, Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import (
+    FALLBACK_AFTER_MS,
+    Admission,
+    AdmissionMode,
+    Liveness,
+    Proto,
+    RouteGroup,
+)
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
@@ -108,7 +115,7 @@ def test_with_several_workers_a_drip_is_still_a_drip(world: EnvoyWorld) -> None:
     """Shares of a bucket are never too small for anybody to get in."""
     world.plane = EnvoyDataplane(world.folder, settings=EnvoySettings(workers=2))
     group = opened(world)
-    world.apply("web", only("b1"), Admission(Mode.HARD, 0.0, 1.0), epoch=1)
+    world.apply("web", only("b1"), Admission(AdmissionMode.HARD, 0.0, 1.0), epoch=1)
     words = world.send(group, 60)
     assert 1 <= words.count("b1") <= 2
     assert words.count("hard") == 60 - words.count("b1")

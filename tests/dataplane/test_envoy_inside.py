@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.ports.dataplane import Admission, Liveness, Mode
+from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness
 from tests.dataplane.bounds import EVEN
 from tests.dataplane.clients import SOFT
 from tests.dataplane.proxies import answer
@@ -82,7 +82,7 @@ def test_who_finds_it_full_is_refused_and_nobodys_error(world: EnvoyWorld) -> No
 def test_who_finds_it_full_takes_no_token(world: EnvoyWorld) -> None:
     """The budget of a soft door is for those who come in."""
     group = opened(world)
-    world.apply("web", EVEN, Admission(Mode.SOFT, 0.0, 5.0), epoch=1, inside_max=2)
+    world.apply("web", EVEN, Admission(AdmissionMode.SOFT, 0.0, 5.0), epoch=1, inside_max=2)
     with world.holding(group, IDS) as held:
         assert [held.add() for _ in range(6)] == [None] * 2 + [SOFT] * 4
     world.until(lambda: not _open(world), "there is room again")

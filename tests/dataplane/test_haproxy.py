@@ -12,7 +12,7 @@ import pytest
 from fairlead.dataplane.haproxy import HaproxyDataplane, HaproxySettings
 from fairlead.dataplane.haproxy.config import read_state, write_state
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance
@@ -94,7 +94,7 @@ def test_with_several_threads(world: HaproxyWorld) -> None:
     """Flips are as whole; threads that ask at the same moment may share a token."""
     world.plane = HaproxyDataplane(world.folder, settings=HaproxySettings(threads=2))
     group = opened(world)
-    world.apply("web", only("b1"), Admission(Mode.SOFT, 0.0, 10.0), epoch=1)
+    world.apply("web", only("b1"), Admission(AdmissionMode.SOFT, 0.0, 10.0), epoch=1)
     with world.load(group, clients=4) as load:
         load.wait(60)
     assert 10 <= sum(each.word == "b1" for each in load.sent) <= 20
@@ -105,7 +105,7 @@ def test_with_several_threads(world: HaproxyWorld) -> None:
             world.apply(
                 "web",
                 only("b2") if shut else only("b1"),
-                Admission(Mode.HARD, 0.0, 0.0) if shut else Admission(),
+                Admission(AdmissionMode.HARD, 0.0, 0.0) if shut else Admission(),
                 epoch=epoch,
             )
         load.wait(20)
@@ -145,7 +145,12 @@ def test_both_families_of_addresses(world: HaproxyWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "admission", [Admission(), Admission(Mode.SOFT, 12.5, 30.0), Admission(Mode.HARD, 1.0, 1.0)]
+    "admission",
+    [
+        Admission(),
+        Admission(AdmissionMode.SOFT, 12.5, 30.0),
+        Admission(AdmissionMode.HARD, 1.0, 1.0),
+    ],
 )
 @pytest.mark.parametrize("decision", [None, 41])
 def test_states_are_read_back_as_they_were_written(

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.dataplane.memory import MemoryDataplane, Verdict
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.conformance import Conformance
 from tests.dataplane.tables import table
@@ -50,12 +50,12 @@ def test_the_same_calls_give_the_same_verdicts() -> None:
         made = MemoryDataplane(lambda: 0)
         made.configure([WEB])
         slots = {"b1": 100, "b2": 100, "b3": 56}
-        made.apply(table("web", 1, slots, Admission(Mode.SOFT, 1.0, 30)), decision=1)
+        made.apply(table("web", 1, slots, Admission(AdmissionMode.SOFT, 1.0, 30)), decision=1)
         return [made.route("web", b"flow %d" % number) for number in range(40)]
 
     verdicts = play()
     assert verdicts == play()
-    assert [each.refused for each in verdicts] == [None] * 30 + [Mode.SOFT] * 10
+    assert [each.refused for each in verdicts] == [None] * 30 + [AdmissionMode.SOFT] * 10
 
 
 def test_outcomes_are_counted_and_only_successes_have_a_latency(plane: MemoryDataplane) -> None:

@@ -79,7 +79,7 @@ WORDS = {
     "refused": texts("Refused", 0),
     "error": {code for _, _, code in endpoint._ERRORS if code != "Refused"} | texts("problem", 1),
     "metric": {*_GAUGES, *_COUNTERS},
-    "log line": texts("warning", 0) | texts("exception", 0) | texts("error", 0),
+    "log line": texts("warning", 0) | texts("_warn", 0) | texts("exception", 0) | texts("error", 0),
 }
 
 

@@ -10,7 +10,8 @@ from tests.docs.test_conditions import ROOT
 
 PAGE = (ROOT / "docs" / "operate" / "preemption.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("|")]
-FILES = sorted((Path(fairlead.__file__).parent / "engine" / "gpu" / "resolver").glob("*.py"))
+ENGINE = Path(fairlead.__file__).parent / "engine" / "gpu"
+FILES = [ENGINE / "reservations.py", *sorted((ENGINE / "resolver").glob("*.py"))]
 
 
 def arguments(name: str) -> Iterator[list[ast.expr]]:
@@ -45,9 +46,12 @@ def missing(words: set[str], rows: list[str]) -> list[str]:
 
 def test_every_state_and_reason_of_a_reservation_has_its_row() -> None:
     """As code in the table, so that searching for it finds it."""
-    found = [args for args in arguments("Why") if len(args) > 1]
+    found = [args for args in arguments("Change") if len(args) > 1]
+    found += [args[2:] for args in arguments("ReservationState")]
     states = set().union(*(constants(args[0]) for args in found))
     reasons = set().union(*(constants(args[1]) for args in found)) | assigned("reason")
+    # Why there is no resolve is a refusal, which a reservation records as its reason.
+    reasons |= set().union(*(constants(args[0]) for args in arguments("Refused") if args))
     assert {"Pending", "Blocked", "Active", "Released"} <= states
     assert len(reasons) >= 8, "the search found too little to be right"
     assert missing(states | reasons | {"NotDue"}, ROWS) == []

@@ -88,7 +88,7 @@ def run_kills(count: int, seed: int, folder: Path) -> dict[str, int]:
         maxima = {name: pod["max_millicores"] for name, pod in final.pods().items()}
         assert final.stop() == 0
         assert maxima == CEILINGS, "a cut limit was taken for the user's own"
-        replay = fairlead("node", "replay", str(final.state / "record"), "-o", "json")
+        replay = fairlead("replay", str(final.state / "record"), "-o", "json")
         assert replay.returncode == 0, replay.stderr + replay.stdout
     return {"kills": count, "samples": witness.samples, "worst_sum_millicores": witness.worst}
 

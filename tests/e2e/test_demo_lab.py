@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.lab import PARTS, manifests
+from fairlead.api.lab import WORKLOADS, manifests
 
 
 def ask(port: int, path: str) -> Any:
@@ -74,5 +74,5 @@ def test_the_lab_is_what_it_says() -> None:
     """Two nodes, three teams, somebody who lends, somebody who asks for too much."""
     kinds = [each["kind"] for each in manifests()]
     assert (kinds.count("Node"), kinds.count("Budget")) == (2, 3)
-    assert {part.owner for part in PARTS} == {"vision", "speech", "robotics"}
-    assert any(part.sponsors for part in PARTS)
+    assert {part.owner for part in WORKLOADS} == {"vision", "speech", "robotics"}
+    assert any(part.sponsors for part in WORKLOADS)

@@ -13,7 +13,7 @@ import pytest
 from fairlead.engine.gpu import Author, Config, ControlPlane
 from fairlead.executor import LocalExecutor
 from fairlead.ledger import KeyDirectory, SqliteLedger
-from fairlead.ledger.master import open_master
+from fairlead.ledger.keys import open_master
 from fairlead.schema.times import format_time
 from tests.engine.gpu.worlds import ADMIN, budget, envelope, manifest, node, run
 from tests.executor.worlds import open_folder
@@ -48,14 +48,14 @@ class Lab:
         self.open()
 
     def phase(self, name: str) -> str:
-        found = self.plane.get("Run", name)
+        found = self.plane.objects.get("Run", name)
         assert found is not None
         return str(found["status"]["phase"])
 
     def until(self, holds: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
-            assert time.monotonic() < deadline, (what, self.plane.list("Run"))
+            assert time.monotonic() < deadline, (what, self.plane.objects.list("Run"))
             self.plane.reconcile()
             time.sleep(0.02)  # polling interval, not synchronisation
 
@@ -70,8 +70,8 @@ def lab() -> Iterator[Lab]:
         try:
             yield found
         finally:
-            for each in found.plane.list("Run"):
-                found.executor.stop(each["metadata"]["name"], 0)
+            for each in found.plane.objects.list("Run"):
+                found.executor.stop(each["metadata"]["name"], 0, decision="p9")
             found.until(lambda: not found.executor.running(), "all processes are gone")
             found.ledger.close()
 
@@ -95,7 +95,7 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     """Spares dropped, an elastic run shrunk, a gang stopped and restarted; the loser verifies."""
     mark, go = lab.folder / "mark", lab.folder / "go"
     user = None if os.geteuid() else "root"
-    lab.plane.apply_all(
+    lab.plane.objects.apply_all(
         [
             node("n1", 12, location={"region": "west", "cluster": "a", "domain": "d1"}),
             *(budget(team, team, envelope(concurrency=12)) for team in "abc"),
@@ -104,7 +104,7 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     )
     author = Author(user or os.environ.get("USER", "root"), admin=True)
     shell = ["/bin/sh", "-c"]
-    lab.plane.apply_all(
+    lab.plane.objects.apply_all(
         [
             run(
                 "elastic",
@@ -127,13 +127,13 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
         "Reservation", "monday", {"run": "urgent", "earliestStart": format_time(monday)}
     )
     urgent = run("urgent", "a", 8, command=[*shell, f"echo $FAIRLEAD_DEVICES; cat {go} || sleep 1"])
-    nominated = lab.plane.act("Run", "gang", "nominate", author=author)
-    assert nominated["status"]["nominated"] is True
-    lab.plane.apply_all([urgent, slot], author=author)
-    lab.until(lab.plane.outcomes, "the resolve begins")
+    nominated = lab.plane.verbs.act("Run", "gang", "nominate", author=author)
+    assert nominated.object["status"]["nominated"] is True
+    lab.plane.objects.apply_all([urgent, slot], author=author)
+    lab.until(lab.plane.outcome_reports.list, "the resolve begins")
     lab.restart()  # in the middle of it: processes live on, and nothing is decided again
     lab.until(lambda: lab.phase("urgent") in ("Running", "Completed"), "the winner starts")
-    (outcome,) = lab.plane.outcomes()
+    (outcome,) = lab.plane.outcome_reports.list()
     closed = {
         (entry.body["run"], entry.body["reason"])
         for entry in lab.ledger.entries(0, 10_000, kind="lease.close")
@@ -146,8 +146,8 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
     lab.until(lambda: lab.phase("urgent") == "Completed", "its work is done")
     lab.until(lambda: "from 0" not in lab.output("gang"), "the gang starts again")
     lab.until(lambda: f"from {saved}" in lab.output("gang"), "where it was")
-    assert lab.plane.get("Run", "gang")["status"]["attempts"] == 2
-    data = lab.plane.export_outcome(
+    assert lab.plane.objects.get("Run", "gang")["status"]["attempts"] == 2
+    data = lab.plane.outcome_reports.export(
         outcome["outcome"],
         author=Author("carol", frozenset({"c"})),
         heads=((kept.size, kept.root),),
@@ -170,8 +170,8 @@ def test_a_reservation_on_monday(lab: Lab, tmp_path: Path) -> None:
 def test_an_elastic_run_is_told_and_works_on(lab: Lab) -> None:
     """Its process hears the signal, reads its width, and is never stopped; nor when it grows."""
     go = lab.folder / "go"
-    lab.plane.apply_all([node("n1", 4), *(budget(team) for team in "ab")], author=ADMIN)
-    lab.plane.apply(
+    lab.plane.objects.apply_all([node("n1", 4), *(budget(team) for team in "ab")], author=ADMIN)
+    lab.plane.objects.apply(
         run(
             "elastic",
             "b",
@@ -185,11 +185,11 @@ def test_an_elastic_run_is_told_and_works_on(lab: Lab) -> None:
     )
     lab.until(lambda: "ready" in lab.output("elastic"), "it listens")
     slot = manifest("Reservation", "s", {"run": "w", "earliestStart": format_time(now_ms())})
-    lab.plane.apply_all([run("w", "a", 2, command=["sleep", "0.2"]), slot], author=ADMIN)
+    lab.plane.objects.apply_all([run("w", "a", 2, command=["sleep", "0.2"]), slot], author=ADMIN)
     lab.until(lambda: lab.phase("w") == "Completed", "the winner had its turn")
     assert '"width":2' in lab.output("elastic")
     lab.until(lambda: '"width":4' in lab.output("elastic"), "it has its devices back")
     assert lab.phase("elastic") == "Running"
-    assert lab.plane.get("Run", "elastic")["status"]["attempts"] == 1
+    assert lab.plane.objects.get("Run", "elastic")["status"]["attempts"] == 1
     go.touch()
     lab.until(lambda: lab.phase("elastic") == "Completed", "it ends by itself")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor.machine import host_name
+from fairlead.executor.devices import host_name
 from tests.api.servers import budget, run, short_folder
 from tests.e2e.planes import Plane, documents
 

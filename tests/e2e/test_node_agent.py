@@ -211,7 +211,7 @@ def test_status_explain_and_replay(tree: RealTree, tmp_path: Path) -> None:
     assert unknown.returncode == 2
     assert "governed pods: a" in unknown.stderr
     assert agent.stop() == 0
-    replay = fairlead("node", "replay", str(agent.state / "record"))
+    replay = fairlead("replay", str(agent.state / "record"))
     assert replay.returncode == 0, replay.stderr
     assert " same, 0 different, 0 unknown" in replay.stdout
     assert "No agent is running" in fairlead("node", "status", state=agent.state).stdout

@@ -103,7 +103,7 @@ def test_kill_9_in_normal_and_in_hard(plane: str, folder: Path, backends: Backen
             load.wait(20)
             assert {sent.word for sent in load.sent} == {"a", "b"}
         for name in ("a", "b"):
-            done = agent.fairlead("isolate", "web", name)
+            done = agent.fairlead("traffic", "isolate", "web", name)
             assert done.returncode == 0, done.stderr
         agent.until("shut", lambda: agent.group()["mode"] == "hard")
         assert "all_isolated" in agent.group()["reasons"]
@@ -114,9 +114,9 @@ def test_kill_9_in_normal_and_in_hard(plane: str, folder: Path, backends: Backen
         agent.until("shut again", lambda: agent.group()["mode"] == "hard")
         told = ["fallback", "normal"]
         agent.until("told", lambda: [e["after"] for e in agent.events("failsafe")][-2:] == told)
-        status = agent.fairlead("status", "-o", "json")
+        status = agent.fairlead("traffic", "status", "-o", "json")
         assert status.returncode == 0
-        assert agent.fairlead("restore", "web", "a").returncode == 0
+        assert agent.fairlead("traffic", "restore", "web", "a").returncode == 0
         agent.until("open", lambda: agent.slots()["a"] == 256)
     finally:
         agent.close()
@@ -140,14 +140,17 @@ def test_orders_reach_a_running_agent_and_reloads_too(folder: Path, backends: Ba
     agent = TrafficProcess(folder, "haproxy", port, places[:2])
     try:
         agent.until("even", lambda: agent.slots() == {"a": 128, "b": 128})
-        done = agent.fairlead("drain", "web", "b")
+        done = agent.fairlead("traffic", "drain", "web", "b")
         assert (done.returncode, done.stdout) == (0, "web/b is drained\n")
         assert agent.slots() == {"a": 256, "b": 0}
         assert {request("127.0.0.1", port) for _ in range(8)} == {"a"}
-        assert agent.fairlead("drain", "web", "x").returncode == 2
-        assert "draining" in agent.fairlead("status").stdout
-        assert "draining: 0 connections left" in agent.fairlead("explain", "web", "b").stdout
-        assert agent.fairlead("restore", "web", "b").stdout == "web/b is restored\n"
+        assert agent.fairlead("traffic", "drain", "web", "x").returncode == 2
+        assert "draining" in agent.fairlead("traffic", "status").stdout
+        assert (
+            "draining: 0 connections left"
+            in agent.fairlead("traffic", "explain", "web", "b").stdout
+        )
+        assert agent.fairlead("traffic", "restore", "web", "b").stdout == "web/b is restored\n"
         agent.until("back", lambda: agent.slots()["b"] > 0)
         good = agent.config["groups"][0]["backends"]
         agent.config["groups"][0]["backends"] = [

@@ -89,13 +89,13 @@ class TrafficProcess:
     def close(self) -> None:
         """Take everything off the machine."""
         self.stop()
-        done = self.fairlead("remove", str(self.file))
+        done = self.fairlead("traffic", "remove", str(self.file))
         assert done.returncode == 0, done.stderr
 
     def fairlead(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "FAIRLEAD_TRAFFIC_STATE_DIR": str(self.state)}
         return subprocess.run(
-            [sys.executable, "-m", "fairlead", "traffic", *arguments],
+            [sys.executable, "-m", "fairlead", *arguments],
             capture_output=True,
             text=True,
             check=False,

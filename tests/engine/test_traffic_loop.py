@@ -9,8 +9,7 @@ import pytest
 
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
-from fairlead.engine.traffic import GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import ANCHOR_EVERY_MS, GroupRound
+from fairlead.engine.traffic import ANCHOR_EVERY_MS, GroupGovernor, GroupRound, GroupRules
 from fairlead.ports.dataplane import GroupSeen, Liveness, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Head

@@ -6,8 +6,7 @@ from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.engine.traffic import GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import Group, Ports, Round, TrafficLoop
+from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import Head
 from fairlead.ports.traffic import NodeReading, Probed, Reading, Transition
@@ -103,7 +102,7 @@ class TrafficWorld:
             signals=self.eyes,
             nodes=Machines(self.eyes),
             prober=self.eyes,
-            chronicle=self.eyes,
+            events=self.eyes,
             orders=lambda: self.orders,
         )
         loop = TrafficLoop(self.plane, [self.group(governor)], ports)

@@ -8,16 +8,16 @@ static int fails(const char *name) {
     return wanted && !strcmp(wanted, name) ? 999 : 0;
 }
 const char *nvmlErrorString(int answer) { return answer == 999 ? "Unknown Error" : "Success"; }
-int nvmlInit_v2(void) { return fails("nvmlInit_v2"); }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return fails("nvmlInit"); }
 int nvmlShutdown(void) { return fails("nvmlShutdown"); }
 int nvmlDeviceGetCount_v2(unsigned *count) {
     const char *devices = getenv("FAKE_NVML_DEVICES");
     *count = devices ? (unsigned)atoi(devices) : 0;
-    return fails("nvmlDeviceGetCount_v2");
+    return fails("nvmlDeviceGetCount");
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(0x700000000000UL + index); /* a real handle fills a pointer */
-    return fails("nvmlDeviceGetHandleByIndex_v2");
+    return fails("nvmlDeviceGetHandleByIndex");
 }
 static unsigned ordinal(void *device) { return (unsigned)((unsigned long)device - 0x700000000000UL); }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {

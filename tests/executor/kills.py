@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from fairlead.executor import LocalExecutor, identity
-from fairlead.executor.hierarchy import Kind
+from fairlead.executor.confine import Kind
 from fairlead.ports.executor import Exit, Job
 from tests.executor.worlds import shell, until
 

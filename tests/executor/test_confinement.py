@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import LocalExecutor, durable, identity
+from fairlead.executor import LocalExecutor, identity
 from fairlead.executor.folder import JobFolder, key
+from fairlead.host import files
 from fairlead.ports.executor import Exit
 from fairlead.ports.faults import PermanentFault
 from tests.executor.worlds import RealWorld, exit_of, shell, until
@@ -44,7 +45,7 @@ def test_stop_reaches_a_daemonised_grandchild(real: RealWorld, shared: Path) -> 
     script = f"{DAEMON.format(file=shared / 'daemon')}; sleep 600"
     real.executor.start(shell("p1", script, run="lab/a"))
     pid = daemonised(shared)
-    real.executor.stop("lab/a", 5_000)
+    real.executor.stop("lab/a", 5_000, decision="p9")
     assert exit_of(real, "p1").signal == signal.SIGTERM
     assert gone(pid)
 
@@ -54,7 +55,7 @@ def test_a_killed_shim_takes_its_job_along(real: RealWorld, shared: Path) -> Non
     script = f"{DAEMON.format(file=shared / 'daemon')}; sleep 600"
     real.executor.start(shell("p1", script))
     pid = daemonised(shared)
-    shim = durable.read(str(folder_of(shared, "p1").path / "shim.json"))
+    shim = files.read_json(folder_of(shared, "p1").path / "shim.json")
     assert identity.send(shim, signal.SIGKILL)
     ended = exit_of(real, "p1")
     assert (ended.lost, ended.code, ended.signal) == (True, None, None)
@@ -67,7 +68,7 @@ def test_a_killed_shim_takes_its_job_along(real: RealWorld, shared: Path) -> Non
 def test_no_cgroup_stays_behind(real: RealWorld, shared: Path) -> None:
     """The job's cgroup is gone when the exit is acknowledged."""
     real.executor.start(shell("p1", "exit 0"))
-    path = durable.read(str(folder_of(shared, "p1").path / "job.json"))["confine"]["path"]  # type: ignore[index]
+    path = files.read_json(folder_of(shared, "p1").path / "job.json")["confine"]["path"]  # type: ignore[index]
     real.executor.acknowledge([exit_of(real, "p1")])
     assert not path or not Path(path).exists()
 
@@ -93,8 +94,8 @@ def test_a_restarted_machine_loses_what_had_begun(shared: Path) -> None:
     executor.start(shell("p1", "sleep 600", run="lab/a"))
     command = folder_of(shared, "p1").path / "command.json"
     until(command.exists, "the command is written down")
-    shim = durable.read(str(command.parent / "shim.json"))
-    durable.write(str(command), {**(durable.read(str(command)) or {}), "boot": "earlier"})
+    shim = files.read_json(command.parent / "shim.json")
+    files.replace_json(command, {**(files.read_json(command) or {}), "boot": "earlier"})
     assert identity.send(shim, signal.SIGKILL)
     until(executor.poll, "the loss is noticed")
     assert [each.reason for each in executor.poll()] == ["the machine was restarted"]
@@ -119,7 +120,7 @@ def test_a_stop_before_the_start_is_kept(shared: Path) -> None:
     executor = LocalExecutor(shared / "executor")
     folder = JobFolder(shared / "executor" / "jobs" / key("p1"))
     executor._create(folder, shell("p1", f"touch {shared}/begun", run="lab/a"))
-    folder.ask_stop(0)
+    folder.ask_stop(0, "p9")
     ended: list[Exit] = LocalExecutor(shared / "executor").poll()
     assert [(each.signal, each.reason) for each in ended] == [
         (signal.SIGTERM, "stopped before it was started")
@@ -144,9 +145,9 @@ def test_the_shim_outlives_signals_meant_for_the_control_plane(shared: Path) -> 
     executor = LocalExecutor(shared / "executor")
     executor.start(shell("p1", "sleep 0.3; exit 4"))
     path = str(folder_of(shared, "p1").path / "shim.json")
-    until(lambda: durable.read(path), "the shim named itself")
+    until(lambda: files.read_json(path), "the shim named itself")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        assert identity.send(durable.read(path), number)
+        assert identity.send(files.read_json(path), number)
     until(executor.poll, "it ended")
     assert executor.poll()[0].code == 4
 

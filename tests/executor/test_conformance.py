@@ -77,7 +77,7 @@ def test_a_run_is_never_running_twice(world: World) -> None:
     again = world.job("p2", Behaviour(output="second"), run="lab/a")
     with pytest.raises(TemporaryFault, match="still running"):
         world.executor.start(again)
-    world.executor.stop("lab/a", 5_000)
+    world.executor.stop("lab/a", 5_000, decision="p9")
     exit_of(world, "p1")
     world.executor.start(again)
     assert exit_of(world, "p2").succeeded
@@ -87,10 +87,10 @@ def test_a_run_is_never_running_twice(world: World) -> None:
 def test_stop_asks_first(world: World) -> None:
     """SIGTERM ends what listens to it, long before the grace is over."""
     world.executor.start(world.job("p1", FOREVER, run="lab/a"))
-    world.executor.stop("lab/a", 3_600_000)
+    world.executor.stop("lab/a", 3_600_000, decision="p9")
     assert exit_of(world, "p1").signal == signal.SIGTERM
-    world.executor.stop("lab/a", 0)
-    world.executor.stop("lab/unknown", 0)
+    world.executor.stop("lab/a", 0, decision="p9")
+    world.executor.stop("lab/unknown", 0, decision="p9")
 
 
 def test_stop_ends_what_does_not_listen(world: World) -> None:
@@ -102,10 +102,10 @@ def test_stop_ends_what_does_not_listen(world: World) -> None:
         return output(world) == "ready"
 
     world.until(ready, "the command ignores SIGTERM")
-    world.executor.stop("lab/a", 3_600_000)
+    world.executor.stop("lab/a", 3_600_000, decision="p9")
     world.pass_ms(100)
     assert world.executor.running() == {"p1"}
-    world.executor.stop("lab/a", 50)
+    world.executor.stop("lab/a", 50, decision="p9")
     assert exit_of(world, "p1").signal == signal.SIGKILL
 
 
@@ -117,7 +117,7 @@ def test_jobs_outlive_the_executor(world: World) -> None:
     assert "p1" in world.executor.running()
     assert exit_of(world, "p2").code == 7
     world.reopen()
-    world.executor.stop("lab/a", 5_000)
+    world.executor.stop("lab/a", 5_000, decision="p9")
     assert exit_of(world, "p1").signal == signal.SIGTERM
     assert {each.job for each in world.executor.poll()} == {"p1", "p2"}
 
@@ -125,14 +125,14 @@ def test_jobs_outlive_the_executor(world: World) -> None:
 def test_a_paused_run_stands_still_and_can_be_stopped(world: World) -> None:
     """Pause and resume may be repeated; a stop does not wait for a resume."""
     world.executor.start(world.job("p1", Behaviour(duration_ms=300), run="lab/a"))
-    world.executor.pause("lab/a")
-    world.executor.pause("lab/a")
+    world.executor.pause("lab/a", decision="p9")
+    world.executor.pause("lab/a", decision="p9")
     world.executor.start(world.job("p2", FOREVER, run="lab/b"))
-    world.executor.pause("lab/b")
+    world.executor.pause("lab/b", decision="p9")
     world.pass_ms(500)
     assert world.executor.running() == {"p1", "p2"}
-    world.executor.resume("lab/a")
-    world.executor.resume("lab/a")
+    world.executor.resume("lab/a", decision="p9")
+    world.executor.resume("lab/a", decision="p9")
     assert exit_of(world, "p1").succeeded
-    world.executor.stop("lab/b", 5_000)
+    world.executor.stop("lab/b", 5_000, decision="p9")
     assert exit_of(world, "p2").signal == signal.SIGTERM

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import Device, discover
+from fairlead.executor import Device, Discovery
 from fairlead.executor.smoke import smoke
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 PACKAGE = Path(__file__).resolve().parents[2] / "src"
 CALLS = [
-    "nvmlInit_v2",
-    "nvmlDeviceGetCount_v2",
-    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlInit",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetName",
     "nvmlDeviceGetMemoryInfo",
@@ -25,18 +25,30 @@ CALLS = [
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The fake library, compiled here."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a fake library, compiled here."""
     target = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
-    return str(target)
+    return target.parent
+
+
+def discovered(folder: Path, *options: str, virtual: int = 0, **variables: str) -> Discovery:
+    """The devices in a process whose NVML is in that folder: a library is loaded once for good."""
+    done = subprocess.run(
+        [sys.executable, *options, "-m", "fairlead.executor.devices", "--virtual", str(virtual)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "LD_LIBRARY_PATH": str(folder), **variables},
+    )
+    found = json.loads(done.stdout)
+    devices = tuple(Device(**device) for device in found["devices"])
+    return Discovery(found["source"], devices, found["note"])
 
 
 @pytest.mark.component("cc")
-def test_devices_by_nvml(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_by_nvml(library: Path) -> None:
     """Ordinal, UUID, name and memory of each; CUDA is told UUIDs."""
-    monkeypatch.setenv("FAKE_NVML_DEVICES", "2")
-    found = discover(library=library, virtual=8)
+    found = discovered(library, virtual=8, FAKE_NVML_DEVICES="2")
     assert (found.source, found.note) == ("nvml", None)
     assert found.devices == (
         Device(0, "GPU-00000000", "Fake H100", 85899345920),
@@ -47,44 +59,36 @@ def test_devices_by_nvml(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.component("cc")
 @pytest.mark.parametrize("call", CALLS)
-def test_each_failure_is_a_clear_answer(
-    library: str, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_each_failure_is_a_clear_answer(library: Path, call: str) -> None:
     """NVML's own words and the function they are about; the virtual devices stand in."""
-    monkeypatch.setenv("FAKE_NVML_DEVICES", "1")
-    monkeypatch.setenv("FAKE_NVML_FAILS", call)
-    found = discover(library=library, virtual=2)
+    found = discovered(library, virtual=2, FAKE_NVML_DEVICES="1", FAKE_NVML_FAILS=call)
     assert (found.source, found.note) == ("virtual", f"{call}: Unknown Error (999)")
     assert [device.visible for device in found.devices] == ["0", "1"]
 
 
 @pytest.mark.component("cc")
-def test_an_absurd_count_is_not_believed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_NVML_DEVICES", "-1")
-    assert "cannot be true" in (discover(library=library).note or "")
+def test_an_absurd_count_is_not_believed(library: Path) -> None:
+    assert "cannot be true" in (discovered(library, FAKE_NVML_DEVICES="-1").note or "")
 
 
-def test_a_library_that_is_something_else() -> None:
+@pytest.mark.component("cc")
+def test_a_library_that_is_something_else(tmp_path: Path) -> None:
     """A file that is no library, and a library that is not NVML."""
-    assert "cannot be loaded" in (discover(library=str(SOURCE)).note or "")
-    assert "has no nvmlInit_v2" in (discover(library="libc.so.6").note or "")
+    library = tmp_path / "libnvidia-ml.so.1"
+    library.write_bytes(SOURCE.read_bytes())
+    assert "nvmlInit: NVML Shared Library Not Found" in (discovered(tmp_path).note or "")
+    subprocess.run(["cc", "-shared", "-o", str(library), "-x", "c", os.devnull], check=True)
+    assert "nvmlInit: Function Not Found" in (discovered(tmp_path).note or "")
 
 
-def test_both_commands_need_only_the_standard_library() -> None:
-    """`-S` leaves out every installed package, `-I` everything of the surroundings."""
+def test_both_commands_work_with_the_standard_library_alone() -> None:
+    """`-S` leaves out every installed package, `-I` everything of the surroundings; the note says
+    what is missing to find real devices."""
     code = f"import sys; sys.path.append({str(PACKAGE)!r}); import fairlead.executor.smoke"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
-    command = [sys.executable, "-S", "-m", "fairlead.executor.devices", "--virtual", "2"]
-    told = subprocess.run(
-        [*command, "--library", "none"],
-        check=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-    )
-    assert [device["uuid"] for device in json.loads(told.stdout)["devices"]] == [
-        "VIRTUAL-0",
-        "VIRTUAL-1",
-    ]
+    found = discovered(Path("/nowhere"), "-S", virtual=2)
+    assert [device.uuid for device in found.devices] == ["VIRTUAL-0", "VIRTUAL-1"]
+    assert found.note == "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
 
 
 def test_the_smoke_test_passes_here(shared: Path) -> None:

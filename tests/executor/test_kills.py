@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor.hierarchy import KINDS, Kind
+from fairlead.executor.confine import KINDS, Kind
 from tests.executor.conftest import CONFINEMENTS
 from tests.executor.kills import run_kills
 

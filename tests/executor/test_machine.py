@@ -4,8 +4,14 @@ import os
 
 import pytest
 
-from fairlead.executor.devices import Device, Discovery
-from fairlead.executor.machine import flavor_of, host_name, machine_nodes, visible
+from fairlead.executor.devices import (
+    Device,
+    Discovery,
+    flavor_of,
+    host_name,
+    machine_nodes,
+    visible,
+)
 from fairlead.schema.objects import read_manifest
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.executor import LocalExecutor
-from fairlead.executor.hierarchy import Kind, find
+from fairlead.executor.confine import Kind, find
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.sim.clock import VirtualClock
 from fairlead.sim.executor import Behaviour, SimExecutor, SimMachine
@@ -102,7 +102,7 @@ class RealWorld:
     def close(self) -> None:
         """End what a failed test left running."""
         for run in self._runs:
-            self.executor.stop(run, 0)
+            self.executor.stop(run, 0, decision="p9")
         until(lambda: not self.executor.running(), "everything ended")
         self.executor.acknowledge(self.executor.poll())
 

@@ -102,8 +102,10 @@ def test_rosters_ascend(uids: list[list[str]], complaint: str) -> None:
 
 def test_uids_ascend_by_code_point_within_a_node_only() -> None:
     """Astral characters come after the private use area; every node starts anew."""
-    roster = Roster.of([["", "z", "\ufffd", "\U0001f600"], ["a"]])
+    roster = Roster.of([["A", "z", "\ufffd", "\U0001f600"], ["a"]])
     assert roster.counts.tolist() == [4, 1]
+    with pytest.raises(OutOfRange, match=r"uids\[1\]: must be a non-empty string"):
+        Roster.of([["a"], [""]])
 
 
 @pytest.mark.parametrize("offsets", [[], [1, 2], [0, 2, 1, 2], [0, 3]])

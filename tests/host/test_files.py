@@ -94,13 +94,14 @@ def test_json_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert files.read_json(path) is None
     files.replace_json(path, {"b": 1, "a": [None]})
-    assert path.read_bytes() == b'{"a":[null],"b":1}'
+    assert path.read_bytes() == b'{"a": [null], "b": 1}'
     assert files.read_json(path) == {"a": [None], "b": 1}
     for damage in (b"{", b"[]", b"\xff"):
         path.write_bytes(damage)
         with pytest.raises(OSError, match="is damaged") as caught:
             files.read_json(path)
-        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
+        assert caught.value.errno == errno.EIO
+        assert str(path) in str(caught.value.strerror)
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:

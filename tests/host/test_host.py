@@ -107,4 +107,5 @@ os.kill(parent, signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL
     said, child = done.stdout.splitlines()
     assert said == "True False"
-    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+    stat = Path(f"/proc/{child}/stat")
+    assert clock.wait_until(lambda: not stat.exists() or " Z " in stat.read_text(), within_s=10)

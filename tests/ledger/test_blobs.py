@@ -117,7 +117,7 @@ def test_a_blob_that_is_gone_or_changed_is_found() -> None:
     ledger = MemoryLedger(time_ms=TIME_MS)
     ledger.append([*drafts(0, 3), with_blobs(4, LARGE[0])])
     assert ledger.verify().ok
-    blobs = ledger._memory.kept_blobs
+    blobs = ledger._memory.blob_data
     blobs[NAMES[0]] = LARGE[1]
     assert "content of its name" in ledger.verify().problem
     del blobs[NAMES[0]]

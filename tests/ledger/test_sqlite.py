@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.ledger import KeyDirectory, SqliteLedger, SqliteReader, sqlite_file, writing
-from fairlead.ledger.sqlite_file import open_writer
+from fairlead.ledger import KeyDirectory, SqliteLedger, SqliteReader, store
+from fairlead.ledger import sqlite as adapter
+from fairlead.ledger.sqlite import open_writer
 from fairlead.ledger.writing import Writing
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
@@ -56,7 +57,7 @@ def test_a_refused_switch_to_wal_is_a_fault(
         place = f"{path.absolute().as_uri()}?mode={mode}&vfs=unix-none"
         return sqlite3.connect(place, uri=True, isolation_level=None)
 
-    monkeypatch.setattr(sqlite_file, "_connect", without_shared_memory)
+    monkeypatch.setattr(adapter, "_connect", without_shared_memory)
     with pytest.raises(PermanentFault, match=r"refuses journal_mode = WAL \(it stays 'delete'"):
         world.open()
 
@@ -83,7 +84,7 @@ def test_another_programs_lock_is_waited_for_and_then_a_temporary_fault(
     world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody with the sqlite3 shell inside a transaction; nothing is half written."""
-    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(adapter, "BUSY_TIMEOUT_S", 0.05)
     with world.open() as ledger, closing(sqlite3.connect(world.path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(TemporaryFault, match="locked"):
@@ -201,7 +202,7 @@ def test_an_opening_verifies_what_came_since_the_last_checkpoint(
     world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage there is found at once; what lies before is found by `verify`."""
-    monkeypatch.setattr(writing, "CHECKPOINT_EVERY", 100)
+    monkeypatch.setattr(store, "CHECKPOINT_EVERY", 100)
     with world.open() as ledger:
         for first in range(0, 350, 50):
             ledger.append(drafts(first, 50))
@@ -234,7 +235,7 @@ def test_a_changed_checkpoint_is_found_at_the_opening(
     world: SqliteWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is what the opening trusts, so it is checked first."""
-    monkeypatch.setattr(writing, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr(store, "CHECKPOINT_EVERY", 10)
     with world.open() as ledger:
         ledger.append(drafts(0, 30))
     good = world.path.read_bytes()

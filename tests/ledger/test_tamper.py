@@ -12,8 +12,7 @@ import pytest
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteReader
 from fairlead.ledger.keys import sign_head
-from fairlead.ledger.memory import MemoryStore
-from fairlead.ledger.store import StoredRow
+from fairlead.ledger.store import MemoryStore, StoredRow
 from fairlead.ports.faults import Fault
 from tests.ledger.drafts import TIME_MS, drafts
 from tests.ledger.worlds import SqliteWorld

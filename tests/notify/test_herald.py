@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fairlead.engine.gpu import herald as heralds
-from fairlead.engine.gpu.herald import Herald, Subscription
+from fairlead.engine.gpu import notifications
+from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.ledger.keys import signature_holds
 from fairlead.notify.signing import Guard
 from fairlead.notify.webhook import Receiver, WebhookNotifier
@@ -38,8 +38,10 @@ class Box:
         return [each for notice in self.notices for each in json.loads(notice.body)["events"]]
 
 
-def herald(world: World, box: Box, *wanted: Subscription) -> Herald:
-    return Herald(world.ledger, world.plane.events, box, wanted or [Subscription("ops")], newest=0)
+def herald(world: World, box: Box, *wanted: Subscription) -> Notifications:
+    return Notifications(
+        world.ledger, world.plane.events.read, box, wanted or [Subscription("ops")], newest=0
+    )
 
 
 def test_everything_is_told_once_and_in_order() -> None:
@@ -118,7 +120,7 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
             (box if notice.receiver == "ill" else fine).deliver(notice, now_ms)
 
     both = [Subscription("ill"), Subscription("well")]
-    teller = Herald(world.ledger, world.plane.events, Both(), both, newest=0)
+    teller = Notifications(world.ledger, world.plane.events.read, Both(), both, newest=0)
     world.apply(budget("a"))
     box.failures, tries, now_ms = 4, [], 0
     while not box.notices:
@@ -141,13 +143,13 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
 
 def test_who_was_away_long_is_told_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have their turn in between, and a signature is never older than it may be."""
-    monkeypatch.setattr(heralds, "BATCH", 1)
+    monkeypatch.setattr(notifications, "BATCH", 1)
     world, box = World(), Box()
     both = [Subscription("away"), Subscription("here", kinds=("object.",))]
     teller = herald(world, box, *both)
-    world.apply(*(budget(f"b{i}") for i in range(2 * heralds.NOTICES_AT_ONCE)))
+    world.apply(*(budget(f"b{i}") for i in range(2 * notifications.NOTICES_AT_ONCE)))
     first = teller.turn(world.now_ms)
-    assert first == 2 * heralds.NOTICES_AT_ONCE
+    assert first == 2 * notifications.NOTICES_AT_ONCE
     assert {notice.receiver for notice in box.notices} == {"away", "here"}
     while teller.turn(world.now_ms):
         pass
@@ -164,9 +166,9 @@ def test_a_restart_goes_on_where_it_was() -> None:
     world.apply(budget("a"))
     teller.turn(world.now_ms)
     world.apply(budget("b"))
-    again = Herald(
+    again = Notifications(
         world.ledger,
-        world.plane.events,
+        world.plane.events.read,
         box,
         [Subscription("ops"), Subscription("late")],
         newest=world.plane.seq,
@@ -187,7 +189,9 @@ def test_over_http_to_the_end(answer: int) -> None:
     world.turn()
     with receiver() as inbox:
         notifier = WebhookNotifier([Receiver("ops", inbox.url, SECRET, allow_private=True)])
-        teller = Herald(world.ledger, world.plane.events, notifier, [Subscription("ops")], newest=0)
+        teller = Notifications(
+            world.ledger, world.plane.events.read, notifier, [Subscription("ops")], newest=0
+        )
         inbox.answers = [answer]
         assert teller.turn(world.now_ms) == 0
         assert f"answers {answer}" in teller.faults["ops"]

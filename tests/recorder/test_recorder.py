@@ -132,8 +132,7 @@ def test_a_full_segment_is_compressed(tmp_path: Path) -> None:
 
 
 def test_the_first_entry_of_each_segment_is_announced(tmp_path: Path) -> None:
-    """So that a caller puts into it what the later ones leave out, and each segment stands alone;
-    a new process gets all of the newest one to go on from."""
+    """So that a caller puts into it what later ones leave out, and each segment stands alone."""
 
     def step(recorder: FileRecorder) -> None:
         recorder.append("other", version=1, time_ms=0, input={}, output={})
@@ -149,11 +148,6 @@ def test_the_first_entry_of_each_segment_is_announced(tmp_path: Path) -> None:
     for file in files:
         flags = [entry.input["first"] for entry in read(file) if entry.kind == "k"]
         assert flags == [True, *[False] * (len(flags) - 1)][: len(flags)]
-    with FileRecorder(tmp_path, segment_bytes=1_000) as recorder:
-        tail = recorder.tail("k")
-        assert [entry.input["first"] for entry in tail] == [True, *[False] * (len(tail) - 1)]
-        assert tail[-1] == [entry for entry in read(tmp_path) if entry.kind == "k"][-1]
-        assert recorder.tail("nothing") == []
 
 
 def test_a_document_changed_by_its_owner_afterwards_changes_nothing(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ spec:
     assert west.lending == gpu.Lending(True, ("org:*",), 2, 36_000_000)
     assert west.window is not None
     assert west.window.end_ms - west.window.start_ms == (31 * 24 - 1) * gpu.HOUR_MS
-    assert (cap.envelopes, cap.max_gpus) == (frozenset({"west"}), 10)
+    assert (cap.envelopes, cap.max_gpus) == (("west",), 10)
 
 
 def test_defaults_are_filled_in_and_a_document_reads_back() -> None:
@@ -323,7 +323,7 @@ PAYER = {
     [
         ("gpu.fund", fund(usage=[USAGE]), "usage[0].envelope"),
         ("gpu.fund", fund(budgets=[PAYER], usage=[USAGE, USAGE]), "usage[1].envelope"),
-        ("gpu.fund", fund(min_gpus=2), "request.min_gpus"),
+        ("gpu.fund", fund(min_gpus=2), "request.step_gpus"),
         ("gpu.fund", fund(min_gpus=3, step_gpus=3), "request.gpus"),
         ("gpu.fund", fund(now="today"), "now"),
         ("gpu.place", {"nodes": [], "gang": {"flavor": "x", "gpus": 0}}, "gang.gpus"),

@@ -23,7 +23,7 @@ GREEDY = (pod("a", {"kind": "constant", "millicores": 2000}), pod("b"))
 
 
 def plan_of(capacity: int = 1000, **grants: int) -> NodePlan:
-    """As much of a plan as the standing checks look at."""
+    """As much of a plan as the state checks look at."""
     reasons = dict.fromkeys(grants, ())
     return NodePlan(
         mode="uncongested",
@@ -39,7 +39,7 @@ def plan_of(capacity: int = 1000, **grants: int) -> NodePlan:
         split={uid: {"": grant} for uid, grant in grants.items()},
         writes=(),
         memory={},
-    )  # type: ignore[arg-type]
+    )  # type: ignore[arg-type]  # a mode in words will do
 
 
 SOUND = NodeState(

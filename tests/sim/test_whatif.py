@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Pod, Policy, Snapshot, clear
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.cpu import from_plan, from_snapshot
+from fairlead.schema.kinds import KINDS
 from fairlead.sim import whatif
 from fairlead.sim.whatif import NoDecisions, decide_fleet, decide_one_by_one, what_if
 from fairlead.sim.whatif_report import as_document
@@ -66,6 +68,21 @@ def test_the_recorded_policy_and_bounds_change_nothing(records: list[Path]) -> N
     assert result.snapshots == 36
     for change in (*result.nodes, *result.pods):
         assert change.recorded == change.whatif
+
+
+def test_records_of_both_formats_are_read(tmp_path: Path) -> None:
+    """`cpu.clear` of earlier releases beside `cpu.allocate`; another governor's are skipped."""
+    put(tmp_path, congested(), 0)
+    append(tmp_path, "traffic.tick", 1_000, {}, {})
+    node = {"capacity_millicores": 2000, "now_ms": 5_000, "policy": "nash"}
+    containers = [{"name": "", "want_millicores": 3000, "current_millicores": 400}]
+    large = {"uid": "large", "min_millicores": 100, "max_millicores": 4000, "demand": 1.0}
+    document = {**node, "pods": [{**large, "first_seen_ms": 0, "containers": containers}]}
+    result = KINDS["cpu.allocate"].run(canonical(document)).result
+    append(tmp_path, "cpu.allocate", 5_000, document, result)
+    answer = what_if([tmp_path], Policy.MARKET)
+    assert answer.snapshots == 2
+    assert {p.pod: p.time_ms for p in answer.pods} == {"small": 5_000, "large": 10_000}
 
 
 def test_figures_are_those_of_the_plans(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Who may act for whom: users bound to owners, tokens bound to users. Kept in the ledger.
+"""Access: users bound to owners, tokens bound to users. Kept in the ledger.
 
-Bindings and tokens are entries (`access.user`, `access.token`), so that who could act, and since
-when, is as hard to rewrite as what was done. Of a token only its SHA-256 is recorded: the secret
-has 256 random bits, so the digest tells nobody anything.
+Bindings and tokens are entries (`access.user`, `access.token`), so the history of rights is as hard
+to rewrite as any other. Of a token only the SHA-256 is recorded; its secret has 256 random bits, so
+the digest reveals nothing.
 """
 
 import hmac
@@ -25,7 +25,7 @@ _PREFIX = "flt_"
 
 
 class User(msgspec.Struct, frozen=True):
-    """A user and the owners that they act for; an admin acts for all."""
+    """A user and the owners it acts for; an admin acts for all."""
 
     name: str
     owners: list[str]
@@ -43,7 +43,7 @@ class Token(msgspec.Struct, frozen=True):
     revoked_ms: int | None = None
 
     def as_row(self) -> dict[str, Any]:
-        """For people; without the digest."""
+        """A row of `fairlead tokens list`, without the digest."""
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
         return {
             "id": self.id,
@@ -73,20 +73,18 @@ class Access:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Fold what was recorded since."""
+        """Fold the entries since the last call."""
         with self._lock:
-            found = [
+            entries = [
                 entry
                 for kind in (USER, TOKEN)
                 for entry in self._ledger.entries(self._seq, 100_000, kind=kind)
             ]
-            for entry in sorted(found, key=lambda each: each.seq):
+            for entry in sorted(entries, key=lambda entry: entry.seq):
                 self._fold(entry)
 
-    # -- who asks -------------------------------------------------------------------------------
-
     def author_of_user(self, name: str, *, admin: bool = False) -> Author:
-        """A user of this machine; one that nobody has bound may look and not touch."""
+        """A user of this machine; an unbound one may only read."""
         with self._lock:
             user = self._state.users.get(name) or User(name, [])
         return Author(name, frozenset(user.owners), admin or user.admin)
@@ -100,37 +98,33 @@ class Access:
                     return self.author_of_user(token.user)
         return None
 
-    # -- tables ---------------------------------------------------------------------------------
-
     def users(self) -> list[dict[str, Any]]:
         """All users by name."""
         with self._lock:
-            return [msgspec.to_builtins(each) for _, each in sorted(self._state.users.items())]
+            return [msgspec.to_builtins(user) for _, user in sorted(self._state.users.items())]
 
     def tokens(self, user: str | None = None) -> list[dict[str, Any]]:
         """Tokens, of one user or of all, oldest first."""
         with self._lock:
-            found = sorted(self._state.tokens.values(), key=lambda each: (each.created_ms, each.id))
-        return [each.as_row() for each in found if user in (None, each.user)]
+            tokens = sorted(self._state.tokens.values(), key=lambda t: (t.created_ms, t.id))
+        return [token.as_row() for token in tokens if user in (None, token.user)]
 
     def token_user(self, token: str) -> str:
-        """Whose token that is."""
+        """The user of a token."""
         with self._lock:
             if token not in self._state.tokens:
                 raise NotFound("token", token)
             return self._state.tokens[token].user
 
-    # -- changes --------------------------------------------------------------------------------
-
     def bind(self, user: User, *, author: str, dry_run: bool = False) -> dict[str, Any]:
-        """Say for which owners a user acts, in place of what was said before."""
+        """Bind a user to owners; replaces earlier bindings."""
         body = {"name": user.name, "owners": sorted(set(user.owners)), "admin": user.admin}
         if not dry_run:
             self._record(USER, author, body)
         return body
 
     def unbind(self, name: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
-        """Forget a user; their tokens stay, and act for nobody."""
+        """Remove a user; its tokens stay and act for no owner."""
         with self._lock:
             if name not in self._state.users:
                 raise NotFound("user", name)
@@ -142,7 +136,7 @@ class Access:
     def create_token(
         self, user: str, note: str, *, author: str, dry_run: bool = False
     ) -> dict[str, Any]:
-        """A new token; this is the only time its secret is seen."""
+        """Create a token; the secret is returned only here."""
         if dry_run:
             return {**Token("", user, "", self._now_ms(), note).as_row(), "token": ""}
         secret, token = _PREFIX + secrets.token_urlsafe(32), secrets.token_hex(4)
@@ -151,16 +145,16 @@ class Access:
         return {**self._state.tokens[token].as_row(), "token": secret}
 
     def revoke(self, token: str, *, author: str, dry_run: bool = False) -> dict[str, Any]:
-        """From now on a token opens nothing."""
+        """Revoke a token."""
         with self._lock:
-            found = self._state.tokens.get(token)
-            if found is None:
+            current = self._state.tokens.get(token)
+            if current is None:
                 raise NotFound("token", token)
-            if found.revoked_ms is not None:
-                raise Conflict(f"token {token!r} was revoked before")
+            if current.revoked_ms is not None:
+                raise Conflict(f"token {token!r} is already revoked")
             if dry_run:
-                return found.as_row()
-            self._record(TOKEN, author, {"id": token, "user": found.user, "revoked": True})
+                return current.as_row()
+            self._record(TOKEN, author, {"id": token, "user": current.user, "revoked": True})
             return self._state.tokens[token].as_row()
 
     def _record(self, kind: str, author: str, body: dict[str, Any]) -> None:
@@ -169,11 +163,11 @@ class Access:
             (entry,) = self._ledger.append([draft])
             self._fold(entry)
             try:
-                # An archive may take the entries away; what they led to must not go with them.
+                # An archive may take the entries away, but not the state that they led to.
                 state = msgspec.json.encode(self._state)
                 self._ledger.snapshot_put(SNAPSHOT, entry.seq, state)
             except Fault:
-                return  # the entry stands; the next change keeps the whole state again
+                return  # the entry is recorded; the next change writes the whole state again
 
     def _fold(self, entry: Entry) -> None:
         if entry.seq <= self._seq:

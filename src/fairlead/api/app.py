@@ -1,4 +1,4 @@
-"""The application: every endpoint behind the same gate, every reply with the ledger's head."""
+"""The application: one gate for every endpoint, the ledger's checkpoint in every reply."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlead.api import giving_way, objects, streams, tables, web
+from fairlead.api import objects, preemption, streams, tables, web
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
 from fairlead.api.gate import Gate
 from fairlead.api.openapi import document
@@ -20,7 +20,7 @@ from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import Fault
 
-ENDPOINTS = (*objects.ENDPOINTS, *giving_way.ENDPOINTS, *tables.ENDPOINTS, *streams.ENDPOINTS)
+ENDPOINTS = (*objects.routes, *preemption.routes, *tables.routes, *streams.routes)
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -32,7 +32,7 @@ _log = structlog.get_logger("fairlead.api")
 
 
 def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None]) -> Starlette:
-    """The ASGI application. `on_bug` hears of a broken invariant, after which nothing is safe."""
+    """The ASGI application. `on_bug` is called with a broken invariant; the server then stops."""
     described = msgspec.json.encode(document(ENDPOINTS))
 
     def openapi(service: Service, call: Call) -> Response:
@@ -40,26 +40,26 @@ def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None])
 
     own = Endpoint("GET", "/openapi.json", "This document", openapi, dict[str, Any])
     by_path: dict[str, dict[str, Endpoint]] = {}
-    for each in (*ENDPOINTS, *web.PAGES, own):
-        by_path.setdefault(each.path, {})[each.method] = each
-    answer = _Answer(service, gate, on_bug)
-    routes = [_Path(path, answer.route(methods)) for path, methods in by_path.items()]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: answer.unknown})
-    # A redirect would carry no head, and look to whoever keeps heads as if somebody stood between.
+    for endpoint in (*ENDPOINTS, *web.PAGES, own):
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    application = _Application(service, gate, on_bug)
+    routes = [_Path(path, application.route(methods)) for path, methods in by_path.items()]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: application.unknown})
+    # A redirect would carry no checkpoint; to a client that looks like a server in between.
     app.router.redirect_slashes = False
     return app
 
 
 class _Path(Route):
-    """Takes every method: what it does not know is answered like everything else, with `Allow`."""
+    """Takes every method: an unknown one gets our own 405 with `Allow`."""
 
     def __init__(self, path: str, respond: Callable[[Request], Awaitable[Response]]) -> None:
         super().__init__(path, respond)
         self.methods = None
 
 
-class _Answer:
-    """From a request to a reply."""
+class _Application:
+    """Turns requests into replies."""
 
     def __init__(
         self, service: Service, gate: Gate, on_bug: Callable[[BaseException], None]
@@ -67,7 +67,7 @@ class _Answer:
         self._service, self._gate, self._on_bug = service, gate, on_bug
 
     def route(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
-        """The function of one path."""
+        """The ASGI endpoint of one path."""
 
         async def respond(request: Request) -> Response:
             method = "GET" if request.method == "HEAD" else request.method
@@ -81,20 +81,21 @@ class _Answer:
         return respond
 
     async def unknown(self, request: Request, error: Exception) -> Response:
-        """What no route takes."""
+        """Reply to a path without a route."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         return await self._finish(problem(status, "NotFound", f"there is no {request.url.path}"))
 
     async def _reply(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             call = await read_call(endpoint, self._gate, request)
-            if endpoint.stream is not None:
-                return await endpoint.stream(self._service, call)
+            if endpoint.is_async:
+                response: Response = await endpoint.handle(self._service, call)
+                return response
             return await run_in_threadpool(self._work, endpoint, call)
         except InvariantBroken as error:
             self._on_bug(error)
             return problem(500, "Bug", str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+        except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
             reply = failure(error)
             if reply is None:
                 _log.exception("request failed", path=request.url.path, method=request.method)
@@ -115,5 +116,5 @@ class _Answer:
         try:
             reply.headers.update(await run_in_threadpool(self._service.head_headers))
         except Fault as fault:
-            _log.warning("no head", fault=str(fault))
+            _log.warning("no checkpoint", fault=str(fault))
         return reply

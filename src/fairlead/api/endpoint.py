@@ -1,12 +1,19 @@
-"""The typed layer: an endpoint says what it takes and gives; the rest follows from that.
+"""The typed layer: an endpoint declares what it takes and returns; the rest follows from that.
 
-Parsing, limits, authentication, errors and the OpenAPI document all come from the same `Endpoint`,
-so that none of them can be forgotten for one of them.
+    routes = Routes()
+
+    @routes.get("/v1/objects/{kind}", ObjectList, OwnerQuery)
+    def list_objects(service: Service, call: Call) -> dict[str, Any]:
+        \"\"\"List objects of a kind.\"\"\"
+
+Parsing, limits, authentication, errors and the OpenAPI document (the summary is the docstring's
+first line) all come from the same `Endpoint`, so none can be forgotten for one of them.
 """
 
+import inspect
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -25,6 +32,7 @@ DEPTH_MAX = 32
 ANONYMOUS = Author("anonymous")
 Needs = Literal["nothing", "user", "admin"]
 T = TypeVar("T", bound=msgspec.Struct)
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 _FIELD = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<name>.*)`")
 
 
@@ -33,7 +41,7 @@ class TooLarge(Exception):
 
 
 class Malformed(Exception):
-    """Not JSON at all, or not to be read as such (HTTP 400)."""
+    """The body is not JSON, or nested too deeply (HTTP 400)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +53,13 @@ class Call:
     query: Any
     body: Any
     request: Request
-    again: Callable[[], Author]
-    """Who asks, asked anew: a reply that goes on must end when its token is revoked."""
+    authenticate: Callable[[], Author]
+    """Authenticates again: a stream must end when its token is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one path. `handle` runs in a worker thread unless it answers itself."""
+    """One method of one path. `handle` runs in a worker thread, unless it is async."""
 
     method: str
     path: str
@@ -63,18 +71,21 @@ class Endpoint:
     needs: Needs = "nothing"
     media: str = "application/json"
     also: tuple[str, ...] = ()
-    """Other forms of the same answer, as text."""
-    stream: Callable[[Service, Call], Awaitable[Response]] | None = None
-    """An async function that answers with a response of its own."""
-    errors: tuple[int, ...] = field(default=())
+    """Other media types of the same answer, as text."""
+    errors: tuple[int, ...] = ()
     any_kind: bool = False
-    """Whether `{kind}` may be Lease, too: those are only looked at."""
+    """Whether `{kind}` may be Lease, which is read-only."""
     page: bool = False
-    """For a browser: a link from elsewhere may lead here."""
+    """For a browser: links from other sites may lead here."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is a coroutine that returns a response."""
+        return inspect.iscoroutinefunction(self.handle)
 
     @property
     def statuses(self) -> tuple[int, ...]:
-        """All that it may answer besides success; every one is a documented error."""
+        """Every documented error status."""
         found = {400, 401, 403, 422, 500, 503, *self.errors}
         if self.body is not None:
             found.add(413)
@@ -83,37 +94,68 @@ class Endpoint:
         return tuple(sorted(found))
 
 
+class Routes(list[Endpoint]):
+    """Collects the endpoints of a module; the decorators return the handler unchanged."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        answer: Any,
+        query: type[msgspec.Struct] | None = None,
+        **options: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler; `options` are fields of `Endpoint`."""
+
+        def register(handle: Handler) -> Handler:
+            summary = (inspect.getdoc(handle) or "").partition("\n")[0].rstrip(".")
+            self.append(Endpoint(method, path, summary, handle, answer, query, **options))
+            return handle
+
+        return register
+
+    def get(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a GET: path, answer and query."""
+        return self.add("GET", path, *shape, **options)
+
+    def put(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a PUT."""
+        return self.add("PUT", path, *shape, **options)
+
+    def post(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a POST."""
+        return self.add("POST", path, *shape, **options)
+
+    def delete(self, path: str, *shape: Any, **options: Any) -> Callable[[Handler], Handler]:
+        """Register a DELETE."""
+        return self.add("DELETE", path, *shape, **options)
+
+
 async def read_call(endpoint: Endpoint, gate: Gate, request: Request) -> Call:
-    """Who asks for what; raises before anything is done."""
+    """Authenticate and parse; raises before anything is done."""
     author = gate.author(request, page=endpoint.page)
     if endpoint.needs != "nothing" and author is None:
-        raise Unauthenticated("without a token this server is only read")
+        raise Unauthenticated("this request needs a token; without one the server is read-only")
     author = author or ANONYMOUS
     if endpoint.needs == "admin" and not author.admin:
-        raise Forbidden(f"{author.user} is no admin")
+        raise Forbidden(f"{author.user} is not an admin")
     query = None if endpoint.query is None else _query(request, endpoint.query)
     if endpoint.query is None and request.query_params:
         raise BadInput(f"query.{next(iter(request.query_params))}", "is not a known parameter")
     body = None
     if endpoint.body is not None:
         body = _body(await _read(request), endpoint.body)
-    return Call(
-        author,
-        dict(request.path_params),
-        query,
-        body,
-        request,
-        again=lambda: gate.author(request) or ANONYMOUS,
-    )
+    path = dict(request.path_params)
+    return Call(author, path, query, body, request, lambda: gate.author(request) or ANONYMOUS)
 
 
 def _query(request: Request, shape: type[T]) -> T:
     pairs = request.query_params.multi_items()
-    given = dict(pairs)
-    if len(given) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise BadInput("query", "names a parameter twice")
     try:
-        return msgspec.convert(given, shape, strict=False)
+        return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
     if match := _FIELD.fullmatch(text):
@@ -151,7 +193,7 @@ def _deep(value: Any, left: int) -> bool:
 
 
 def failure(error: Exception) -> Response | None:
-    """An expected no as a reply; None for anything that nobody expected."""
+    """An expected error as a reply; None for an unexpected one."""
     for kind, status, code in _ERRORS:
         if isinstance(error, kind):
             path = getattr(error, "path", None)  # of the field, or of the manifest in a batch

@@ -1,8 +1,8 @@
-"""Who asks: peer credentials of the Unix socket, bearer tokens over TCP; Host and Origin checked.
+"""Authentication: peer credentials on the Unix socket, bearer tokens over TCP; Host and Origin.
 
-A web page that the operator happens to open can reach loopback too. It cannot choose `Host`, and
-it cannot hide its `Origin`: a request that carries another name than ours is refused before
-anything is read, so that neither DNS rebinding nor a form posted from elsewhere gets anywhere.
+A web page in the operator's browser can reach loopback too. It cannot choose `Host` or hide its
+`Origin`: a request with another name than ours is refused before it is read, which stops DNS
+rebinding and cross-site forms.
 """
 
 import os
@@ -20,20 +20,20 @@ NAMES_KEPT_S = 10
 
 
 class Unauthenticated(Exception):
-    """The request needs a token, or carries one that opens nothing (HTTP 401)."""
+    """The request needs a token, or carries an unknown or revoked one (HTTP 401)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets requests in, with their author; None for somebody who only reads."""
+    """Finds the author of a request; None for an anonymous reader."""
 
     access: Access
     hosts: frozenset[str]
-    """What `Host` may be over TCP: name and port as a browser writes them."""
+    """Allowed `Host` headers over TCP: name and port as a browser writes them."""
     origins: frozenset[str]
 
     def author(self, request: Request, *, page: bool = False) -> Author | None:
-        """Raises `Forbidden` or `Unauthenticated`. `page`: links from elsewhere may lead here."""
+        """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
         peer = getattr(request.state, "peer_uid", None)
         self._check_headers(request, local=peer is not None)
         if not (page and _followed_link(request)):
@@ -51,40 +51,40 @@ class Gate:
     def _check_headers(self, request: Request, *, local: bool) -> None:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         if not local and (len(hosts) != 1 or hosts[0].lower() not in self.hosts):
-            raise Forbidden(f"this server is not called {', '.join(hosts) or 'nothing'!r}")
+            raise Forbidden(f"Host {', '.join(hosts) or '(none)'!r} is not a name of this server")
         if any(origin.lower() not in self.origins for origin in origins):
-            raise Forbidden(f"requests from {origins[0]!r} are not answered")
+            raise Forbidden(f"requests from origin {origins[0]!r} are refused")
 
 
 def _check_site(request: Request) -> None:
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Forbidden("requests from other sites are not answered")
+        raise Forbidden("cross-site requests are refused")
 
 
 def _followed_link(request: Request) -> bool:
-    """Whether somebody followed a link: what sent them here learns nothing of what they see."""
+    """Whether a browser followed a link; the other site cannot read the reply."""
     wanted = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"))
     return all(request.headers.get(name) == value for name, value in wanted)
 
 
 def _bearer(request: Request) -> str | None:
-    given = request.headers.getlist("authorization")
-    if not given:
+    headers = request.headers.getlist("authorization")
+    if not headers:
         return None
-    scheme, _, token = given[0].partition(" ")
-    if len(given) > 1 or scheme.lower() != "bearer" or not token.strip():
+    scheme, _, token = headers[0].partition(" ")
+    if len(headers) > 1 or scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("must be `Authorization: Bearer TOKEN`, once")
     return token.strip()
 
 
 def user_name(uid: int) -> str:
-    """The name of a user of this machine, or the number where there is none."""
+    """The name of a user of this machine, or the uid where it has none."""
     return _name_at(uid, int(time.monotonic()) // NAMES_KEPT_S)
 
 
 @lru_cache(maxsize=1024)
 def _name_at(uid: int, moment: int) -> str:
-    """Kept for a moment only: a number may come to be another user's."""
+    """Cached for seconds only: a uid may be given to another user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,7 +1,7 @@
-"""The lab of `fairlead up --demo`: two virtual nodes, three teams, and runs that keep coming.
+"""The lab of `fairlead up --demo`: two virtual nodes, and three teams that keep submitting runs.
 
-The teams are played, everything else is real: the runs are commands that the executor starts, the
-budgets are the ones in lab.yaml, and the page, the command line and the ledger show what happens.
+Only the teams are simulated: the executor starts the runs as commands, the budgets are those of
+lab.yaml, and the page, the command line and the ledger show real events.
 """
 
 import os
@@ -23,13 +23,13 @@ from fairlead.schema.yaml import parse_yaml_documents
 EVERY_S = 2.0
 LIVE_MAX, ENDED_MAX = 6, 8
 STOP_S = 20.0
-NOBODY = 65534
+NOBODY_UID = 65534
 _ENDED = ("Completed", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one team wants, again and again."""
+class Workload:
+    """A run that one team submits again and again."""
 
     owner: str
     what: str
@@ -38,7 +38,7 @@ class Part:
     sponsors: tuple[str, ...] = ()
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """A run that counts its steps, and says on which devices."""
+        """A run that prints its steps and devices."""
         script = (
             f"for step in $(seq {self.seconds}); do "
             f'echo "step $step of {self.seconds} on $CUDA_VISIBLE_DEVICES"; sleep 1; done'
@@ -58,14 +58,14 @@ class Part:
         }
 
 
-PARTS = (
-    Part("vision", "train", 4, 40),
-    Part("speech", "tune", 2, 30),
-    Part("robotics", "grasp", 3, 25, ("speech",)),  # one more than it has: the rest is borrowed
-    Part("vision", "eval", 1, 15),
-    Part("speech", "decode", 3, 35),
-    Part("vision", "sweep", 7, 20),  # more than its own: its sibling shares
-    Part("robotics", "dream", 6, 30, ("speech",)),  # more than anybody lends: refused, with why
+WORKLOADS = (
+    Workload("vision", "train", 4, 40),
+    Workload("speech", "tune", 2, 30),
+    Workload("robotics", "grasp", 3, 25, ("speech",)),  # one more than it has: one is borrowed
+    Workload("vision", "eval", 1, 15),
+    Workload("speech", "decode", 3, 35),
+    Workload("vision", "sweep", 7, 20),  # more than it has: its sibling shares
+    Workload("robotics", "dream", 6, 30, ("speech",)),  # more than is lent: refused
 )
 
 
@@ -75,15 +75,15 @@ def manifests() -> list[Any]:
 
 
 class Lab:
-    """Plays the teams while the server runs; at the end their runs are ended, too."""
+    """Submits the teams' runs while the server runs, and ends them with it."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._stop = service, threading.Event()
         self._author = Author(_user(), admin=True)
-        self._thread = threading.Thread(target=self._play, name="lab", daemon=True)
+        self._thread = threading.Thread(target=self._submit_all, name="lab", daemon=True)
 
     def __enter__(self) -> Self:
-        self._service.plane.apply_all(manifests(), author=self._author)
+        self._service.plane.objects.apply_all(manifests(), author=self._author)
         self._thread.start()
         return self
 
@@ -92,42 +92,44 @@ class Lab:
         self._thread.join(timeout=STOP_S)
         self._end_all()
 
-    def _play(self) -> None:
-        parts = cycle(PARTS)
+    def _submit_all(self) -> None:
+        workloads = cycle(WORKLOADS)
         while not self._stop.is_set():
-            with suppress(Fault, Denied):  # busy or full just now: the teams ask again
-                self._turn(parts)
+            with suppress(Fault, Denied):  # busy or full just now: retried
+                self._turn(workloads)
             self._stop.wait(EVERY_S)
 
-    def _turn(self, parts: Iterator[Part]) -> None:
-        runs = self._service.plane.list("Run")
-        live = [each for each in runs if each["status"]["phase"] not in _ENDED]
+    def _turn(self, workloads: Iterator[Workload]) -> None:
+        runs = self._service.plane.objects.list("Run")
+        live = [run for run in runs if run["status"]["phase"] not in _ENDED]
         if len(live) < LIVE_MAX:
-            part = next(parts)
-            waiting = {each["metadata"]["name"].rsplit("-", 1)[0] for each in live}
-            if f"{part.owner}-{part.what}" not in waiting:
-                name = f"{part.owner}-{part.what}-{self._service.plane.seq}"
-                self._service.plane.apply(part.manifest(name), author=self._author)
+            workload = next(workloads)
+            waiting = {run["metadata"]["name"].rsplit("-", 1)[0] for run in live}
+            if f"{workload.owner}-{workload.what}" not in waiting:
+                name = f"{workload.owner}-{workload.what}-{self._service.plane.seq}"
+                self._service.plane.objects.apply(workload.manifest(name), author=self._author)
                 self._service.wake.set()
-        ended = [each for each in runs if each["status"]["phase"] in _ENDED]
-        ended.sort(key=lambda each: str(each["status"]["completionTime"]))
-        for each in ended[:-ENDED_MAX]:
-            self._service.plane.delete("Run", each["metadata"]["name"], author=self._author)
+        ended = [run for run in runs if run["status"]["phase"] in _ENDED]
+        ended.sort(key=lambda run: str(run["status"]["completionTime"]))
+        for run in ended[:-ENDED_MAX]:
+            self._service.plane.objects.delete("Run", run["metadata"]["name"], author=self._author)
 
     def _end_all(self) -> None:
-        """Nothing of a demonstration goes on behind it."""
+        """Cancel and wait: no run of the demo outlives it."""
         plane, waited = self._service.plane, threading.Event()
         for _ in range(int(STOP_S / 0.1)):
-            live = [each for each in plane.list("Run") if each["status"]["phase"] not in _ENDED]
+            live = [
+                run for run in plane.objects.list("Run") if run["status"]["phase"] not in _ENDED
+            ]
             if not live:
                 return
-            for each in live:
-                if not each["status"]["stopping"]:
-                    plane.act("Run", each["metadata"]["name"], "cancel", author=self._author)
+            for run in live:
+                if not run["status"]["stopping"]:
+                    plane.verbs.act("Run", run["metadata"]["name"], "cancel", author=self._author)
             plane.reconcile()
             waited.wait(0.1)
 
 
 def _user() -> str:
-    """Whom the commands run as: never root, who could but need not."""
-    return user_name(os.geteuid() or NOBODY)
+    """The user of the commands: never root."""
+    return user_name(os.geteuid() or NOBODY_UID)

@@ -16,16 +16,16 @@ _GAUGES = {
     "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
     "budget_gpu_hours_remaining": ("GPU-hours left in the current period, holds taken off", _PAYER),
     "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
-    "ledger_clock_behind_seconds": ("the clock behind the last entry: no time passes", []),
+    "ledger_clock_behind_seconds": ("seconds that the clock is behind the last entry", []),
 }
 _COUNTERS = {
     "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
     "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
-    "cover_plans_total": ("recorded answers to who pays for a run", ["result"]),
-    "resolver_invocations_total": ("resolves that were carried out to their end", []),
-    "resolver_spares_dropped_total": ("spare leases that resolves ended", []),
-    "resolver_shrinks_total": ("leases of elastic runs that resolves ended", []),
-    "resolver_lottery_draws_total": ("gangs that were drawn by lot and gave way", []),
+    "cover_plans_total": ("recorded funding decisions", ["result"]),
+    "resolver_invocations_total": ("completed resolves", []),
+    "resolver_spares_dropped_total": ("spare leases ended by preemption", []),
+    "resolver_shrinks_total": ("leases of malleable runs ended by preemption", []),
+    "resolver_lottery_draws_total": ("gangs selected by the lottery and preempted", []),
 }
 
 
@@ -36,16 +36,16 @@ class ControlPlaneCollector:
         self._plane = plane
 
     def collect(self) -> Iterator[Metric]:
-        """All families, those without a sample too: a dashboard shows them from the start."""
-        found = self._plane.metrics()
+        """All families, also those without a sample: dashboards show them from the start."""
+        values = self._plane.reports.metrics()
         for name, (text, keys) in _GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=keys)
-            for labels, value in found.get(name, ()):
+            for labels, value in values.get(name, ()):
                 gauge.add_metric([labels[key] for key in keys], value)
             yield gauge
         for name, (text, keys) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=keys)
-            for labels, value in found.get(name, ()):
+            for labels, value in values.get(name, ()):
                 counter.add_metric([labels[key] for key in keys], value)
             yield counter
 

@@ -1,85 +1,102 @@
-"""Objects, plans and actions. Nothing here decides: the control plane does."""
+"""Objects, plans and verbs. The control plane decides; this translates."""
 
-from typing import Any
+from typing import Any, get_args
 
-from fairlead.api.endpoint import Call, Endpoint
-from fairlead.api.queries import ActionQuery, DryRunQuery, OwnerQuery, PutQuery
+from fairlead.api.endpoint import Call, Routes
 from fairlead.api.service import Service
-from fairlead.api.shapes import VERBS, ApplyBody, Change, Changes, ObjectDocument, ObjectList, Plan
+from fairlead.api.shapes import (
+    VERBS,
+    ActionQuery,
+    ApplyBody,
+    Change,
+    Changes,
+    DryRunQuery,
+    ObjectDocument,
+    ObjectKind,
+    ObjectList,
+    OwnerQuery,
+    PutQuery,
+    RunPlan,
+)
 from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused, job_prefix
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
 
-KINDS = ("Budget", "Run", "Node", "Reservation", "Lease")
+routes = Routes()
+_ONE = "/v1/objects/{kind}/{name}"
+KINDS: tuple[str, ...] = get_args(ObjectKind)
 _PRIVATE: dict[str, Any] = {"command": [], "env": {}, "secretEnv": {}, "workingDirectory": None}
 
 
 class NoSuchKind(NotFound):
-    """A path that names no kind of ours."""
+    """The path names an unknown kind."""
 
     def __init__(self, kind: str) -> None:
-        Denied.__init__(self, "UnknownKind", f"there are {', '.join(KINDS)}; no kind {kind!r}")
+        Denied.__init__(self, "UnknownKind", f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
 
 
 class NoSuchVerb(NotFound):
-    """A path that names no verb of ours."""
+    """The path names an unknown verb."""
 
     def __init__(self, kind: str, verb: str) -> None:
-        known = ", ".join(VERBS.get(kind, ())) or "nothing"
-        Denied.__init__(self, "UnknownVerb", f"a {kind} can be asked to: {known}; not {verb!r}")
+        known = ", ".join(VERBS.get(kind, ())) or "none"
+        Denied.__init__(self, "UnknownVerb", f"unknown verb {verb!r} of {kind}: expected {known}")
 
 
-def seen_by(author: Author, document: dict[str, Any]) -> dict[str, Any]:
-    """An object without what only those who act for its owner may see."""
+def visible_to(author: Author, document: dict[str, Any]) -> dict[str, Any]:
+    """A run without its command and variables, for a user that does not act for its owner."""
     spec = document["spec"]
     if document["kind"] != "Run" or author.may_act_for(spec["owner"]):
         return document
     hidden = {key: value for key, value in _PRIVATE.items() if key in spec}
     status = document["status"]
-    told = {"exitReason": None, "message": untold(status["message"], status["exitReason"])}
-    return {**document, "spec": {**spec, **hidden}, "status": {**status, **told}}
+    public = {"exitReason": None, "message": redact(status["message"], status["exitReason"])}
+    return {**document, "spec": {**spec, **hidden}, "status": {**status, **public}}
 
 
-def untold(message: str, exit_reason: str | None) -> str:
-    """Without why a command could not be started: that names the program, files and variables."""
+def redact(message: str, exit_reason: str | None) -> str:
+    """Remove why a command did not start: it names the program, files and variables."""
     return message if exit_reason is None else message.removesuffix(f": {exit_reason}")
 
 
 def known_kind(call: Call, *, writable: bool = False) -> str:
-    """The kind that a path names."""
+    """The kind in the path."""
     kind = call.path["kind"]
     if kind not in KINDS:
         raise NoSuchKind(kind)
     if writable and kind == "Lease":
-        raise Forbidden("leases are written by the control plane alone")
+        raise Forbidden("only the control plane writes leases")
     return kind
 
 
+@routes.get("/v1/objects/{kind}", ObjectList, OwnerQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
-    """All of a kind."""
-    found = service.plane.list(known_kind(call), owner=call.query.owner)
-    return {"items": [seen_by(call.author, each) for each in found]}
+    """List objects of a kind."""
+    objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
+    return {"items": [visible_to(call.author, document) for document in objects]}
 
 
+@routes.get(_ONE, ObjectDocument, any_kind=True)
 def get_object(service: Service, call: Call) -> dict[str, Any]:
-    """One."""
+    """Show one object."""
     kind, name = known_kind(call), call.path["name"]
-    found = service.plane.get(kind, name)
-    if found is None:
+    document = service.plane.objects.get(kind, name)
+    if document is None:
         raise NotFound(kind, name)
-    return seen_by(call.author, found)
+    return visible_to(call.author, document)
 
 
+@routes.put(_ONE, Change, PutQuery, body=dict, needs="user", errors=(409,))
 def put_object(service: Service, call: Call) -> dict[str, Any]:
-    """Create or change one; the path and the manifest must name the same."""
+    """Create or change an object; path and manifest must name the same."""
     kind, name, manifest = known_kind(call, writable=True), call.path["name"], call.body
-    given = read_manifest(manifest)
-    if given.kind != kind:
+    read = read_manifest(manifest)
+    if read.kind != kind:
         raise BadInput("kind", f"must be {kind}, as in the path")
-    if given.metadata.name != name:
+    if read.metadata.name != name:
         raise BadInput("metadata.name", f"must be {name!r}, as in the path")
-    applied = service.plane.apply(
+    applied = service.plane.objects.apply(
         manifest,
         author=call.author,
         dry_run=call.query.dry_run,
@@ -89,55 +106,63 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
     return _change(applied)
 
 
+@routes.post("/v1/apply", Changes, None, body=ApplyBody, needs="user", errors=(409,))
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
-    """Several in one step: all of them, or none."""
+    """Create or change several objects, all or none."""
     body: ApplyBody = call.body
-    done = service.plane.apply_all(body.manifests, author=call.author, dry_run=body.dry_run)
+    applied = service.plane.objects.apply_all(
+        body.manifests, author=call.author, dry_run=body.dry_run
+    )
     service.wake.set()
-    return {"items": [_change(each) for each in done]}
+    return {"items": [_change(one) for one in applied]}
 
 
+@routes.delete(_ONE, Change, DryRunQuery, needs="user", errors=(409,))
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
-    """Remove one that nothing uses."""
+    """Delete an object that nothing uses."""
     kind, name = known_kind(call, writable=True), call.path["name"]
-    found = service.plane.delete(kind, name, author=call.author, dry_run=call.query.dry_run)
+    deleted = service.plane.objects.delete(
+        kind, name, author=call.author, dry_run=call.query.dry_run
+    )
     service.wake.set()
-    return {"object": seen_by(call.author, found), "change": "deleted", "preview": None}
+    return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
+@routes.post(_ONE + "/actions/{verb}", Change, ActionQuery, needs="user", errors=(409,))
 def act_on_object(service: Service, call: Call) -> dict[str, Any]:
-    """A verb on one."""
+    """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
     kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
     if kind not in KINDS:
         raise NoSuchKind(kind)
     if all(verb not in known for known in VERBS.values()) or kind == "Lease":
         raise NoSuchVerb(kind, verb)
     if verb not in VERBS.get(kind, ()):
-        raise Refused("UnknownVerb", f"a {kind} cannot {verb}")
+        raise Refused("UnknownVerb", f"{verb!r} is not a verb of {kind}")
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
-        raise BadInput("query.width", "is required to shrink, and for nothing else")
-    done = service.plane.carry_out(
+        raise BadInput("query.width", "is required by shrink and refused by other verbs")
+    done = service.plane.verbs.act(
         kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
     )
     service.wake.set()
     return _change(done)
 
 
+@routes.post("/v1/plan", RunPlan, None, body=dict, needs="user")
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
-    """What submitting a run would lead to."""
-    found = service.plane.plan(call.body, author=call.author)
-    return {**found, "warnings": _closing(service, call.body, found["plan"])}
+    """Plan a run: who would pay, and where it would start."""
+    plan = service.plane.objects.plan(call.body, author=call.author)
+    return {**plan, "warnings": _closing(service, call.body, plan["plan"])}
 
 
 def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> list[str]:
-    """Windows that end before the run does: a window gates at the start only, so it is said."""
-    given = read_manifest(manifest)
-    duration = given.spec.duration if isinstance(given, RunManifest) else None
+    """Warnings about windows that close before the run ends: a window gates only the start."""
+    read = read_manifest(manifest)
+    duration = read.spec.duration if isinstance(read, RunManifest) else None
     until_ms = None if duration is None else service.now_ms() + parse_duration(duration, "")
-    found = []
+    warnings = []
     for line in lines:
-        budget = service.plane.get("Budget", line["budget"])
+        budget = service.plane.objects.get("Budget", line["budget"])
         for envelope in budget["spec"]["envelopes"] if budget else ():
             window = envelope["window"]
             if envelope["name"] != line["envelope"] or window is None:
@@ -145,125 +170,48 @@ def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> li
             end_ms = parse_time(window["end"], "window.end")
             if until_ms is None or until_ms > end_ms:
                 length = "no duration" if duration is None else f"a duration of {duration}"
-                found.append(
+                warnings.append(
                     f"envelope {line['budget']}/{line['envelope']} closes at "
                     f"{format_time(end_ms)}, and the run has {length}"
                 )
-    return found
+    return warnings
 
 
+@routes.get("/v1/explain/{kind}/{name}", dict[str, Any], any_kind=True)
 def explain_object(service: Service, call: Call) -> dict[str, Any]:
-    """Why an object is as it is; a lease is as it is because of its run."""
+    """Explain the state of an object; of a lease, by its run."""
     kind, name = known_kind(call), call.path["name"]
     if kind != "Lease":
-        found = service.plane.explain(kind, name)
-        found["forecast"] = _forecast(service, found["object"])
-        if kind == "Reservation" and found["run"] is not None:
-            found["run"] = seen_by(call.author, found["run"])
-        return {**found, "object": seen_by(call.author, found["object"])}
-    lease = service.plane.get(kind, name)
+        reply = service.plane.reports.explain(kind, name)
+        reply["forecast"] = _forecast(service, reply["object"])
+        if kind == "Reservation" and reply["run"] is not None:
+            reply["run"] = visible_to(call.author, reply["run"])
+        return {**reply, "object": visible_to(call.author, reply["object"])}
+    lease = service.plane.objects.get(kind, name)
     if lease is None:
         raise NotFound(kind, name)
     try:
-        run = service.plane.explain("Run", lease["spec"]["run"])
+        run = service.plane.reports.explain("Run", lease["spec"]["run"])
     except NotFound:
         return {"object": lease}
     metadata = run["object"]["metadata"]
     if not name.startswith(job_prefix(metadata["name"], metadata["uid"])):
-        return {"object": lease}  # another run that has its name by now
+        return {"object": lease}  # the name belongs to another run now
     return {"object": lease, "cover": run["cover"], "placement": run["placement"]}
 
 
 def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | None:
-    """What a run that waits, or a reservation that is not over, would take to start."""
+    """The preview of a pending run or reservation; None for others."""
     kind, name, status = document["kind"], document["metadata"]["name"], document["status"]
     waits = {
         "Run": status.get("phase") in ("Pending", "Reserved"),
         "Reservation": status.get("state") in ("Pending", "Blocked"),
     }
     try:
-        return service.plane.forecast(kind, name) if waits.get(kind) else None
+        return service.plane.resolver.preview(kind, name) if waits.get(kind) else None
     except (Refused, NotFound):
-        return None  # it started, or went, in between
+        return None  # it started or was deleted in between
 
 
 def _change(applied: Applied) -> dict[str, Any]:
     return {"object": applied.object, "change": applied.change, "preview": applied.preview}
-
-
-_ONE = "/v1/objects/{kind}/{name}"
-ENDPOINTS = (
-    Endpoint(
-        "GET",
-        "/v1/objects/{kind}",
-        "Objects of a kind",
-        list_objects,
-        ObjectList,
-        OwnerQuery,
-        any_kind=True,
-    ),
-    Endpoint("GET", _ONE, "One object", get_object, ObjectDocument, any_kind=True),
-    Endpoint(
-        "PUT",
-        _ONE,
-        "Create or change an object",
-        put_object,
-        Change,
-        PutQuery,
-        dict,
-        "user",
-        errors=(409,),
-    ),
-    Endpoint(
-        "DELETE",
-        _ONE,
-        "Remove an object that nothing uses",
-        delete_object,
-        Change,
-        DryRunQuery,
-        None,
-        "user",
-        errors=(409,),
-    ),
-    Endpoint(
-        "POST",
-        "/v1/apply",
-        "Create or change several objects, all or none",
-        apply_objects,
-        Changes,
-        None,
-        ApplyBody,
-        "user",
-        errors=(409,),
-    ),
-    Endpoint(
-        "POST",
-        _ONE + "/actions/{verb}",
-        "Run: cancel, pause, resume, nominate, denominate, shrink, resolve. "
-        "Node: cordon, uncordon, drain, fail",
-        act_on_object,
-        Change,
-        ActionQuery,
-        None,
-        "user",
-        errors=(409,),
-    ),
-    Endpoint(
-        "POST",
-        "/v1/plan",
-        "What submitting a run would lead to now",
-        plan_run,
-        Plan,
-        None,
-        dict,
-        "user",
-    ),
-    Endpoint(
-        "GET",
-        "/v1/explain/{kind}/{name}",
-        "Why an object is as it is",
-        explain_object,
-        dict[str, Any],
-        any_kind=True,
-    ),
-)

@@ -16,32 +16,39 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _MANIFEST = {"oneOf": [{"$ref": _REF.format(name=shape.__name__)} for shape in SHAPES.values()]}
 _TITLES = {
     400: "not JSON",
-    401: "a token is needed, or opens nothing",
-    403: "not yours",
-    404: "there is none",
-    409: "not in the present state",
+    401: "a token is missing, unknown or revoked",
+    403: "not allowed for this user",
+    404: "not found",
+    409: "refused in the present state",
     413: "too large",
     422: "bad input",
-    500: "a fault",
-    503: "try again",
+    500: "environment error or bug",
+    503: "temporarily unavailable; retry",
 }
 _HEADERS = {
     "Fairlead-Head": "size:root of the ledger",
     "Fairlead-Ledger": "id:epoch of the ledger",
-    "Fairlead-Signature": "time:key:signature of that head",
+    "Fairlead-Signature": "time:key:signature of that checkpoint",
 }
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """Everything a client needs to know."""
-    types = [each.answer for each in endpoints] + [Error, ObjectKind, Kind, Verb, *SHAPES.values()]
-    types += [each.body for each in endpoints if each.body not in (None, dict)]
-    types += [each.query for each in endpoints if each.query is not None]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    shown = dict(zip(map(str, types), schemas, strict=True))
+    """The document of all endpoints."""
+    types = [endpoint.answer for endpoint in endpoints] + [
+        Error,
+        ObjectKind,
+        Kind,
+        Verb,
+        *SHAPES.values(),
+    ]
+    types += [endpoint.body for endpoint in endpoints if endpoint.body not in (None, dict)]
+    types += [endpoint.query for endpoint in endpoints if endpoint.query is not None]
+    documents, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schemas = dict(zip(map(str, types), documents, strict=True))
     paths: dict[str, Any] = {}
-    for each in endpoints:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, shown, components)
+    for endpoint in endpoints:
+        methods = paths.setdefault(endpoint.path, {})
+        methods[endpoint.method.lower()] = _operation(endpoint, schemas, components)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,10 +65,13 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    parameters = [_path_parameter(name, each, shown) for name in _PARAMETER.findall(each.path)]
-    if each.query is not None:
-        shape = components[each.query.__name__]
+def _operation(
+    endpoint: Endpoint, schemas: dict[str, Any], components: dict[str, Any]
+) -> dict[str, Any]:
+    names = _PARAMETER.findall(endpoint.path)
+    parameters = [_path_parameter(name, endpoint, schemas) for name in names]
+    if endpoint.query is not None:
+        shape = components[endpoint.query.__name__]
         parameters += [
             {
                 "name": name,
@@ -71,11 +81,11 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
             }
             for name, schema in shape["properties"].items()
         ]
-    schema = shown[str(each.answer)]
-    content = {each.media: {"schema": schema}}
-    content |= {media: {"schema": {"type": "string"}} for media in each.also}
+    schema = schemas[str(endpoint.answer)]
+    content = {endpoint.media: {"schema": schema}}
+    content |= {media: {"schema": {"type": "string"}} for media in endpoint.also}
     responses: dict[str, Any] = {"200": {"description": "done", "content": content}}
-    for status in each.statuses:
+    for status in endpoint.statuses:
         body = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
         responses[str(status)] = {"description": _TITLES[status], "content": body}
     for response in responses.values():
@@ -83,34 +93,34 @@ def _operation(each: Endpoint, shown: dict[str, Any], components: dict[str, Any]
             name: {"description": text, "schema": {"type": "string"}}
             for name, text in _HEADERS.items()
         }
-    found: dict[str, Any] = {
-        "operationId": _operation_id(each),
-        "summary": each.summary,
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
+        "summary": endpoint.summary,
         "parameters": parameters,
         "responses": responses,
     }
-    if each.needs != "nothing":
-        found["security"] = [{"bearer": []}]
-    if each.body is not None:
-        body_schema = _MANIFEST if each.body is dict else shown[str(each.body)]
-        found["requestBody"] = {
+    if endpoint.needs != "nothing":
+        operation["security"] = [{"bearer": []}]
+    if endpoint.body is not None:
+        body_schema = _MANIFEST if endpoint.body is dict else schemas[str(endpoint.body)]
+        operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": body_schema}},
         }
-    return found
+    return operation
 
 
-def _path_parameter(name: str, each: Endpoint, shown: dict[str, Any]) -> dict[str, Any]:
+def _path_parameter(name: str, endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
     if name == "kind":
-        schema = shown[str(ObjectKind if each.any_kind else Kind)]
+        schema = schemas[str(ObjectKind if endpoint.any_kind else Kind)]
     elif name == "seq":
         schema = {"type": "integer", "minimum": 1}
     elif name == "verb":
-        schema = shown[str(Verb)]
+        schema = schemas[str(Verb)]
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _operation_id(each: Endpoint) -> str:
-    words = re.sub(r"[^A-Za-z0-9]+", " ", each.path.removeprefix("/v1")).split()
-    return each.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)
+def _operation_id(endpoint: Endpoint) -> str:
+    words = re.sub(r"[^A-Za-z0-9]+", " ", endpoint.path.removeprefix("/v1")).split()
+    return endpoint.method.lower() + "".join(word[:1].upper() + word[1:] for word in words)

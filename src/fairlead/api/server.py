@@ -1,4 +1,4 @@
-"""The server: one process on a Unix socket and, unless told otherwise, on loopback."""
+"""The server: one process on a Unix socket and, by default, on loopback."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairlead.api.app import build
+from fairlead.api.background import Background
 from fairlead.api.gate import Gate, loopback_names
 from fairlead.api.service import Service
-from fairlead.api.turns import Turns
 from fairlead.ports.faults import PermanentFault
 
 _CREDENTIALS = struct.Struct("3i")
@@ -32,13 +32,13 @@ class Listen:
     socket: Path
     port: int | None
     mode: int = 0o666
-    """Of the socket: everybody may knock, the peer's credentials decide what for."""
+    """Of the socket: every user may connect; the peer's credentials decide its rights."""
     group: int | None = None
-    """To whom the socket belongs besides its owner; with a mode of 0660, to nobody else."""
+    """Group of the socket; with mode 0660 only its members connect."""
 
 
 class _Peer(H11Protocol):
-    """Tells the application who is at the other end of a Unix socket; the kernel vouches for it."""
+    """Adds the uid of a Unix socket's peer, as the kernel reports it."""
 
     def connection_made(self, transport: Any) -> None:
         peer = transport.get_extra_info("socket")
@@ -49,7 +49,7 @@ class _Peer(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Without uvicorn's own signals, which would end the process by the signal again."""
+    """Without uvicorn's signal handlers, which raise the signal again at the end."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -83,36 +83,36 @@ class ControlServer:
             limit_concurrency=1000,
         )
         self._server = _Server(config)
-        self._turns = Turns(service, self._on_bug)
+        self._background = Background(service, self._on_bug)
 
     def run(self, *, signals: bool = True) -> None:
-        """Serve; returns when everything is down. A broken invariant is raised at the end."""
+        """Serve until stopped. A broken invariant is raised at the end."""
         try:
             asyncio.run(self._serve(signals=signals))
         finally:
             with contextlib.suppress(FileNotFoundError):
                 self._listen.socket.unlink()
-            for each in self._sockets:
-                each.close()
+            for listening in self._sockets:
+                listening.close()
         if self._bug is not None:
             raise self._bug
 
     def stop(self) -> None:
-        """From any thread: take no more requests, end the open ones."""
+        """From any thread: stop accepting requests, end the open ones."""
         self._server.should_exit = True
-        self.service.bell.ring(0, close=True)
+        self.service.signal.notify(0, close=True)
 
     async def _serve(self, *, signals: bool) -> None:
         loop = asyncio.get_running_loop()
-        self.service.bell.attach(loop)
+        self.service.signal.attach(loop)
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
-        self._turns.start()
+        self._background.start()
         try:
             await self._server.serve(sockets=self._sockets)
         finally:
-            await loop.run_in_executor(None, self._turns.stop)
+            await loop.run_in_executor(None, self._background.stop)
 
     def _on_bug(self, error: BaseException) -> None:
         self._bug = self._bug or error
@@ -120,41 +120,41 @@ class ControlServer:
 
 
 def _unix(listen: Listen) -> socket.socket:
-    """A socket in place of one that nobody answers on; a live server's is left alone."""
+    """Replaces the socket of a dead server; that of a live one is an error."""
     path = str(listen.socket)
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if listen.socket.exists():
             if not listen.socket.is_socket():
-                raise PermanentFault(f"{path} is there, and is no socket")
+                raise PermanentFault(f"{path} exists and is not a socket")
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
                 if probe.connect_ex(path) == 0:
-                    raise PermanentFault(f"a server is running on {path} already")
+                    raise PermanentFault(f"a server is already running on {path}")
             listen.socket.unlink()
-        found.bind(path)
-        # Before it listens: until then nobody can connect, whatever the mode.
+        listening.bind(path)
+        # Before it listens: until then no client can connect, whatever the mode.
         if listen.group is not None:
             os.chown(path, -1, listen.group)
         os.chmod(path, listen.mode)
-        found.listen(128)
+        listening.listen(128)
     except OSError as error:
-        found.close()
-        # A path that is too long is Python's own error, without a number.
+        listening.close()
+        # A path that is too long is Python's own error, without an errno.
         why = error.strerror or f"{error} (choose a shorter one with --socket)"
         raise PermanentFault(f"cannot listen on {path}: {why}") from error
-    return found
+    return listening
 
 
 def _loopback(port: int) -> socket.socket:
     # Named as TCP, because asyncio turns off Nagle's wait only then: 44 ms a request otherwise.
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(("127.0.0.1", port))
-        found.listen(128)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(128)
     except OSError as error:
-        found.close()
+        listening.close()
         raise PermanentFault(
             f"cannot listen on 127.0.0.1:{port}: {error.strerror} (choose another with --port)"
         ) from error
-    return found
+    return listening

@@ -1,4 +1,4 @@
-"""What the handlers work on: the control plane and its neighbours, put together by `compose.up`."""
+"""What the handlers work on: the control plane, its ledger and access; wired by `compose.up`."""
 
 import asyncio
 import threading
@@ -11,25 +11,25 @@ from fairlead.engine.gpu import ControlPlane
 from fairlead.ports.ledger import Ledger
 
 
-class Bell:
-    """Tells any number of waiting requests that the ledger grew, without a thread for each."""
+class LedgerSignal:
+    """Wakes any number of waiting requests when the ledger grows, without a thread for each."""
 
     def __init__(self) -> None:
         self.seq = 0
         self.closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rung = asyncio.Event()
+        self._grown = asyncio.Event()
         self._lock = threading.Lock()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Where those who wait live."""
+        """Set the event loop of the waiting requests."""
         self._loop = loop
 
-    def ring(self, seq: int, *, close: bool = False) -> None:
-        """From any thread: the ledger has this size; `close`: nobody need wait any more.
+    def notify(self, seq: int, *, close: bool = False) -> None:
+        """From any thread: the ledger has this size; `close`: waiting ends.
 
-        Both are set at once: whoever waits for a higher number must not ring again and again
-        until the loop has heard. So many calls fill its pipe, and a signal then gets lost.
+        The size is set at once and not in the loop: a thread that waits for a higher one would
+        otherwise notify again and again, fill the loop's pipe, and a signal would be lost.
         """
         with self._lock:
             self.seq = max(self.seq, seq)
@@ -38,11 +38,11 @@ class Bell:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        rung, self._rung = self._rung, asyncio.Event()
-        rung.set()
+        grown, self._grown = self._grown, asyncio.Event()
+        grown.set()
 
     async def above(self, after: int, timeout_s: float) -> bool:
-        """Wait for an entry above `after`; False when the time is over or the server ends."""
+        """Wait for an entry above `after`; False at the timeout or when the server stops."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.seq <= after and not self.closed:
@@ -50,7 +50,7 @@ class Bell:
             if left <= 0:
                 return False
             try:
-                await asyncio.wait_for(self._rung.wait(), left)
+                await asyncio.wait_for(self._grown.wait(), left)
             except TimeoutError:
                 return self.seq > after
         return self.seq > after
@@ -64,18 +64,18 @@ class Service:
     ledger: Ledger
     access: Access
     log_parts: Callable[[str, str], list[Path]]
-    """Where a run's output is kept, oldest part first; of jobs whose ids begin like this."""
+    """(run, prefix of its job ids) to the files of its output, oldest first."""
     now_ms: Callable[[], int]
     prune: Callable[[], object] | None = None
-    """Forgets output that was kept long enough; None: all of it is kept."""
+    """Deletes output that is old enough; None: all of it is kept."""
     fault: str = ""
-    """What the last turn failed at; empty after one that did not."""
+    """Why the last turn failed; empty after a good one."""
     wake: threading.Event = field(default_factory=threading.Event)
-    """Set it, and the loop takes a turn at once."""
-    bell: Bell = field(default_factory=Bell)
+    """Set it for a turn at once."""
+    signal: LedgerSignal = field(default_factory=LedgerSignal)
 
     def head_headers(self) -> dict[str, str]:
-        """The signed head, for every reply: whoever keeps it will notice a changed past."""
+        """The checkpoint as headers of every reply: clients that keep it detect a changed past."""
         signed = self.ledger.head()
         head = signed.head
         return {

@@ -1,41 +1,32 @@
-"""What the API takes and gives, as types: the OpenAPI document is written from these."""
+"""Requests and replies of the API as types; the OpenAPI document is derived from them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, field
 
 from fairlead.core.units import INTEGER_MAX
-from fairlead.schema.objects import Label
+from fairlead.schema.specs import GPUS_MAX, Label
 
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
+By = Literal["owner", "envelope", "budget", "run"]
+Period = Literal["day", "week", "month", "quarter"]
+ResolverMode = Literal["off", "dry-run", "enforce"]
 ObjectKind = Literal["Budget", "Run", "Node", "Reservation", "Lease"]
-Verb = Literal[
-    "cancel",
-    "pause",
-    "resume",
-    "nominate",
-    "denominate",
-    "shrink",
-    "resolve",
-    "cordon",
-    "uncordon",
-    "drain",
-    "fail",
-]
-VERBS: dict[str, tuple[Verb, ...]] = {
-    "Run": ("cancel", "pause", "resume", "nominate", "denominate", "shrink", "resolve"),
-    "Node": ("cordon", "uncordon", "drain", "fail"),
-}
-"""What can be asked of an object of each kind."""
+RunVerb = Literal["cancel", "pause", "resume", "nominate", "withdraw", "shrink", "resolve"]
+NodeVerb = Literal["cordon", "uncordon", "drain", "fail"]
+Verb = Literal[RunVerb, NodeVerb]
+VERBS: dict[str, tuple[str, ...]] = {"Run": get_args(RunVerb), "Node": get_args(NodeVerb)}
+"""The verbs of each kind."""
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):
-    """All of them are strict."""
+    """Strict: an unknown field is an error."""
 
 
 class ErrorBody(Shape):
-    """What was wrong: a code for programs, the field, a sentence for people."""
+    """A code for programs, the offending field, a sentence for people."""
 
     code: str
     path: str | None
@@ -43,13 +34,13 @@ class ErrorBody(Shape):
 
 
 class Error(Shape):
-    """Every reply that is not a success."""
+    """The body of every error reply."""
 
     error: ErrorBody
 
 
 class ObjectMetadata(Shape, rename="camel"):
-    """Who an object is. A dry run has no version yet."""
+    """The identity of an object. A dry run has no version yet."""
 
     name: str
     labels: dict[str, str]
@@ -60,7 +51,7 @@ class ObjectMetadata(Shape, rename="camel"):
 
 
 class ObjectDocument(Shape, rename="camel"):
-    """One object. Whoever may not act for a run's owner does not see its command and variables."""
+    """One object. The command and variables of a run are hidden from other owners."""
 
     api_version: str
     kind: ObjectKind
@@ -70,13 +61,13 @@ class ObjectDocument(Shape, rename="camel"):
 
 
 class ObjectList(Shape):
-    """Objects of a kind, by name."""
+    """Objects of a kind, sorted by name."""
 
     items: list[ObjectDocument]
 
 
 class Change(Shape):
-    """What became of an object; `preview` is what a dry run would have led to."""
+    """A changed object; `preview` holds the effects of a dry run."""
 
     object: ObjectDocument
     change: Literal["created", "configured", "unchanged", "deleted"]
@@ -84,20 +75,20 @@ class Change(Shape):
 
 
 class ApplyBody(Shape):
-    """Several manifests, judged together: all of them are applied, or none is."""
+    """Several manifests; all of them are applied, or none is."""
 
     manifests: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     dry_run: bool = False
 
 
 class Changes(Shape):
-    """One for each manifest, in order."""
+    """One change for each manifest, in order."""
 
     items: list[Change]
 
 
-class Plan(Shape):
-    """What submitting a run would lead to now: who pays and where it runs, or why not."""
+class RunPlan(Shape):
+    """Who would pay for a run and where it would run, or why it is not funded."""
 
     funded: bool
     gpus: int
@@ -106,11 +97,11 @@ class Plan(Shape):
     placement: dict[str, Any] | None
     starts: bool
     warnings: list[str]
-    """What the plan does not decide and its owner should know, such as a window that ends."""
+    """Hints for the owner, such as a window that closes before the run ends."""
 
 
 class Event(Shape):
-    """One entry of the ledger, for people who watch."""
+    """One entry of the ledger, as an event."""
 
     seq: int
     time: str
@@ -124,14 +115,14 @@ class Event(Shape):
 
 
 class Events(Shape):
-    """Events after a number; ask again with `next`."""
+    """Events after a number; continue with `next`."""
 
     items: list[Event]
     next: int
 
 
 class HeadDocument(Shape):
-    """The signed head of the ledger."""
+    """The checkpoint (signed tree head) of the ledger."""
 
     ledger: str
     epoch: int
@@ -143,7 +134,7 @@ class HeadDocument(Shape):
 
 
 class Consistency(Shape):
-    """Proof that the log of the old size begins the one of the new size."""
+    """Proof that the log of the new size continues the one of the old size."""
 
     old: int
     new: int
@@ -151,17 +142,17 @@ class Consistency(Shape):
 
 
 class OwnEntry(Shape):
-    """An entry about the ledger itself (its beginning, a new key, a new epoch), and its proof."""
+    """An entry about the ledger itself (created, new key, new epoch), with its proof."""
 
     seq: int
     entry: str
     """The canonical bytes that were hashed."""
     proof: list[str]
-    """Inclusion in the log of the size that was asked for."""
+    """Inclusion in the log of the requested size."""
 
 
 class WhoAmI(Shape):
-    """Who the server takes the caller for."""
+    """The caller as the server authenticated it."""
 
     user: str
     owners: list[str]
@@ -170,17 +161,17 @@ class WhoAmI(Shape):
 
 
 class Health(Shape):
-    """Alive; `faults` are what the executor last failed at; `resolver` whether it is enforced."""
+    """State of the server; `faults` are the executor's latest errors."""
 
     ok: bool
     version: str
     size: int
-    resolver: Literal["off", "dry-run", "enforce"]
+    resolver: ResolverMode
     faults: dict[str, str]
 
 
 class UserRow(Shape):
-    """A user and the owners that they act for."""
+    """A user and the owners it acts for."""
 
     name: str
     owners: list[str]
@@ -188,14 +179,14 @@ class UserRow(Shape):
 
 
 class UserBody(Shape):
-    """For whom a user acts."""
+    """The owners that a user acts for."""
 
     owners: Annotated[list[Label], Meta(max_length=1000)] = field(default_factory=list)
     admin: bool = False
 
 
 class TokenBody(Shape):
-    """A token for a user; for oneself when none is named."""
+    """A token for a user; for the caller when none is named."""
 
     user: Label | None = None
     note: Annotated[str, Meta(max_length=200)] = ""
@@ -212,6 +203,180 @@ class TokenRow(Shape):
 
 
 class NewToken(TokenRow):
-    """A token and, this once, its secret; id and secret are empty in a dry run."""
+    """A new token with its secret; id and secret are empty in a dry run."""
 
     token: str
+
+
+# --- tables
+
+
+class BudgetRow(Shape):
+    """Limits and usage of one envelope."""
+
+    budget: str
+    owner: str
+    envelope: str
+    flavor: str
+    location: dict[str, str]
+    limit_gpus: int
+    used_gpus: int
+    free_gpus: int
+    lent_gpus: int
+    limit_gpu_hours: float | None
+    used_gpu_hours: float
+    held_gpu_hours: float
+    free_gpu_hours: float | None
+    overdraft_gpu_hours: float
+    period_end: str | None
+    conditions: list[str]
+
+
+class LeaseRow(Shape):
+    """One open lease."""
+
+    lease: str
+    run: str
+    owner: str
+    role: str
+    group: int
+    slots: list[str]
+    gpus: int
+    budget: str
+    envelope: str
+    borrowed: bool
+    funded: bool
+    start: str
+    expected_end: str | None
+    gpu_hours: float
+
+
+class SponsorRow(Shape):
+    """One envelope that lends to the owner."""
+
+    owner: str
+    budget: str
+    envelope: str
+    location: dict[str, str]
+    free_gpus: int
+    lent_gpus: int
+    free_gpu_hours: float | None
+    open: bool
+    family: bool
+
+
+class OwesRow(Shape):
+    """What one owner borrowed from another: GPUs now, GPU-hours ever."""
+
+    borrower: str
+    lender: str
+    gpus: int
+    gpu_hours: float
+
+
+class ReportRow(Shape):
+    """GPU-hours of a period by owner, envelope, budget or run; or the idle devices of a node.
+
+    Columns that the report does not group by are null. `idle_gpus` were idle at the end of the
+    period, the longest of them since `idle_since`; `idle_gpu_hours` is of the whole period.
+    """
+
+    kind: Literal["usage", "idle"]
+    period: str
+    start: str
+    end: str
+    owner: str | None
+    run: str | None
+    payer: str | None
+    budget: str | None
+    envelope: str | None
+    borrowed: bool | None
+    gpu_hours: float
+    overdraft_gpu_hours: float
+    node: str | None
+    idle_gpus: int
+    idle_gpu_hours: float
+    idle_since: str | None
+
+
+# --- queries
+
+
+class OwnerQuery(Shape):
+    """Limit the list to one owner."""
+
+    owner: Label | None = None
+
+
+class DryRunQuery(Shape):
+    """Preview; change nothing."""
+
+    dry_run: bool = False
+
+
+class ActionQuery(DryRunQuery):
+    """`width`: the GPUs that `shrink` keeps."""
+
+    width: Annotated[int, Meta(ge=1, le=GPUS_MAX)] | None = None
+
+
+class PutQuery(DryRunQuery):
+    """`expected_version`: refuse if the object has another one; 0: if it exists."""
+
+    expected_version: Count | None = None
+
+
+class EventsQuery(Shape):
+    """Start after this entry, and wait up to `wait_s` for new ones."""
+
+    after: Count = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    wait_s: Annotated[int, Meta(ge=0, le=60)] = 0
+
+
+class WatchQuery(Shape):
+    """Start after this entry (default: now); end after `limit` events."""
+
+    after: Count | None = None
+    limit: Positive | None = None
+
+
+class LogsQuery(Shape):
+    """`follow` until the run ends; start `tail` lines before the end."""
+
+    follow: bool = False
+    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+
+
+class SponsorsQuery(Shape):
+    """The borrower and the flavor."""
+
+    owner: Label
+    flavor: Label
+
+
+class ReportQuery(Shape):
+    """UTC days, summed by period and grouped.
+
+    `since` and `until` are RFC 3339 times; their whole days count. Default: until now, from the
+    start of the period 30 days earlier.
+    """
+
+    by: By = "envelope"
+    period: Period = "month"
+    since: str | None = None
+    until: str | None = None
+    format: Literal["json", "csv"] = "json"
+
+
+class EntriesQuery(Shape):
+    """The size of the log to prove against (default: the newest)."""
+
+    size: Positive | None = None
+
+
+class ConsistencyQuery(Shape):
+    """The two sizes of the log."""
+
+    old: Positive
+    new: Positive

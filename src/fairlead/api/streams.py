@@ -1,69 +1,79 @@
-"""Replies that go on: events as they happen, and the output of runs."""
+"""Streams: events as they happen, and the output of runs while it grows."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import closing
-from typing import Any
+import os
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from fairlead.api.endpoint import Call, Endpoint
+from fairlead.api.endpoint import Call, Routes
 from fairlead.api.gate import Unauthenticated
-from fairlead.api.objects import untold
-from fairlead.api.output import Output
-from fairlead.api.queries import EventsQuery, LogsQuery, WatchQuery
+from fairlead.api.objects import redact
 from fairlead.api.service import Service
-from fairlead.api.shapes import Event, Events
+from fairlead.api.shapes import Event, Events, EventsQuery, LogsQuery, WatchQuery
 from fairlead.engine.gpu import Author, Forbidden, NotFound, job_prefix
 from fairlead.schema.border import BadInput
 
+routes = Routes()
 BATCH = 200
-ALIVE_S = 15  # a line now and then finds out that nobody listens any more
+ALIVE_S = 15  # an empty line detects a client that is gone
 POLL_S = 0.2
+CHUNK = 64 * 1024
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_LOOKS = 10  # at files that are renamed while they are opened
 
 
+@routes.get("/v1/events", Events, EventsQuery)
 async def events(service: Service, call: Call) -> Response:
-    """Events after a number; with `wait_s`, as soon as there are some."""
+    """List events after a number; with `wait_s`, as soon as there are some."""
     query = call.query
     if query.wait_s:
-        await service.bell.above(query.after, query.wait_s)
-    found = await run_in_threadpool(_read, service, call.author, query.after, query.limit)
-    following = found[-1]["seq"] if found else query.after
-    return _json({"items": found, "next": following})
+        await service.signal.above(query.after, query.wait_s)
+    items = await run_in_threadpool(_read, service, call.author, query.after, query.limit)
+    following = items[-1]["seq"] if items else query.after
+    body = msgspec.json.encode({"items": items, "next": following})
+    return Response(body, media_type="application/json")
 
 
+@routes.get(
+    "/v1/watch", Event, WatchQuery, media="application/x-ndjson", also=("text/event-stream",)
+)
 async def watch(service: Service, call: Call) -> Response:
-    """Events as they happen: server-sent events if the caller accepts those, else JSON lines."""
+    """Stream events as server-sent events or, by default, as JSON lines."""
     sse = "text/event-stream" in call.request.headers.get("accept", "")
-    after = service.bell.seq if call.query.after is None else call.query.after
-    # A browser that was cut off asks for the same address, and says what it heard last.
+    after = service.signal.seq if call.query.after is None else call.query.after
+    # A browser that reconnects sends the number of its last event.
     after = _resumed(call.request.headers.get("last-event-id"), after)
     media = "text/event-stream" if sse else "application/x-ndjson"
     lines = _lines(service, call.author, after, call.query.limit, sse=sse)
     return StreamingResponse(lines, media_type=media, headers={"Cache-Control": "no-store"})
 
 
-def _resumed(given: str | None, otherwise: int) -> int:
-    """Where a browser that was cut off goes on."""
-    if given is None:
+def _resumed(last: str | None, otherwise: int) -> int:
+    if last is None:
         return otherwise
-    if not (given.isascii() and given.isdigit() and len(given) < 16):
+    if not (last.isascii() and last.isdigit() and len(last) < 16):
         raise BadInput("headers.last-event-id", "must be the number of an event")
-    return int(given)
+    return int(last)
 
 
 def _read(service: Service, author: Author, after: int, limit: int) -> list[dict[str, Any]]:
-    """Events without what only the server, or those who act for the owner, need of them."""
-    found = service.plane.events(after, limit)
-    for event in found:
+    """Events without token digests, and without details that only their owner may see."""
+    events = service.plane.events.read(after, limit)
+    for event in events:
         body, reason = event["body"], event["body"].get("exit_reason")
         body.pop("digest", None)
         if reason is not None and not author.may_act_for(event["owner"] or ""):
-            event["message"] = body["message"] = untold(event["message"], reason)
+            event["message"] = body["message"] = redact(event["message"], reason)
             body["exit_reason"] = None
-    return found
+    return events
 
 
 async def _lines(
@@ -71,31 +81,32 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     left = limit
     yield b": fairlead\n\n" if sse else b""
-    while not service.bell.closed:
-        found = await run_in_threadpool(_read, service, author, after, BATCH)
-        for event in found[:left]:
+    while not service.signal.closed:
+        batch = await run_in_threadpool(_read, service, author, after, BATCH)
+        for event in batch[:left]:
             after = event["seq"]
             text = msgspec.json.encode(event)
-            # Without a name: a page then hears of every kind, also of those it never heard of.
+            # Without an event name, so that a page gets every kind, also unknown ones.
             yield b"id: %d\ndata: %s\n\n" % (after, text) if sse else text + b"\n"
         if left is not None:
-            left -= len(found[:left])
+            left -= len(batch[:left])
             if not left:
                 return
-        if len(found) < BATCH and not await service.bell.above(after, ALIVE_S):
+        if len(batch) < BATCH and not await service.signal.above(after, ALIVE_S):
             yield b": alive\n\n" if sse else b"\n"
 
 
+@routes.get("/v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
 async def logs(service: Service, call: Call) -> Response:
-    """What a run wrote; for those who act for its owner."""
+    """Stream the output of a run, to users that act for its owner."""
     name = call.path["name"]
-    found = await run_in_threadpool(service.plane.get, "Run", name)
-    if found is None:
+    run = await run_in_threadpool(service.plane.objects.get, "Run", name)
+    if run is None:
         raise NotFound("Run", name)
-    owner = found["spec"]["owner"]
+    owner = run["spec"]["owner"]
     if not call.author.may_act_for(owner):
         raise Forbidden(f"{call.author.user} may not read the output of {name!r}")
-    lines = _output(service, call, found)
+    lines = _output(service, call, run)
     return StreamingResponse(lines, media_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
@@ -103,72 +114,128 @@ async def _output(service: Service, call: Call, run: dict[str, Any]) -> AsyncIte
     query: LogsQuery = call.query
     name, uid, owner = run["metadata"]["name"], run["metadata"]["uid"], run["spec"]["owner"]
     yield b""
-    # Of this run alone: one that had the name before may have been somebody else's.
+    # Of this run alone: an earlier run of the same name may have had another owner.
     jobs = job_prefix(name, uid)
-    with closing(Output(lambda: service.log_parts(name, jobs), query.tail)) as reader:
+    with closing(OutputReader(lambda: service.log_parts(name, jobs), query.tail)) as reader:
         while True:
-            # Asked before reading: what was written before it ended is then surely read.
+            # Before reading, so that everything written before the end is read.
             over = not query.follow or await run_in_threadpool(_ended, service, name, uid)
             async for chunk in iterate_in_threadpool(reader.chunks()):
                 yield chunk
-            if over or service.bell.closed or not _may_still_read(call, owner):
+            if over or service.signal.closed or not _may_still_read(call, owner):
                 return
             await asyncio.sleep(POLL_S)
 
 
 def _may_still_read(call: Call, owner: str) -> bool:
-    """A token that was revoked, or a user that was unbound, hears nothing more."""
+    """Whether the token is not revoked and the user still acts for the owner."""
     try:
-        return call.again().may_act_for(owner)
+        return call.authenticate().may_act_for(owner)
     except (Unauthenticated, Forbidden):
         return False
 
 
 def _ended(service: Service, name: str, uid: str) -> bool:
-    found = service.plane.get("Run", name)
-    if found is None or found["metadata"]["uid"] != uid:
+    run = service.plane.objects.get("Run", name)
+    if run is None or run["metadata"]["uid"] != uid:
         return True
-    return found["status"]["phase"] in ("Completed", "Failed")
+    return run["status"]["phase"] in ("Completed", "Failed")
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+# --- the output of a run
 
 
-def _unused(service: Service, call: Call) -> None:
-    raise AssertionError("a stream answers itself")
+class OutputReader:
+    """Reads the kept output of a run, or its last lines; then what is new.
+
+    The executor renames a full part, so parts are identified by inode and not by name.
+    """
+
+    def __init__(self, parts: Callable[[], Sequence[Path]], tail: int | None) -> None:
+        self._parts, self._tail = parts, tail
+        self._files: deque[BinaryIO] = deque()
+
+    def chunks(self) -> Iterator[bytes]:
+        """What was not read yet. The newest part stays open: it may grow while it is renamed."""
+        while self._look():
+            while True:
+                while data := self._files[0].read(CHUNK):
+                    yield data
+                if len(self._files) == 1:
+                    break
+                self._files.popleft().close()
+        if self._files:
+            yield from iter(lambda: self._files[0].read(CHUNK), b"")
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            self._files.pop().close()
+
+    def _look(self) -> bool:
+        """Open the parts after the newest one that is open; returns whether there are any."""
+        fresh = deque(self._open())
+        if self._files:
+            held, names = _identity(self._files[-1]), [_identity(file) for file in fresh]
+            for _ in range(names.index(held) + 1 if held in names else 0):
+                fresh.popleft().close()
+        elif self._tail is not None:
+            _seek_tail(fresh, self._tail)
+        self._tail = None  # only the first time
+        self._files.extend(fresh)
+        return bool(fresh)
+
+    def _open(self) -> list[BinaryIO]:
+        """The parts as they are at one moment."""
+        files: list[BinaryIO] = []
+        for _ in range(_LOOKS):
+            for path in self._parts():
+                with suppress(FileNotFoundError):
+                    files.append(path.open("rb"))
+            if _on_disk(self._parts()) == [_identity(file) for file in files]:
+                break
+            while files:
+                files.pop().close()
+        return files
 
 
-ENDPOINTS = (
-    Endpoint(
-        "GET",
-        "/v1/events",
-        "What happened after a number; waits if asked to",
-        _unused,
-        Events,
-        EventsQuery,
-        stream=events,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/watch",
-        "What happens: server-sent events, or a line of JSON for each",
-        _unused,
-        Event,
-        WatchQuery,
-        stream=watch,
-        media="application/x-ndjson",
-        also=("text/event-stream",),
-    ),
-    Endpoint(
-        "GET",
-        "/v1/runs/{name}/logs",
-        "What a run wrote",
-        _unused,
-        str,
-        LogsQuery,
-        needs="user",
-        stream=logs,
-        media="text/plain",
-    ),
-)
+def _identity(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def _on_disk(paths: Sequence[Path]) -> list[tuple[int, int]]:
+    identities = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            identities.append((status.st_dev, status.st_ino))
+    return identities
+
+
+def _seek_tail(files: deque[BinaryIO], lines: int) -> None:
+    """Seek to the last lines, from the end; earlier parts are closed."""
+    left, kept = lines, list[BinaryIO]()
+    while files and left > 0:
+        kept.append(files.pop())
+        left -= _seek_lines(kept[-1], left)
+    if not kept and files:  # no old lines, only what comes next
+        kept.append(files.pop())
+        kept[0].seek(0, os.SEEK_END)
+    while files:
+        files.pop().close()
+    files.extend(reversed(kept))
+
+
+def _seek_lines(file: BinaryIO, lines: int) -> int:
+    """Seek to the last lines of one file; returns how many it has of them."""
+    end = at = file.seek(0, os.SEEK_END)
+    data = b""
+    while at > 0 and data.count(b"\n") <= lines:
+        step = min(CHUNK, at)
+        at = file.seek(at - step)
+        data = file.read(step) + data
+    # Lines end with a newline; progress bars use carriage returns.
+    parts = _LINE.findall(data)[-lines:]
+    file.seek(end - sum(map(len, parts)))
+    return len(parts)

@@ -1,4 +1,4 @@
-"""Tables, the ledger's head, users and tokens."""
+"""Usage tables, the ledger's checkpoint and proofs, users, tokens, health and metrics."""
 
 import csv
 import io
@@ -8,42 +8,70 @@ from starlette.responses import Response
 
 from fairlead import __version__
 from fairlead.api.access import User
-from fairlead.api.chargeback import period_of, usage_rows
-from fairlead.api.endpoint import ANONYMOUS, Call, Endpoint, problem
-from fairlead.api.idle import idle_rows
+from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
 from fairlead.api.metrics import CONTENT_TYPE, render
-from fairlead.api.queries import (
+from fairlead.api.reports import idle_rows, period_of, usage_rows
+from fairlead.api.service import Service
+from fairlead.api.shapes import (
+    BudgetRow,
+    Consistency,
     ConsistencyQuery,
     DryRunQuery,
     EntriesQuery,
-    ReportQuery,
-    SponsorsQuery,
-)
-from fairlead.api.rows import BudgetRow, LeaseRow, OwesRow, ReportRow, SponsorRow
-from fairlead.api.service import Service
-from fairlead.api.shapes import (
-    Consistency,
     HeadDocument,
     Health,
+    LeaseRow,
     NewToken,
+    OwesRow,
     OwnEntry,
+    ReportQuery,
+    ReportRow,
+    SponsorRow,
+    SponsorsQuery,
     TokenBody,
     TokenRow,
     UserBody,
     UserRow,
     WhoAmI,
 )
+from fairlead.core.gpu.charges import DAY_MS
 from fairlead.engine.gpu import Forbidden
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_now
 
+routes = Routes()
 REPORT_DAYS = 30
-DAY_MS = 86_400_000
 OWN_ENTRIES_MAX = 10_000
+Rows = list[dict[str, Any]]
 
 
+@routes.get("/v1/budgets", list[BudgetRow])
+def budgets(service: Service, call: Call) -> Rows:
+    """List what each envelope grants, uses and has left."""
+    return service.plane.reports.budgets()
+
+
+@routes.get("/v1/leases", list[LeaseRow])
+def leases(service: Service, call: Call) -> Rows:
+    """List open leases."""
+    return service.plane.reports.leases()
+
+
+@routes.get("/v1/sponsors", list[SponsorRow], SponsorsQuery)
+def sponsors(service: Service, call: Call) -> Rows:
+    """List envelopes that lend to an owner."""
+    return service.plane.reports.sponsors(call.query.owner, call.query.flavor)
+
+
+@routes.get("/v1/owes", list[OwesRow])
+def owes(service: Service, call: Call) -> Rows:
+    """List who owes whom."""
+    return service.plane.reports.owes()
+
+
+@routes.get("/v1/report", list[ReportRow], ReportQuery, errors=(409,), also=("text/csv",))
 def report(service: Service, call: Call) -> Any:
-    """GPU-hours for chargeback, then idle devices; as rows or as CSV."""
+    """Report GPU-hours for chargeback, then idle devices."""
     query: ReportQuery = call.query
     end_ms = service.now_ms() if query.until is None else parse_now(query.until, "query.until")
     if query.since is None:
@@ -65,28 +93,39 @@ def report(service: Service, call: Call) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """A spreadsheet takes what begins like a formula for one; owners and nodes are only names."""
+    """Quote what a spreadsheet would take for a formula; owners and nodes are only names."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
     return value
 
 
+# --- the ledger
+
+
+@routes.get("/v1/head", HeadDocument)
+def head(service: Service, call: Call) -> dict[str, Any]:
+    """Show the ledger's checkpoint (signed tree head)."""
+    return service.ledger.head().as_document()
+
+
+@routes.get("/v1/consistency", Consistency, ConsistencyQuery)
 def consistency(service: Service, call: Call) -> dict[str, Any]:
-    """Proof that nothing before was changed."""
+    """Prove that a larger log continues a smaller one."""
     old, new, size = call.query.old, call.query.new, service.ledger.head().head.size
     if not old <= new <= size:
-        raise BadInput("query.new", f"must lie between {old} and {size}")
+        raise BadInput("query.new", f"must be between {old} and {size}")
     proof = service.ledger.consistency(old, new)
-    return {"old": old, "new": new, "proof": [each.hex() for each in proof]}
+    return {"old": old, "new": new, "proof": [node.hex() for node in proof]}
 
 
-def own_entries(service: Service, call: Call) -> list[dict[str, Any]]:
-    """How the ledger began, and the keys and epochs since: whom to believe, and why."""
+@routes.get("/v1/ledger", list[OwnEntry], EntriesQuery)
+def own_entries(service: Service, call: Call) -> Rows:
+    """List the ledger's creation, keys and epochs, with proofs."""
     newest = service.ledger.head().head.size
     size = call.query.size or newest
     if size > newest:
         raise BadInput("query.size", f"must be at most {newest}")
-    found = [
+    entries = [
         entry
         for kind in ("ledger.created", "key.rotated", "ledger.epoch")
         for entry in service.ledger.entries(0, OWN_ENTRIES_MAX, kind=kind)
@@ -96,14 +135,18 @@ def own_entries(service: Service, call: Call) -> list[dict[str, Any]]:
         {
             "seq": entry.seq,
             "entry": entry.data.decode(),
-            "proof": [each.hex() for each in service.ledger.inclusion(entry.seq, size)],
+            "proof": [node.hex() for node in service.ledger.inclusion(entry.seq, size)],
         }
-        for entry in sorted(found, key=lambda each: each.seq)
+        for entry in sorted(entries, key=lambda entry: entry.seq)
     ]
 
 
+# --- users and tokens
+
+
+@routes.get("/v1/whoami", WhoAmI)
 def whoami(service: Service, call: Call) -> dict[str, Any]:
-    """Who the server takes the caller for."""
+    """Show the caller as the server authenticated it."""
     author = call.author
     return {
         "user": author.user,
@@ -113,11 +156,72 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
     }
 
 
+@routes.get("/v1/users", list[UserRow], needs="admin")
+def list_users(service: Service, call: Call) -> Rows:
+    """List users and their owners."""
+    return service.access.users()
+
+
+@routes.put("/v1/users/{name}", UserRow, DryRunQuery, body=UserBody, needs="admin")
+def bind_user(service: Service, call: Call) -> dict[str, Any]:
+    """Bind a user to owners."""
+    _refuse_token(call)
+    user = User(call.path["name"], call.body.owners, call.body.admin)
+    return service.access.bind(user, author=call.author.user, dry_run=call.query.dry_run)
+
+
+def _refuse_token(call: Call) -> None:
+    """Revoking a leaked token must undo the leak: no token grants rights that outlive it."""
+    if "authorization" in call.request.headers:
+        raise Forbidden("a token cannot grant rights: use this machine's socket, without a token")
+
+
+@routes.delete("/v1/users/{name}", UserRow, DryRunQuery, needs="admin")
+def unbind_user(service: Service, call: Call) -> dict[str, Any]:
+    """Remove a user's bindings."""
+    name, dry_run = call.path["name"], call.query.dry_run
+    return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
+
+
+@routes.get("/v1/tokens", list[TokenRow], needs="user")
+def list_tokens(service: Service, call: Call) -> Rows:
+    """List the caller's tokens, for an admin all; without secrets."""
+    return service.access.tokens(None if call.author.admin else call.author.user)
+
+
+@routes.post("/v1/tokens", NewToken, DryRunQuery, body=TokenBody, needs="user")
+def create_token(service: Service, call: Call) -> dict[str, Any]:
+    """Create a token for the caller; an admin creates them for any user."""
+    _refuse_token(call)
+    user = call.body.user or call.author.user
+    if user != call.author.user and not call.author.admin:
+        raise Forbidden(f"{call.author.user} may not create tokens for {user!r}")
+    if not (call.author.admin or call.author.owners):
+        # It would open nothing, and a user without rights must not fill the ledger.
+        raise Forbidden(f"{user} acts for no owner, and needs no token")
+    return service.access.create_token(
+        user, call.body.note, author=call.author.user, dry_run=call.query.dry_run
+    )
+
+
+@routes.delete("/v1/tokens/{id}", TokenRow, DryRunQuery, needs="user", errors=(409,))
+def revoke_token(service: Service, call: Call) -> dict[str, Any]:
+    """Revoke a token."""
+    token = call.path["id"]
+    if not call.author.admin and service.access.token_user(token) != call.author.user:
+        raise Forbidden(f"token {token!r} does not belong to {call.author.user}")
+    return service.access.revoke(token, author=call.author.user, dry_run=call.query.dry_run)
+
+
+# --- health
+
+
+@routes.get("/healthz", Health)
 def health(service: Service, call: Call) -> Any:
-    """Alive, and whether what is asked of it can be recorded; 503 when not."""
+    """Check that the server is alive and can record; 503 if not."""
     plane, failure = service.plane, service.ledger.failure() or service.fault
     if failure:
-        return problem(503, "Degraded", f"nothing can be recorded just now: {failure}")
+        return problem(503, "Degraded", f"the ledger cannot be written now: {failure}")
     return {
         "ok": True,
         "version": __version__,
@@ -127,164 +231,7 @@ def health(service: Service, call: Call) -> Any:
     }
 
 
-def bind_user(service: Service, call: Call) -> dict[str, Any]:
-    """For which owners a user acts."""
-    _refuse_token(call)
-    user = User(call.path["name"], call.body.owners, call.body.admin)
-    return service.access.bind(user, author=call.author.user, dry_run=call.query.dry_run)
-
-
-def _refuse_token(call: Call) -> None:
-    """Revoking a token that leaked must end what leaked: it gives nobody rights that outlive it."""
-    if "authorization" in call.request.headers:
-        raise Forbidden("a token gives no rights: ask on this machine's socket, without one")
-
-
-def unbind_user(service: Service, call: Call) -> dict[str, Any]:
-    """A user acts for nobody any more."""
-    name, dry_run = call.path["name"], call.query.dry_run
-    return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
-
-
-def list_tokens(service: Service, call: Call) -> list[dict[str, Any]]:
-    """An admin sees all, a user their own."""
-    return service.access.tokens(None if call.author.admin else call.author.user)
-
-
-def create_token(service: Service, call: Call) -> dict[str, Any]:
-    """A token for oneself, asked for on this machine; an admin makes them for anybody."""
-    _refuse_token(call)
-    user = call.body.user or call.author.user
-    if user != call.author.user and not call.author.admin:
-        raise Forbidden(f"{call.author.user} may not make tokens for {user!r}")
-    if not (call.author.admin or call.author.owners):
-        # It would open nothing; and whoever may only look must not fill the ledger.
-        raise Forbidden(f"{user} acts for no owner, and needs no token")
-    return service.access.create_token(
-        user, call.body.note, author=call.author.user, dry_run=call.query.dry_run
-    )
-
-
-def revoke_token(service: Service, call: Call) -> dict[str, Any]:
-    """A token opens nothing any more."""
-    token = call.path["id"]
-    if not call.author.admin and service.access.token_user(token) != call.author.user:
-        raise Forbidden(f"token {token!r} is not one of {call.author.user}")
-    return service.access.revoke(token, author=call.author.user, dry_run=call.query.dry_run)
-
-
-def _metrics(service: Service, call: Call) -> Response:
+@routes.get("/metrics", str, media="text/plain")
+def metrics(service: Service, call: Call) -> Response:
+    """Export metrics for Prometheus."""
     return Response(render(service.plane), media_type=CONTENT_TYPE)
-
-
-ENDPOINTS = (
-    Endpoint(
-        "GET",
-        "/v1/budgets",
-        "What every envelope grants, uses and has left",
-        lambda service, _: service.plane.budgets(),
-        list[BudgetRow],
-    ),
-    Endpoint(
-        "GET",
-        "/v1/leases",
-        "Open leases",
-        lambda service, _: service.plane.leases(),
-        list[LeaseRow],
-    ),
-    Endpoint(
-        "GET",
-        "/v1/sponsors",
-        "Envelopes that lend to an owner",
-        lambda service, call: service.plane.sponsors(call.query.owner, call.query.flavor),
-        list[SponsorRow],
-        SponsorsQuery,
-    ),
-    Endpoint(
-        "GET", "/v1/owes", "Who owes whom", lambda service, _: service.plane.owes(), list[OwesRow]
-    ),
-    Endpoint(
-        "GET",
-        "/v1/report",
-        "GPU-hours for chargeback, and idle devices",
-        report,
-        list[ReportRow],
-        ReportQuery,
-        errors=(409,),
-        also=("text/csv",),
-    ),
-    Endpoint(
-        "GET",
-        "/v1/head",
-        "The signed head of the ledger",
-        lambda service, _: service.ledger.head().as_document(),
-        HeadDocument,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/consistency",
-        "Proof that the past was not changed",
-        consistency,
-        Consistency,
-        ConsistencyQuery,
-    ),
-    Endpoint(
-        "GET",
-        "/v1/ledger",
-        "The ledger's beginning, keys and epochs, with proofs",
-        own_entries,
-        list[OwnEntry],
-        EntriesQuery,
-    ),
-    Endpoint("GET", "/v1/whoami", "Who the server takes the caller for", whoami, WhoAmI),
-    Endpoint(
-        "GET",
-        "/v1/users",
-        "Users and their owners",
-        lambda service, _: service.access.users(),
-        list[UserRow],
-        needs="admin",
-    ),
-    Endpoint(
-        "PUT",
-        "/v1/users/{name}",
-        "Say for which owners a user acts",
-        bind_user,
-        UserRow,
-        DryRunQuery,
-        UserBody,
-        "admin",
-    ),
-    Endpoint(
-        "DELETE",
-        "/v1/users/{name}",
-        "Forget a user",
-        unbind_user,
-        UserRow,
-        DryRunQuery,
-        needs="admin",
-    ),
-    Endpoint(
-        "GET",
-        "/v1/tokens",
-        "Tokens, without their secrets",
-        list_tokens,
-        list[TokenRow],
-        needs="user",
-    ),
-    Endpoint(
-        "POST", "/v1/tokens", "Make a token", create_token, NewToken, DryRunQuery, TokenBody, "user"
-    ),
-    Endpoint(
-        "DELETE",
-        "/v1/tokens/{id}",
-        "Revoke a token",
-        revoke_token,
-        TokenRow,
-        DryRunQuery,
-        needs="user",
-        errors=(409,),
-    ),
-    Endpoint("GET", "/healthz", "Alive, and able to record", health, Health),
-    Endpoint("GET", "/metrics", "Metrics for Prometheus", _metrics, str, media="text/plain"),
-)

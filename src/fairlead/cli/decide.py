@@ -1,4 +1,4 @@
-"""`fairlead decide`: the governors' own functions, by hand, from JSON to JSON."""
+"""`fairlead decide`: one decision as a function, JSON in, JSON out."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from fairlead.core.canonical import canonical
 from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 from fairlead.schema.kinds import KINDS, Kind
 
-HELP = """Run one decision as a function: JSON in, JSON out.
+HELP = """Run one decision: JSON in, JSON out.
 
 KIND names the decision (see --list), FILE holds the input document (default: standard input).
 The result is indented on a terminal and canonical (RFC 8785) in a pipe. Bad input is refused with
@@ -28,9 +28,11 @@ the path of the offending field and exit code 2; a refusal is a result with exit
 @click.command("decide", help=HELP)
 @click.argument("kind", required=False)
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--jsonl", is_flag=True, help="One document per line in, one result per line out.")
+@click.option(
+    "--jsonl", is_flag=True, help="Read one document per line, print one result per line."
+)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of input and output.")
-@click.option("--list", "list_kinds", is_flag=True, help="Name the kinds of decisions.")
+@click.option("--list", "list_kinds", is_flag=True, help="List the kinds of decisions.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,15 +43,15 @@ def command(
     schema: bool,
     list_kinds: bool,
 ) -> None:
-    """Dispatch on the options; the work is in the kinds."""
+    """Dispatch on the options."""
     if list_kinds:
         for name in sorted(KINDS):
             click.echo(f"{name:<14} {KINDS[name].summary}" if sys.stdout.isatty() else name)
         return
     if kind is None:
-        raise click.UsageError("say which KIND of decision; `fairlead decide --list` names them")
+        raise click.UsageError("KIND is missing; `fairlead decide --list` lists the kinds")
     if kind not in KINDS:
-        raise click.UsageError(f"no decision is called {kind!r}; there are: {', '.join(KINDS)}")
+        raise click.UsageError(f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
     if schema:
         click.echo(json.dumps(KINDS[kind].json_schema(), indent=2))
         return
@@ -71,7 +73,7 @@ def _one(kind: Kind, file: BinaryIO) -> int:
 
 
 def _stream(kind: Kind, file: BinaryIO) -> int:
-    """Answer line by line, flushed, so that a partner can wait for each answer."""
+    """Flush each result, so that a co-process can wait for it."""
     status, out = 0, sys.stdout.buffer
     while line := file.readline(DOCUMENT_BYTES_MAX + 1):
         if not line.strip():

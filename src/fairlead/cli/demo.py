@@ -17,7 +17,7 @@ LINES_PER_ACT = 2
 
 
 @click.command("demo")
-@click.option("--seconds", type=click.IntRange(1), help="Stop after so many virtual seconds.")
+@click.option("--seconds", type=click.IntRange(1), help="Stop after this many virtual seconds.")
 @click.option(
     "--speed",
     type=click.FloatRange(0.1, 1000),
@@ -29,13 +29,13 @@ LINES_PER_ACT = 2
 @click.option(
     "--policy",
     type=click.Choice([p.value for p in Policy]),
-    help="Stay with this policy. Default: as the acts say.",
+    help="Use one policy [default: as the acts say].",
 )
 def command(*, seconds: int | None, speed: float, seed: int | None, policy: str | None) -> None:
-    """Watch the CPU market of one node: the real decision code, simulated pods.
+    """Watch the CPU market of one simulated node.
 
-    On a terminal it runs until Ctrl-C, a new seed each time round; otherwise it prints the events
-    of one round and ends.
+    The decision code is real, the pods are simulated. On a terminal it runs until Ctrl-C, with a
+    new seed each round; in a pipe it prints the events of one round and ends.
 
     \b
       fairlead demo
@@ -81,7 +81,7 @@ def _live(
             while left is None or left > 0:
                 if simulation.clock.now_ms >= scenario.duration_s * 1000:
                     simulation = Simulation(scenario, seed=simulation.seed + 1, policy=policy)
-                # Faster than the eye: several virtual seconds per picture.
+                # At high speed, several virtual seconds per picture.
                 steps = max(1, int(speed / FRAMES_PER_SECOND))
                 simulation.advance(1000 * steps)
                 left = None if left is None else left - steps
@@ -114,7 +114,7 @@ def _plain(
 
 
 def farewell(simulation: Simulation, policy: str | None) -> list[str]:
-    """What to try next: the last decision, by hand. The same seed leads to the same line."""
+    """A command to try next: the last decision, by hand. The same seed gives the same line."""
     decisions = simulation.record.decisions
     under = f" --policy {policy}" if policy else ""
     play = f"fairlead sim run {SCENARIO} --seed {simulation.seed}{under}"

@@ -56,7 +56,7 @@ DIM, RED = "grey62", "#e8506a"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture is drawn of, and into how much room."""
+    """The simulation to draw, and the size of the screen."""
 
     simulation: Simulation
     width: int
@@ -74,7 +74,7 @@ def draw(picture: Picture) -> Group:
     """The whole screen."""
     frames = picture.simulation.record.frames
     if not frames:
-        return Group(Text("the simulation begins …", style=DIM))
+        return Group(Text("starting …", style=DIM))
     frame, columns = frames[-1], picture.columns
     upper = [
         *_header(picture, frame),
@@ -115,7 +115,7 @@ def _header(picture: Picture, frame: Frame) -> list[Text]:
 def _mode_line(picture: Picture, frame: Frame) -> Text:
     plan = _plan(picture.simulation)
     if frame.mode is None or plan is None:
-        return Text("nothing decided yet: the users' own limits stand", style=DIM)
+        return Text("no decision yet: the users' own limits hold", style=DIM)
     pill = Text(f" {frame.mode.value.upper()} ", style=MODE_STYLES[frame.mode])
     if frame.mode is CpuMode.OVERLOADED:
         said = f"  minimums {plan.total_min / 1000:.2f} of {frame.capacity / 1000:.2f} cores"
@@ -161,7 +161,7 @@ def _segment(name: str, width: int, picture: Picture) -> Text:
 
 
 def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
-    """One line per pod of the scenario, present or not, so that nothing jumps about."""
+    """One line per pod of the scenario, present or not, so that lines keep their places."""
     specs = sorted(picture.simulation.scenario.pods, key=lambda spec: spec.name)
     room = max(3, picture.height - 16)
     here = {pod.uid: pod for pod in frame.pods}

@@ -1,4 +1,4 @@
-"""The `fairlead` command: finds the subcommand, turns every kind of "no" into its exit code."""
+"""The `fairlead` command: finds the subcommand, maps errors to exit codes."""
 
 import errno
 import importlib
@@ -21,46 +21,47 @@ EXIT_REFUSED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 3, 
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules of their own, imported on use (start-up: 60 ms)."""
+    """A group that imports the module of a command on use (start-up: 60 ms)."""
 
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
-        "apply": ("fairlead.cli.objects:apply", "create or change budgets, runs, nodes, …"),
-        "audit": ("fairlead.cli.audit", "read the ledger, prove and verify what is in it"),
-        "budgets": ("fairlead.cli.tables:budgets", "what every envelope grants, uses, has left"),
-        "cancel": ("fairlead.cli.runs:cancel", "end runs"),
-        "completion": ("fairlead.cli.completion", "print the completion script of a shell"),
-        "cordon": ("fairlead.cli.runs:cordon", "place nothing new on nodes"),
-        "decide": ("fairlead.cli.decide", "run one decision by hand, as a function"),
-        "delete": ("fairlead.cli.objects:delete", "remove objects that nothing uses"),
-        "demo": ("fairlead.cli.demo", "watch the CPU market live, in virtual time"),
-        "describe": ("fairlead.cli.objects:describe", "show one object in full, with its events"),
-        "doctor": ("fairlead.cli.doctor", "say what this machine can do, and how to cure the rest"),
-        "drain": ("fairlead.cli.runs:drain", "cordon nodes and take their runs off"),
-        "explain": ("fairlead.cli.plans:explain", "say why an object is as it is"),
-        "get": ("fairlead.cli.objects:get", "list budgets, runs, nodes, …, or show one"),
-        "heads": ("fairlead.cli.heads_list", "the ledgers that you have seen, to notice changes"),
-        "leases": ("fairlead.cli.tables:leases", "which run holds which devices, and who pays"),
-        "logs": ("fairlead.cli.follow:logs", "print what a run wrote"),
-        "node": ("fairlead.cli.node", "govern the CPU of this machine's cgroups"),
-        "owes": ("fairlead.cli.tables:owes", "who owes whom"),
-        "pause": ("fairlead.cli.runs:pause", "stop runs in place"),
-        "plan": ("fairlead.cli.plans:plan", "who would pay for a run, or what would fix it"),
-        "replay": ("fairlead.cli.replay", "decide a recorded decision again, compare the bytes"),
-        "report": ("fairlead.cli.report:report", "GPU-hours for chargeback, and idle devices"),
-        "reserve": ("fairlead.cli.reserve:reserve", "reserve a time for a run"),
-        "resolve": ("fairlead.cli.resolve:resolve", "have runs give way, or see who would"),
-        "resume": ("fairlead.cli.runs:resume", "let paused runs go on"),
-        "runs": ("fairlead.cli.runs:runs", "offer your runs to give way, or shrink them"),
-        "sim": ("fairlead.cli.sim", "play a scenario against the real decision code"),
-        "sponsors": ("fairlead.cli.tables:sponsors", "who lends to an owner"),
-        "submit": ("fairlead.cli.objects:submit", "submit runs"),
-        "tokens": ("fairlead.cli.access:tokens", "make, list and revoke tokens for HTTP"),
-        "traffic": ("fairlead.cli.traffic", "govern a service's connections and its door"),
-        "uncordon": ("fairlead.cli.runs:uncordon", "place on nodes again"),
-        "up": ("fairlead.cli.up", "run the embedded control plane"),
-        "users": ("fairlead.cli.access:users", "say which user acts for which owners"),
-        "watch": ("fairlead.cli.follow:watch", "print what happens, as it happens"),
-        "whoami": ("fairlead.cli.access:whoami", "say who the server takes you for"),
+        "apply": ("gpu.objects:apply", "Create or change budgets, runs, nodes, …"),
+        "audit": ("audit.commands", "Read, prove and verify the ledger"),
+        "budgets": ("gpu.budgets:budgets", "Show what each envelope grants, uses and has left"),
+        "cancel": ("gpu.objects:cancel", "Cancel runs"),
+        "completion": ("completion", "Print the completion script of a shell"),
+        "cordon": ("gpu.objects:cordon", "Stop placing runs on nodes"),
+        "decide": ("decide", "Run one decision: JSON in, JSON out"),
+        "delete": ("gpu.objects:delete", "Delete objects that nothing uses"),
+        "demo": ("demo", "Watch the CPU market live, in virtual time"),
+        "describe": ("gpu.objects:describe", "Show one object in full, with its events"),
+        "doctor": ("doctor", "Check what this machine supports and how to fix it"),
+        "drain": ("gpu.objects:drain", "Cordon nodes and move their runs off"),
+        "explain": ("gpu.plans:explain", "Explain the state of an object"),
+        "get": ("gpu.objects:get", "List objects of a kind, or show one"),
+        "heads": ("audit.checkpoints", "List or forget ledger checkpoints that you saw"),
+        "leases": ("gpu.budgets:leases", "Show which run holds which devices, and the payer"),
+        "logs": ("gpu.follow:logs", "Print the output of a run"),
+        "node": ("node.commands", "Govern CPU limits of this machine's cgroups"),
+        "nominate": ("gpu.objects:nominate", "Nominate your runs to be preempted first"),
+        "owes": ("gpu.budgets:owes", "Show who owes whom"),
+        "pause": ("gpu.objects:pause", "Pause runs; they keep their devices"),
+        "plan": ("gpu.plans:plan", "Show who would pay for a run, or what would fund it"),
+        "replay": ("replay", "Run recorded decisions again and compare"),
+        "report": ("gpu.budgets:report", "Report GPU-hours for chargeback, and idle devices"),
+        "reserve": ("gpu.preemption:reserve", "Reserve a start time for a run"),
+        "resolve": ("gpu.preemption:resolve", "Preempt runs to free GPUs, or preview it"),
+        "resume": ("gpu.objects:resume", "Resume paused runs"),
+        "shrink": ("gpu.objects:shrink", "Shrink a malleable run to fewer GPUs"),
+        "sim": ("sim", "Simulate the governors in virtual time"),
+        "sponsors": ("gpu.budgets:sponsors", "Show who lends to an owner"),
+        "submit": ("gpu.objects:submit", "Submit runs"),
+        "tokens": ("gpu.access:tokens", "Create, list and revoke tokens for HTTP"),
+        "traffic": ("traffic.commands", "Balance and admit a service's connections"),
+        "uncordon": ("gpu.objects:uncordon", "Allow placement on nodes again"),
+        "up": ("up", "Run the embedded control plane"),
+        "users": ("gpu.access:users", "Bind users of this machine to owners"),
+        "watch": ("gpu.follow:watch", "Print events as they happen"),
+        "whoami": ("gpu.access:whoami", "Show your user and owners"),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -72,22 +73,22 @@ class LazyGroup(click.Group):
         if cmd_name not in self.MODULES:
             return None
         module, _, name = self.MODULES[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), name or "command")
+        command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
         return command if isinstance(command, click.Command) else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """Complete commands from the table: a shell that completes must not import them all."""
+        """Complete commands from the table, without importing them."""
         from click.shell_completion import CompletionItem
 
-        found = [
+        names = [
             CompletionItem(name, help=text)
             for name, (_, text) in sorted(self.MODULES.items())
             if name.startswith(incomplete)
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a reader that went away (`| head`) is not an error."""
+        """Run the command; a closed pipe (`| head`) is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -97,7 +98,7 @@ class LazyGroup(click.Group):
             if error.errno not in _FULL:
                 raise
             silence(sys.stdout)
-            raise PermanentFault(f"cannot write the answer: {error.strerror}") from error
+            raise PermanentFault(f"cannot write the output: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, without importing any of them."""
@@ -106,14 +107,14 @@ class LazyGroup(click.Group):
 
 
 def silence(stream: TextIO) -> None:
-    """Python would try to flush once more at exit: give it somewhere to flush to."""
+    """Point a broken stream at /dev/null: Python flushes it once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
-    """Fairlead leads scarce compute fairly: GPU budgets, node CPU and service traffic.
+    """Fairlead shares scarce compute: GPU budgets, node CPU and service traffic.
 
     Every decision is a pure function of a recorded snapshot. Exit codes: 0 done, 1 refused,
     2 bad usage or bad input, 3 fault, 70 bug.
@@ -127,8 +128,8 @@ def run() -> None:
 
 def _run() -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us: nobody there
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we run
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
     try:
         code = main.main(prog_name="fairlead", standalone_mode=False)
     except click.exceptions.Abort:
@@ -142,7 +143,7 @@ def _run() -> int:
     except InvariantBroken as error:
         click.echo(f"bug: {error} (please report this with the input that led to it)", err=True)
         return EXIT_BUG
-    except Exception:  # noqa: BLE001 - the last resort: any other exception is a bug of ours
+    except Exception:  # noqa: BLE001 - any other exception is a bug
         traceback.print_exc()
         click.echo("bug: please report this with the input that led to it", err=True)
         return EXIT_BUG

@@ -1,50 +1,163 @@
-"""`fairlead replay`: decide a recorded decision again and compare the bytes."""
+"""`fairlead replay`: run recorded decisions again and compare, for all three governors."""
+
+import itertools
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
-from fairlead.cli.audit_show import ledger_option, print_document
+from fairlead.cli.audit.ledger import ledger_option
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
-from fairlead.cli.show import output_option
-from fairlead.ledger.place import open_for_reading
-from fairlead.ledger.replay import replay
-from fairlead.schema.replay import Verdict
+from fairlead.cli.progress import Counter
+from fairlead.cli.table import Output, columns, note, output_option, print_table, show
+from fairlead.ledger.place import is_postgres, open_for_reading
+from fairlead.ledger.replay import replay as replay_entry
+from fairlead.ledger.replay import replay_ledger
+from fairlead.recorder import CorruptRecord, replay_record
+from fairlead.schema.replay import Replayed, Verdict
 
-HELP = """Decide entry SEQ of the ledger again and compare the bytes.
+HELP = """Run recorded decisions again and compare them.
 
-Exit code 0: the same; 1: different; 3: it cannot be said, because the entry is no decision or this
-release does not have that version of it.
+Without WHAT: every decision in this machine's ledger. WHAT is the number of one entry, a ledger
+file, or the record of a node or traffic agent (a directory or one segment).
+
+Exit code 0: every decision is the same. 1: one differs; the first difference is named. 2: bad
+usage. 3: a record is damaged, or holds a decision that this release cannot run.
 
 \b
-  fairlead audit log --kind gpu.cover
-  fairlead replay 42
+  fairlead replay                                    # the whole ledger
+  fairlead replay 4711                               # one decision
+  fairlead replay /var/lib/fairlead/node/record      # a node agent's record
+  fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
 """
-_EXIT = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXIT_FAULT}
+_KINDS = columns("kind", "version", "same", "different", "unknown")
+_EXITS = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXIT_FAULT}
 
 
 @click.command("replay", help=HELP)
-@click.argument("seq", type=click.IntRange(1))
+@click.argument("what", nargs=-1)
 @ledger_option
 @output_option
 @click.pass_context
-def command(ctx: click.Context, *, seq: int, ledger: str, output: str) -> None:
-    """Look it up, run it, say what came of it."""
+def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: str) -> None:
+    """Replay what is named, and report."""
+    out = Output(output)
+    if len(what) == 1 and what[0].isdigit():
+        ctx.exit(_replay_one(int(what[0]), ledger, out))
+    for name in what:
+        if not Path(name).exists() and not is_postgres(name):
+            raise click.UsageError(f"{name}: no such file or directory, and not an entry's number")
+    tally: Tally[tuple[str, int, Verdict]] = Tally()
+    first: tuple[str, Replayed] | None = None
+    try:
+        with Counter("replaying") as progress:
+            for number, (source, decision) in enumerate(_decisions(what or (ledger,)), 1):
+                progress(number)
+                tally[decision.kind, decision.version, decision.verdict] += 1
+                if decision.verdict is not Verdict.SAME and first is None:
+                    first = (source, decision)
+    except CorruptRecord as error:
+        note(f"fault: the record is damaged: {error}")
+        ctx.exit(EXIT_FAULT)
+    _report(tally, first, out)
+    verdicts = {verdict for _, _, verdict in tally}
+    worst = (Verdict.DIFFERENT, Verdict.UNKNOWN, Verdict.SAME)
+    ctx.exit(_EXITS[next((v for v in worst if v in verdicts), Verdict.SAME)])
+
+
+def _replay_one(seq: int, ledger: str, out: Output) -> int:
     with open_for_reading(ledger) as reader:
         entry = reader.entry(seq)
         if entry is None:
-            raise click.BadParameter(f"there is no entry {seq}", param_hint="SEQ")
-        answer = replay(reader, entry)
-    if output != "table":
-        document = {
-            "seq": seq,
-            "kind": entry.kind,
-            "version": entry.version,
-            "verdict": str(answer.verdict),
-            "detail": answer.detail,
-            "recorded": entry.body.get("output"),
-            "decided": None if answer.result is None else dict(answer.result),
+            raise click.BadParameter(f"there is no entry {seq}", param_hint="WHAT")
+        decision = replay_entry(reader, entry)
+    out.text(_document(ledger, decision), lambda: [_line(decision)])
+    return _EXITS[decision.verdict]
+
+
+def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
+    """Every decision of every place, with where it is recorded."""
+    for place in places:
+        records = [] if is_postgres(place) else _records(Path(place))
+        for record in records:
+            yield from zip(itertools.repeat(str(record)), replay_record(record), strict=False)
+        if not records:
+            with open_for_reading(place) as reader:
+                yield from zip(itertools.repeat(place), replay_ledger(reader), strict=False)
+
+
+def _records(path: Path) -> list[Path]:
+    """The agents' records at a path: one segment, or all records in or below a directory."""
+    if path.name.startswith("segment-"):
+        return [path]
+    if not path.is_dir():
+        return []
+    records = sorted({segment.parent for segment in path.rglob("segment-*")})
+    if not records:
+        raise click.UsageError(f"{path}: has no record (no segment-* file)")
+    return records
+
+
+def _report(
+    tally: Mapping[tuple[str, int, Verdict], int], first: tuple[str, Replayed] | None, out: Output
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": kind,
+            "version": version,
+            **{str(verdict): tally.get((kind, version, verdict), 0) for verdict in Verdict},
         }
-        print_document(document, output)
+        for kind, version in sorted({(kind, version) for kind, version, _ in tally})
+    ]
+    totals = {str(verdict): sum(row[str(verdict)] for row in rows) for verdict in Verdict}
+    if not out.is_table:
+        document = None if first is None else _document(*first)
+        show({**totals, "kinds": rows, "first": document}, out.format)
+        return
+    if rows:
+        print_table(rows, _KINDS)
+    click.echo(", ".join(f"{count} {verdict}" for verdict, count in totals.items()))
+    if first is not None:
+        click.echo(f"first: {first[0]}: {_line(first[1])}")
+
+
+def _line(decision: Replayed) -> str:
+    detail = _detail(decision)
+    text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
+    return text + (f" ({detail})" if detail else "")
+
+
+def _document(source: str, decision: Replayed) -> dict[str, Any]:
+    return {
+        "source": source,
+        "seq": decision.seq,
+        "kind": decision.kind,
+        "version": decision.version,
+        "verdict": str(decision.verdict),
+        "detail": _detail(decision),
+        "recorded": decision.recorded,
+        "decided": decision.result,
+    }
+
+
+def _detail(decision: Replayed) -> str:
+    """The first field that differs, or why there is no result."""
+    if decision.verdict is Verdict.DIFFERENT and not decision.detail:
+        return first_difference(decision.recorded, decision.result)
+    return decision.detail
+
+
+def first_difference(one: Any, other: Any, path: str = "") -> str:
+    """`slots.b1: recorded 12, decided 13` for the first field that differs; empty if none does."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = sorted({*one, *other})
+        pairs = ((f"{path}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        items = enumerate(zip(one, other, strict=True))
+        pairs = ((f"{path}[{index}]", mine, yours) for index, (mine, yours) in items)
     else:
-        detail = f" ({answer.detail})" if answer.detail else ""
-        click.echo(f"entry {seq}: {answer.verdict} {entry.kind} v{entry.version}{detail}")
-    ctx.exit(_EXIT[answer.verdict])
+        return "" if one == other else f"{path or 'output'}: recorded {one!r}, decided {other!r}"
+    differences = (first_difference(mine, yours, where) for where, mine, yours in pairs)
+    return next(filter(None, differences), "")

@@ -2,31 +2,42 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
+from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.scenarios import BadScenario, can_plot, load_scenario, report_target
-from fairlead.cli.show import to_yaml
-from fairlead.cli.sim_table import summary, whatif_table
+from fairlead.cli.table import Output, figures, output_option
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
-from fairlead.sim import ScenarioResult, bundled_names, play, read_bundled
+from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
 from fairlead.sim.clock import SEED_MAX
-from fairlead.sim.report import as_document, write_report
+from fairlead.sim.record import NodeFigures
+from fairlead.sim.report import as_document, pod_row, write_report
 from fairlead.sim.simulation import Progress
-from fairlead.sim.whatif import NoDecisions, what_if
+from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
+from fairlead.sim.whatif_report import (
+    LIMITS_OF_THE_ANSWER,
+    NODE_HEAD,
+    POD_HEAD,
+    node_rows,
+    pod_rows,
+    title,
+    write_whatif,
+)
 from fairlead.sim.whatif_report import as_document as whatif_document
-from fairlead.sim.whatif_report import write_whatif
+
+_PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
+_POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
 
 
 @click.group("sim")
 def command() -> None:
-    """Play scenarios in virtual time, or decide a record under another policy.
+    """Simulate the governors in virtual time.
 
     \b
       fairlead sim list
@@ -61,22 +72,20 @@ def schema() -> None:
 @command.command("run")
 @click.argument("scenario")
 @click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed. Default: the scenario's."
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice([p.value for p in Policy]),
-    help="Play under this policy; repeat to compare. Default: the scenario's.",
+    help="Run under this policy; repeat to compare.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="The report's folder. Default: out/<name>."
-)
+@click.option("--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME].")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
 )
-@click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
+@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -88,10 +97,11 @@ def run(
     output: str,
     no_plots: bool,
 ) -> None:
-    """Play SCENARIO (a YAML file, or a name from `fairlead sim list`) and report on it.
+    """Run SCENARIO and write a report.
 
-    Prints a summary and writes report.json, report.md, every decision with its result, a
-    timeline and plots. Exit codes: 0 done, 1 a checker found a broken promise, 2 bad input.
+    SCENARIO is a YAML file or a name from `fairlead sim list`. Prints a summary and writes
+    report.json, report.md, every decision with its result, a timeline and plots. Exit codes: 0
+    done, 1 a checker found a broken promise, 2 bad input.
 
     \b
       fairlead sim run bursty-mix
@@ -117,21 +127,15 @@ def run(
     "--policy",
     required=True,
     type=click.Choice([p.value for p in Policy]),
-    help="Policy to decide under.",
+    help="Decide under this policy.",
 )
 @click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
 @click.option(
-    "--top", type=click.IntRange(0), default=5, show_default=True, help="Gains and losses to list."
+    "--top", type=click.IntRange(0), default=5, show_default=True, help="List this many changes."
 )
-@click.option("--report", type=click.Path(path_type=Path), help="Folder to write a report to.")
-@click.option("--no-plots", is_flag=True, help="Write the report without pictures.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    help="Output format.",
-)
+@click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
+@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@output_option
 def whatif(
     *,
     records: tuple[Path, ...],
@@ -164,14 +168,9 @@ def whatif(
         with _counter() as progress:
             result = what_if(records, Policy(policy), guardrails=guardrails, progress=progress)
     except NoDecisions as error:
-        raise BadScenario(str(error)) from error
-    if output == "table":
-        for line in whatif_table(result, top):
-            click.echo(line)
-    else:
-        document = whatif_document(result, top=top)
-        text = json.dumps(document, indent=2) if output == "json" else to_yaml(document)
-        click.echo(text.rstrip())
+        raise BadFile(str(error)) from error
+    document = whatif_document(result, top=top)
+    Output(output).text(document, lambda: whatif_table(result, top))
     if report is not None:
         write_whatif(result, report, top=top, plots=not no_plots and can_plot())
         click.echo(f"report: {report / 'report.md'}", err=True)
@@ -194,7 +193,7 @@ def _load(scenario: str) -> ScenarioDocument:
 
 
 def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDocument:
-    """A policy on the command line holds for the whole play, whatever the acts say."""
+    """A policy on the command line overrides those of the acts."""
     return msgspec.structs.replace(
         document,
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
@@ -225,7 +224,77 @@ def _print(played: ScenarioResult, output: str, target: Path) -> None:
     else:
         for line in summary(played):
             click.echo(line)
-    for each in played.runs:
-        if each.broken:
-            click.secho(f"broken: {each.broken}", err=True, fg="red")
+    for run in played.runs:
+        if run.broken:
+            click.secho(f"broken: {run.broken}", err=True, fg="red")
     click.echo(f"report: {target / 'report.md'}", err=True)
+
+
+# --- tables
+
+
+def summary(played: ScenarioResult) -> Iterator[str]:
+    """Line by line: a table per policy, then the policies side by side, then seed and digest."""
+    for run in played.runs:
+        yield f"{played.scenario.name}: policy {run.name.replace('-act', ' act')}"
+        yield ""
+        yield from figures(_PODS, [pod_row(pod, missing="-") for pod in run.pods])
+        yield ""
+        yield from _node(run.node)
+        if run.faults:
+            fired = ", ".join(f"{point} {count}" for point, count in run.faults.items())
+            yield f"faults     {fired}"
+        if len(played.runs) > 1:
+            yield f"digest     {run.digest}"
+            yield ""
+    if len(played.runs) > 1:
+        yield from figures(_POLICIES, [_policy_row(run) for run in played.runs])
+        yield ""
+    yield f"seed       {played.seed}"
+    yield f"digest     {played.digest}"
+
+
+def _node(node: NodeFigures) -> Iterator[str]:
+    yield (
+        f"modes      uncongested {node.seconds_uncongested} s, congested "
+        f"{node.seconds_congested} s, overloaded {node.seconds_overloaded} s"
+    )
+    yield (
+        f"node       {node.decisions} decisions in {node.seconds:g} s, limits above the capacity "
+        f"for {node.seconds_over_capacity:g} s"
+    )
+    yield (
+        f"core-s     wanted {node.want_core_s:.1f}, granted {node.granted_core_s:.1f}, "
+        f"used {node.used_core_s:.1f}"
+    )
+
+
+def _policy_row(run: PolicyRun) -> tuple[str, ...]:
+    governed = [pod for pod in run.pods if not pod.opted_out]
+    return (
+        run.name,
+        f"{run.node.used_core_s:.1f}",
+        f"{run.node.granted_core_s:.1f}",
+        f"{sum(pod.unserved_core_s for pod in governed):.1f}",
+        f"{run.node.seconds_congested} s",
+        f"{run.node.seconds_overloaded} s",
+        f"{sum(pod.reversals_per_minute for pod in governed):.1f}",
+    )
+
+
+def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
+    """The nodes, then the largest gains and losses."""
+    yield f"what if: {title(result)}"
+    yield ""
+    yield from figures(_upper(NODE_HEAD), node_rows(result))
+    for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
+        yield ""
+        yield f"largest {name}:" if pods else f"no {name}"
+        if pods:
+            yield from figures(_upper(POD_HEAD), pod_rows(pods))
+    yield ""
+    yield LIMITS_OF_THE_ANSWER
+
+
+def _upper(head: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.upper().replace(" ", "-") for name in head)

@@ -17,52 +17,49 @@ if TYPE_CHECKING:
     from fairlead.api.server import ControlServer
 
 DEMO_GRACE_S = 1
-DEMO = """fairlead: a lab to look at in a browser, or from here (Ctrl-C ends it):
+DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
   export FAIRLEAD_SERVER={socket}
   fairlead budgets; fairlead leases; fairlead watch"""
-HELP = """Run the embedded control plane: one process, one ledger, a Unix socket, loopback HTTP.
+HELP = """Run the embedded control plane.
 
-Commands on this machine talk to it over the socket in DIR; who they are is what the kernel says.
-Over HTTP everybody on this machine reads, and only tokens write; a browser shows budgets, runs,
-leases and events at http://127.0.0.1:8470. Ctrl-C or SIGTERM ends it; runs go on, and the next
-`fairlead up` on the same DIR takes them over.
+One process with a ledger, a Unix socket and loopback HTTP. Commands on this machine use the socket
+in DIR, and the kernel tells the server which user calls. Over HTTP any user of this machine may
+read; writing needs a token. http://127.0.0.1:8470 shows budgets, runs, leases and events. Ctrl-C or
+SIGTERM ends the process; runs continue, and the next `fairlead up` on the same DIR adopts them.
 
-The socket is open to every user of the machine (each may look, and act for the owners it is bound
-to). With --socket-group only that group can reach it.
+Every user of the machine may use the socket, and acts for the owners it is bound to. With
+--socket-group only that group can connect.
 
-Nobody is made to give way unless you say so: with --resolver dry-run a reservation that lacks
-devices is Blocked, and `fairlead describe reservation/NAME` says who would have given way.
+Preemption is off by default; --resolver enforce turns it on. With --resolver dry-run a reservation
+that lacks devices is Blocked, and `fairlead describe reservation/NAME` previews the candidates.
 
-With --node and --traffic it also runs the agents that govern this machine's CPU and a service's
-traffic, as processes of their own: started again when they end, ended with it.
+--node and --traffic also run the agents for this machine's CPU and a service's traffic, as separate
+processes that are restarted when they end.
 
 \b
   fairlead up                                  # in the state directory of this user
-  fairlead up --demo                           # a lab to look at, gone when it ends
+  fairlead up --demo                           # a demo lab, removed at the end
   fairlead up --data /srv/fairlead --socket-group gpu-users
   fairlead up --resolver enforce --beacon drand-quicknet,2023-08-23T15:09:27Z,3s
   fairlead up --node node.yaml --traffic web.yaml
   FAIRLEAD_SERVER=/srv/fairlead/fairlead.sock fairlead get runs
 """
+_OCTAL = set("01234567")
 
 
-class Mode(click.ParamType[int]):
+class FileMode(click.ParamType[int]):
     """A file's mode as `chmod` takes it."""
 
     name = "MODE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Octal digits; the owner must be able to connect."""
+        """Octal digits that let the owner read and write."""
         text = str(value).removeprefix("0o")
         mode = int(text, 8) if text.isascii() and text.isdigit() and set(text) <= _OCTAL else -1
         if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
-            self.fail(
-                f"must be a mode such as 0660, and let the owner in, got {value!r}", param, ctx
-            )
+            rule = "such as 0660 that lets the owner read and write"
+            self.fail(f"must be a mode {rule}, got {value!r}", param, ctx)
         return mode
-
-
-_OCTAL = set("01234567")
 
 
 class Group(click.ParamType[int]):
@@ -78,7 +75,7 @@ class Group(click.ParamType[int]):
         try:
             return grp.getgrnam(text).gr_gid
         except KeyError:
-            self.fail(f"there is no group {text!r} on this machine", param, ctx)
+            self.fail(f"unknown group {text!r} on this machine", param, ctx)
 
 
 class BeaconSource(click.ParamType[tuple[str, int, int]]):
@@ -104,14 +101,14 @@ class BeaconSource(click.ParamType[tuple[str, int, int]]):
 
 
 class Kept(click.ParamType[int | None]):
-    """How long something is kept: `30d`, or for ever."""
+    """How long something is kept: `30d`, or `forever`."""
 
     name = "DURATION"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """Milliseconds; None for ever."""
+        """Milliseconds; None for `forever`."""
         from fairlead.schema.border import BadInput
         from fairlead.schema.objects import parse_duration
 
@@ -124,7 +121,7 @@ class Kept(click.ParamType[int | None]):
 
 
 class Postgres(click.ParamType[str]):
-    """The address of a PostgreSQL database. It may hold a password, so it is never repeated."""
+    """The address of a PostgreSQL database. It may hold a password, so errors do not repeat it."""
 
     name = "ADDRESS"
 
@@ -133,21 +130,13 @@ class Postgres(click.ParamType[str]):
         from fairlead.ledger.place import is_postgres
 
         if not is_postgres(value):
-            self.fail(
-                "must be postgresql://[USER@]HOST[:PORT]/DATABASE; without --ledger it is a "
-                "file in DIR",
-                param,
-                ctx,
-            )
-        from fairlead.ledger.postgres_db import is_address
+            form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
+            self.fail(f"must be {form}; without --ledger it is a file in DIR", param, ctx)
+        from fairlead.ledger.postgres_connection import is_address
 
         if not is_address(value):
-            self.fail(
-                "cannot be read as the address of a database; in a password / is written "
-                "%2F, @ %40 and % %25",
-                param,
-                ctx,
-            )
+            escapes = "%2F for /, %40 for @ and %25 for %"
+            self.fail(f"is not a database address; in a password write {escapes}", param, ctx)
         return str(value)
 
 
@@ -156,15 +145,14 @@ class Postgres(click.ParamType[str]):
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where everything is kept [default: the state directory; FAIRLEAD_STATE].",
+    help="Data directory [default: the state directory].",
 )
 @click.option(
     "--ledger",
     type=Postgres(),
     envvar="FAIRLEAD_UP_LEDGER",
     metavar="postgresql://…",
-    help="Keep the ledger in PostgreSQL, for one control plane at a time [default: "
-    "ledger.db in DIR].",
+    help="Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
 )
 @click.option(
     "--keep-output",
@@ -173,7 +161,7 @@ class Postgres(click.ParamType[str]):
     default="30d",
     show_default=True,
     metavar="DURATION|forever",
-    help="How long the output of a run is kept after its end.",
+    help="Keep the output of ended runs this long.",
 )
 @click.option(
     "--port",
@@ -181,29 +169,27 @@ class Postgres(click.ParamType[str]):
     default=8470,
     show_default=True,
     envvar="FAIRLEAD_PORT",
-    help="HTTP on 127.0.0.1; 0 takes any free port.",
+    help="HTTP port on 127.0.0.1 (0: any free port).",
 )
-@click.option("--no-http", is_flag=True, help="Only the Unix socket.")
+@click.option("--no-http", is_flag=True, help="Serve only the Unix socket.")
 @click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The Unix socket [default: fairlead.sock in DIR].",
+    help="Unix socket [default: DIR/fairlead.sock].",
 )
-@click.option("--socket-group", type=Group(), help="The group that the socket belongs to.")
+@click.option("--socket-group", type=Group(), help="Give the socket to this group.")
 @click.option(
-    "--socket-mode",
-    type=Mode(),
-    help="The socket's mode [default: 0660 with --socket-group, else 0666].",
+    "--socket-mode", type=FileMode(), help="Socket mode [default: 0660 with a group, else 0666]."
 )
-@click.option("--allow-root", is_flag=True, help="Let runs that root submits run as root.")
+@click.option("--allow-root", is_flag=True, help="Run root's runs as root.")
 @click.option(
     "--grace",
     "grace_s",
     type=click.IntRange(0, 3600),
     default=30,
     show_default=True,
-    help="Seconds between SIGTERM and SIGKILL when a run is cancelled.",
+    help="Seconds from SIGTERM to SIGKILL for cancelled runs.",
 )
 @click.option(
     "--resolver",
@@ -211,58 +197,47 @@ class Postgres(click.ParamType[str]):
     default="dry-run",
     show_default=True,
     envvar="FAIRLEAD_RESOLVER",
-    help="Whether runs are made to give way for reservations, drains and `fairlead "
-    "resolve`: never; only shown who would; really.",
+    help="Preempt runs: never, as a preview, or for real.",
 )
 @click.option(
     "--may-resolve",
     multiple=True,
     metavar="OWNER",
-    help="An owner that may start a run by others giving way, without a reservation. May "
-    "be given several times.",
+    help="Let this owner use `resolve --run` (repeatable).",
 )
 @click.option(
     "--owner-weighting",
     type=click.Choice(["owners", "tokens"]),
     default="owners",
     show_default=True,
-    help="Between whom the lottery is fair: every owner is as likely as the next, or "
-    "every run. Each commitment says which.",
+    help="Give equal odds to every owner, or to every run.",
 )
-@click.option(
-    "--beacon",
-    type=BeaconSource(),
-    help="A public source of chance that every draw waits for; its values come with "
-    "`fairlead audit beacon`.",
-)
+@click.option("--beacon", type=BeaconSource(), help="Wait for this public randomness beacon.")
 @click.option(
     "--webhooks",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Whom to tell what happens, in YAML.",
+    help="Send events to the receivers in this YAML file.",
 )
 @click.option(
     "--node",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
     envvar="FAIRLEAD_UP_NODE",
-    help="Run the node agent too, as `fairlead node run --config FILE`.",
+    help="Run `fairlead node run --config FILE`, too.",
 )
 @click.option(
     "--traffic",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
     envvar="FAIRLEAD_UP_TRAFFIC",
-    help="Run the traffic agent too, as `fairlead traffic run FILE`.",
+    help="Run `fairlead traffic run FILE`, too.",
 )
 @click.option(
-    "--no-discover", is_flag=True, help="Do not make a Node of this machine's NVIDIA devices."
+    "--no-discover", is_flag=True, help="Do not add this machine's NVIDIA devices as a Node."
 )
 @click.option(
-    "--demo",
-    is_flag=True,
-    help="A lab with two virtual nodes and three teams whose runs keep coming. Without "
-    "--data everything of it is gone at the end.",
+    "--demo", is_flag=True, help="Run a demo lab; without --data it is removed at the end."
 )
 def command(
     *,
@@ -287,12 +262,14 @@ def command(
     demo: bool,
 ) -> None:
     """Compose the server and run it."""
-    from fairlead.cli.agent_log import lasting
+    from fairlead.cli.log import lasting
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
     if demo and ledger is not None:
-        raise click.UsageError("--demo has a ledger of its own, not --ledger (FAIRLEAD_UP_LEDGER)")
+        raise click.UsageError(
+            "--demo has a ledger of its own: remove --ledger (FAIRLEAD_UP_LEDGER)"
+        )
     _structured_logs()
     say = partial(click.echo, file=lasting(sys.stderr))
     with _directory(data, demo=demo) as directory:
@@ -323,33 +300,33 @@ def command(
                 say(DEMO.format(socket=config.socket_path))
             with agents, _lab(server) if demo else nullcontext():
                 server.run()
-    say(f"fairlead: stopped{'' if demo else '; runs go on'}")
+    say(f"fairlead: stopped{'' if demo else '; runs continue'}")
 
 
 def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[str, list[str]]:
-    """The agents' commands by name. What is wrong in a file is said before anything starts.
+    """The agents' commands by name. A bad file is an error before anything starts.
 
-    With a `home` their state is kept there too, unless they were told otherwise.
+    With a `home` their state is kept there, unless their settings name another directory.
     """
-    from fairlead.cli.node import bad_usage, node_document
-    from fairlead.cli.traffic import traffic_document
+    from fairlead.cli.node.commands import bad_usage, node_document
+    from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
     from fairlead.node.cgroup_mounts import read_cgroup_host
 
     fairlead, commands = [sys.executable, "-m", "fairlead"], {}
-    told: dict[str, str | None] = {}
+    state_dirs: dict[str, str | None] = {}
     if node is not None:
         document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
         with bad_usage(node):
             root_below(read_cgroup_host(), document.root)
         commands["node"] = [*fairlead, "node", "run", "--config", str(node.absolute())]
-        told["node"] = document.state_dir
+        state_dirs["node"] = document.state_dir
     if traffic is not None:
-        told["traffic"] = traffic_document(traffic, {}).state_dir
+        state_dirs["traffic"] = traffic_document(traffic, {}).state_dir
         commands["traffic"] = [*fairlead, "traffic", "run", str(traffic.absolute())]
     for name, command in commands.items():
-        given = told[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
-        if home is not None and not given:
+        configured = state_dirs[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
+        if home is not None and not configured:
             command += ["--state-dir", str(home / name)]
     return commands
 
@@ -361,12 +338,12 @@ def _lab(server: "ControlServer") -> "Lab":
 
 
 @contextmanager
-def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
-    """Where everything is kept; a demonstration's own goes away with it."""
-    from fairlead.ledger.place import state_directory
+def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
+    """The data directory; a demo without one gets a temporary one."""
+    from fairlead.host.paths import state_directory
 
-    if given is not None or not demo:
-        yield (given or state_directory()).resolve()
+    if data is not None or not demo:
+        yield (data or state_directory()).resolve()
         return
     with tempfile.TemporaryDirectory(prefix="fairlead-demo-", ignore_cleanup_errors=True) as made:
         Path(made).chmod(0o755)  # others have to reach the socket
@@ -374,10 +351,10 @@ def _directory(given: Path | None, *, demo: bool) -> Iterator[Path]:
 
 
 def _structured_logs() -> None:
-    """Lines for people on a terminal, JSON in a pipe."""
+    """Readable lines on a terminal, JSON in a pipe."""
     import structlog
 
-    from fairlead.cli.agent_log import lasting
+    from fairlead.cli.log import lasting
 
     terminal = sys.stderr.isatty()
     structlog.configure(

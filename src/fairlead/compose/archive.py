@@ -1,11 +1,11 @@
-"""Where a ledger meets the control plane that must be able to start without its oldest entries."""
+"""Archives the oldest entries of a ledger so that its control plane can start without them."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.engine.gpu import ControlPlane
+from fairlead.host.clock import now_ms
 from fairlead.ledger.place import open_file
 from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import PermanentFault
@@ -20,9 +20,9 @@ def archivable(path: Path, last: int) -> Iterator[SqliteLedger]:
     """
     with open_file(path) as ledger:
         if ledger.last("object.applied") is not None:
-            plane = ControlPlane(ledger, None, lambda: time.time_ns() // 1_000_000)
-            plane.checkpoint()
-            oldest = plane.oldest_open_outcome()
+            plane = ControlPlane(ledger, None, now_ms)
+            plane.committer.checkpoint()
+            oldest = plane.outcome_reports.oldest_open()
             if oldest is not None and oldest <= last:
                 raise PermanentFault(f"outcome {oldest} is not over: archive up to {oldest - 1}")
         yield ledger

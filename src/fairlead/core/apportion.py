@@ -4,7 +4,7 @@ Two functions, both on integers only, both with ties settled by the order of the
 sort by id first):
 
 - `largest_remainder` divides a total in proportion to shares;
-- `water_fill` raises a common level t until everybody's clamp(base + rate*t, low, high) adds up.
+- `water_fill` raises a common level t until every claim's clamp(base + rate*t, low, high) adds up.
 
 Rounding to nearest would promise three equal bidders 2001 millicores of a 2000 node, so fractions
 are floored first and the leftovers go to the largest remainders.
@@ -28,7 +28,7 @@ class Claim(NamedTuple):
 class Fill(NamedTuple):
     """Grants in the order of the claims, and the level t = numerator/denominator.
 
-    `denominator` 0 means that no finite level uses up the total: everybody who rises is at its
+    `denominator` 0 means that no finite level uses up the total: every claim that rises is at its
     high bound and the rest stays unused.
     """
 

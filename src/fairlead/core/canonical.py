@@ -4,9 +4,12 @@ Accepts what a decision is made of: dict with string keys, list, tuple, str, int
 Integers beyond 2^53 - 1 are refused rather than rounded: another reader would see another number.
 """
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from json.encoder import encode_basestring
 from math import isfinite
+from typing import Any
 
 from fairlead.core.units import INTEGER_MAX
 
@@ -21,7 +24,7 @@ def canonical(value: object) -> bytes:
 
 
 def encoded(canonical_text: str) -> bytes:
-    """Canonical text as bytes, also where somebody joined it from pieces."""
+    """Canonical text as bytes, also where it was joined from pieces."""
     try:
         return canonical_text.encode()
     except UnicodeEncodeError as error:
@@ -31,6 +34,15 @@ def encoded(canonical_text: str) -> bytes:
 def digest(value: object) -> str:
     """SHA-256 of the canonical bytes, in hex."""
     return sha256(canonical(value)).hexdigest()
+
+
+def as_json(value: Any) -> Any:
+    """A value of core as plain data: dataclasses as objects under their own field names."""
+    if is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def text(value: object) -> str:

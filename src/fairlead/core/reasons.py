@@ -62,7 +62,7 @@ class CutKind(StrEnum):
     SHRINK = "Shrink"
     """Its malleable run goes on with fewer groups."""
     RANDOM_PREEMPT = "RandomPreempt"
-    """Its run was drawn by lot."""
+    """Its run was selected in the lottery."""
 
 
 class Exclusion(StrEnum):
@@ -123,12 +123,12 @@ class TrafficReason(StrEnum):
     FAILSAFE = "failsafe"
     """The agent found its own heartbeat stale. Said by the agent, never by a tick."""
     FULL = "full"
-    """As many were inside as may be, and what came beyond was told to try again. Said by the agent
-    of an open door, never by a tick."""
+    """As many were inside as may be, and what came beyond was told to try again. Said by the
+    agent of an open admission, never by a tick."""
     NO_BACKENDS = "no_backends"
     """The group is empty: everything is denied."""
     ALL_ISOLATED = "all_isolated"
-    """Nobody may be routed to: a drip goes to the least bad."""
+    """No backend may be routed to: a drip goes to the least bad."""
     PSI_STALL = "psi_stall"
     """A node has stood still for too many of its last samples."""
     TTF = "ttf"
@@ -142,13 +142,13 @@ class TrafficReason(StrEnum):
     SKEW = "skew"
     """Requests went elsewhere than the weights wanted."""
     SIGNAL_MISSING_LATENCY = "signal_missing.latency"
-    """Latency is unknown for somebody (the worst is assumed) or for everybody (left out)."""
+    """Latency is unknown for some backends (the worst is assumed) or for all (left out)."""
     SIGNAL_MISSING_ERRORS = "signal_missing.errors"
     """The same for error rates."""
     SIGNAL_MISSING_QUEUE = "signal_missing.queue"
     """The same for queues."""
     SIGNAL_MISSING_BOTH = "signal_missing.both"
-    """Neither latency nor errors of anybody are known: slots freeze, admission is careful."""
+    """Neither latency nor errors of any backend are known: slots freeze, admission is soft."""
     ISOLATION = "isolation"
     """A backend is isolated."""
     GUARD_HOLD = "guard_hold"

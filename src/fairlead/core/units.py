@@ -51,6 +51,13 @@ class Hours:
 
 
 @dataclass(frozen=True, slots=True)
+class Hex:
+    """Marks bytes of a fixed length that documents write as hex digits."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """Marks a field that documents call by another name."""
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from fairlead.core.invariant import InvariantBroken, known
-from fairlead.core.traffic.bucket import Bucket, admit
-from fairlead.core.traffic.failsafe import rendezvous
+from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.limits import Concurrency, liveness, share
 from fairlead.dataplane.proxy import LatencyWindow
 from fairlead.dataplane.tables import (
@@ -29,10 +28,10 @@ from fairlead.dataplane.tables import (
 )
 from fairlead.ports.dataplane import (
     SCHEMA_VERSION,
+    AdmissionMode,
     BackendSeen,
     GroupSeen,
     Liveness,
-    Mode,
     Proto,
     RouteGroup,
     Table,
@@ -45,7 +44,7 @@ class Verdict:
     """Where a flow goes, or how it was refused; exactly one of the two."""
 
     backend: str | None = None
-    refused: Mode | None = None
+    refused: AdmissionMode | None = None
 
 
 @dataclass(slots=True)
@@ -152,11 +151,11 @@ class MemoryDataplane:
         admission = limits.fallback.admission if alone else limits.admission
         bound = None if alone else limits.concurrency
         if not (limits.fallback.members if alone else any(table.slots.values())):
-            return self._refuse(here, Mode.HARD)
+            return self._refuse(here, AdmissionMode.HARD)
         inside = sum(counts.open for counts in here.counts.values())
         if bound is not None and inside >= bound.inside_max:
-            return self._refuse(here, Mode.SOFT)
-        if admission.mode != Mode.NORMAL:
+            return self._refuse(here, AdmissionMode.SOFT)
+        if admission.mode != AdmissionMode.NORMAL:
             here.bucket, allowed = admit(
                 here.bucket,
                 now_us=self._clock_ms() * 1000,
@@ -198,8 +197,8 @@ class MemoryDataplane:
         """How many wait in a backend; None when that is unknown."""
         self._counts(group, backend).queue = queue
 
-    def _refuse(self, group: _Group, mode: Mode) -> Verdict:
-        if mode == Mode.SOFT:
+    def _refuse(self, group: _Group, mode: AdmissionMode) -> Verdict:
+        if mode == AdmissionMode.SOFT:
             group.refused_soft += 1
         else:
             group.refused_hard += 1

@@ -7,13 +7,14 @@ import re
 import select
 import socket
 import subprocess
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from fairlead.core.traffic.limits import LATENCY_WINDOW_MS, p95, restart_wait_ms, succeeded
+from fairlead.host.clock import monotonic_ms
+from fairlead.host.files import replace
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
@@ -86,11 +87,15 @@ def as_fault(method: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Put a new version in place, whole: a full disk leaves the old one."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    os.replace(draft, path)
+def replace_text(path: Path, text: str) -> None:
+    """Put a new version in place, whole. It survives a kill; after a power cut nothing runs that
+    would need it."""
+    replace(path, text.encode(), durable=False)
+
+
+def drafts(folder: Path) -> list[Path]:
+    """What a killed agent left of `replace_text`."""
+    return sorted(folder.glob("*.draft-*"))
 
 
 def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
@@ -104,11 +109,6 @@ def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
         os.close(descriptor)
 
 
-def now_ms() -> int:
-    """Monotonic."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Restarts:
     """Starts a proxy that died again, but not in every tick."""
 
@@ -119,14 +119,17 @@ class Restarts:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
         """Refuse for a while after an attempt that failed."""
-        since_ms = None if self._failed_ms is None else now_ms() - self._failed_ms
+        since_ms = None if self._failed_ms is None else monotonic_ms() - self._failed_ms
         wait_ms = restart_wait_ms(since_ms)
         if wait_ms:
             raise TemporaryFault(self._problem, retry_after_ms=wait_ms)
         try:
             yield
         except Fault as fault:
-            self._failed_ms, self._problem = now_ms(), f"the proxy died; restart failed: {fault}"
+            self._failed_ms, self._problem = (
+                monotonic_ms(),
+                f"the proxy died; restart failed: {fault}",
+            )
             raise
 
 

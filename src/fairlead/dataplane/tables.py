@@ -11,11 +11,11 @@ from math import isfinite
 
 from fairlead.core.traffic.limits import Fallback, split
 from fairlead.ports.dataplane import (
+    AdmissionMode,
     BackendSeen,
     GroupSeen,
     Limits,
     Liveness,
-    Mode,
     Proto,
     RouteGroup,
     Stale,
@@ -100,7 +100,7 @@ def check_table(table: Table, group: RouteGroup) -> None:
         ("admission", limits.admission),
         ("fallback.admission", limits.fallback.admission),
     ):
-        if admission.mode != Mode.NORMAL:
+        if admission.mode != AdmissionMode.NORMAL:
             _check_number(admission.rate_per_s, f"{path}.rate_per_s")
             _check_number(admission.burst, f"{path}.burst")
 

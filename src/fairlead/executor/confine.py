@@ -13,18 +13,19 @@ any cgroup; that is one reason why it needs `allow_root`.
 import contextlib
 import os
 import signal
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from fairlead.executor import identity
+from fairlead.host import kernel
 
+Kind = Literal["cgroup2", "freezer", "tree"]
+KINDS: tuple[Kind, ...] = ("cgroup2", "freezer", "tree")
 CGROUP = "fairlead-exec"
 """All cgroups of all executors on a machine lie below this one."""
 
 
-class Confinement:
+class Confinement(Protocol):
     """What holds a job's processes. All methods may be repeated; all raise OSError."""
-
-    kind = ""
 
     def prepare(self) -> None:
         """Make it ready for the first process."""
@@ -34,31 +35,29 @@ class Confinement:
 
     def kill(self) -> None:
         """SIGKILL to everything inside; `empty` says when it has worked."""
-        raise NotImplementedError
 
     def empty(self) -> bool:
         """Whether nothing is left inside."""
-        raise NotImplementedError
 
     def freeze(self) -> None:
         """Stop everything inside in place."""
-        raise NotImplementedError
 
     def thaw(self) -> None:
         """Let it go on."""
-        raise NotImplementedError
 
     def remove(self) -> None:
         """Leave nothing behind; does nothing while something is inside."""
 
 
-class _Cgroup(Confinement):
-    """What both versions share: a folder with `cgroup.procs`."""
+class Cgroup:
+    """A cgroup of either version: the unified hierarchy, which needs no controller (`cgroup.kill`
+    came with Linux 5.14), or the v1 freezer."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, kind: Kind, path: str) -> None:
+        self._unified, self.path = kind == "cgroup2", path
 
     def prepare(self) -> None:
+        """Make the folder."""
         # Another job may remove the common parent, just empty, between our two steps.
         for last in (False, False, False, True):
             try:
@@ -69,12 +68,15 @@ class _Cgroup(Confinement):
                     raise
 
     def join(self, pid: int) -> None:
+        """Put a process in."""
         self._write("cgroup.procs", str(pid))
 
     def empty(self) -> bool:
+        """Whether nothing is left inside."""
         return not self._members()
 
     def remove(self) -> None:
+        """Remove the folder, and the common parent where it is empty."""
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
             os.rmdir(os.path.dirname(self.path))  # refused while another job has a cgroup there
@@ -88,11 +90,36 @@ class _Cgroup(Confinement):
                 return []
             raise
 
-    def _kill_members(self) -> None:
-        # A number read from the cgroup belongs to it: while frozen nobody inside can end or fork.
-        for pid in self._members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def kill(self) -> None:
+        """One write where there is `cgroup.kill`, atomic against forks, frozen or not.
+
+        Else freeze, so that nothing forks away; kill; thaw, because a frozen process cannot die.
+        """
+        if self._unified:
+            self._write_if_there("cgroup.kill", "1")
+            return
+        self.freeze()
+        try:
+            # A number read from the cgroup belongs to it: while frozen nothing can end or fork.
+            for pid in self._members():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        finally:
+            self.thaw()
+
+    def freeze(self) -> None:
+        """Stop everything inside in place."""
+        self._set_frozen("1", "FROZEN")
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._set_frozen("0", "THAWED")
+
+    def _set_frozen(self, unified: str, freezer: str) -> None:
+        if self._unified:
+            self._write_if_there("cgroup.freeze", unified)
+        else:
+            self._write_if_there("freezer.state", freezer)
 
     def _write(self, name: str, text: str) -> None:
         # Never creates: a plain file in a folder that is no cgroup would confine nothing.
@@ -107,50 +134,8 @@ class _Cgroup(Confinement):
             self._write(name, text)
 
 
-class Cgroup2(_Cgroup):
-    """The unified hierarchy; needs no controller. `cgroup.kill` came with Linux 5.14."""
-
-    kind = "cgroup2"
-
-    def kill(self) -> None:
-        """One write, atomic against forks, frozen or not."""
-        self._write_if_there("cgroup.kill", "1")
-
-    def freeze(self) -> None:
-        """Stop everything inside in place."""
-        self._write_if_there("cgroup.freeze", "1")
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self._write_if_there("cgroup.freeze", "0")
-
-
-class Freezer(_Cgroup):
-    """The v1 freezer hierarchy."""
-
-    kind = "freezer"
-
-    def kill(self) -> None:
-        """Freeze, so that nothing forks away; kill; thaw, because a frozen process cannot die."""
-        self.freeze()
-        try:
-            self._kill_members()
-        finally:
-            self.thaw()
-
-    def freeze(self) -> None:
-        """Stop everything inside in place."""
-        self._write_if_there("freezer.state", "FROZEN")
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self._write_if_there("freezer.state", "THAWED")
-
-
-class Tree(Confinement):
+class Tree:
     """Without cgroups: the descendants of the shim, or what still bears the job's name."""
-
-    kind = "tree"
 
     def __init__(self, mark: str, uid: int) -> None:
         self._mark, self._uid = mark, uid
@@ -158,12 +143,14 @@ class Tree(Confinement):
 
     def prepare(self) -> None:
         """Called by the shim: from now on every orphan below it becomes its child."""
-        import ctypes  # noqa: PLC0415 - a megabyte that jobs in cgroups do not need
-
-        subreaper = 36  # PR_SET_CHILD_SUBREAPER
-        if ctypes.CDLL(None, use_errno=True).prctl(subreaper, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+        kernel.load_prctl()(kernel.ADOPT_ORPHANS, 1)
         self._shim = os.getpid()
+
+    def join(self, pid: int) -> None:
+        """Nothing: a child of the shim is in its tree."""
+
+    def remove(self) -> None:
+        """Nothing is left behind."""
 
     def kill(self) -> None:
         """SIGKILL to all that can be found; one round, to be repeated until empty."""
@@ -194,8 +181,51 @@ class Tree(Confinement):
 def described(job: dict[str, Any]) -> Confinement:
     """The confinement that a job's document names."""
     confine = job["confine"]
-    if confine["kind"] == "cgroup2":
-        return Cgroup2(confine["path"])
-    if confine["kind"] == "freezer":
-        return Freezer(confine["path"])
+    if confine["kind"] != "tree":
+        return Cgroup(confine["kind"], confine["path"])
     return Tree(f"FAIRLEAD_JOB={job['id']}", job["uid"])
+
+
+def find(kinds: tuple[Kind, ...] = KINDS) -> tuple[Kind, str]:
+    """The first of `kinds` that works here, tried and not guessed, and the folder for its cgroups.
+
+    The tree always works, so it is the answer when nothing else does.
+    """
+    for kind, point in _mounted():
+        if kind in kinds and _works(kind, point):
+            return kind, f"{point}/{CGROUP}"
+    return "tree", ""
+
+
+def _mounted() -> list[tuple[Kind, str]]:
+    """Mount points by preference: cgroup2 before the freezer, shorter paths before longer ones."""
+    found: list[tuple[Kind, str]] = []
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            left, _, right = os.fsdecode(line).partition(" - ")
+            fields, rest = left.split(" "), right.split(" ")
+            if len(fields) < 6 or len(rest) < 3:
+                continue
+            point = fields[4]
+            for escape, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+                point = point.replace(f"\\{escape}", character)
+            if rest[0] == "cgroup2":
+                found.append(("cgroup2", point))
+            elif rest[0] == "cgroup" and "freezer" in rest[2].strip().split(","):
+                found.append(("freezer", point))
+    return sorted(found, key=lambda mount: (KINDS.index(mount[0]), len(mount[1]), mount[1]))
+
+
+def _works(kind: Kind, point: str) -> bool:
+    """Whether a cgroup can be made here and has what we need; the trial is removed again."""
+    needed = "cgroup.kill" if kind == "cgroup2" else "freezer.state"
+    trial = f"{point}/{CGROUP}/trial-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        os.makedirs(trial)
+        works = all(os.access(f"{trial}/{name}", os.W_OK) for name in (needed, "cgroup.procs"))
+    except OSError:
+        works = False
+    with contextlib.suppress(OSError):
+        os.rmdir(trial)
+        os.rmdir(os.path.dirname(trial))
+    return works

@@ -1,17 +1,31 @@
-"""The devices of this machine: NVIDIA's by NVML where present, else as many virtual ones as asked.
+"""The devices of this machine: NVIDIA's by NVML where present, else as many virtual ones as asked;
+and the nodes of the control plane that they make.
 
-    python -m fairlead.executor.devices [--virtual N] [--library PATH]
+    python -m fairlead.executor.devices [--virtual N]
 
-prints them as JSON. Nothing here needs more than Python's standard library.
+prints them as JSON. NVML is read through nvidia-ml-py, an extra: without it, as without a driver,
+there are no real devices, and the note says why.
 """
 
 import argparse
 import json
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
-from fairlead.executor.nvml import LIBRARY, NvmlUnavailable, nvml
+T = TypeVar("T")
+NAME_MAX = 63
+_DEVICES_MAX = 1024
+# Product names begin with the brand and the series; the flavor is what comes after that.
+_BRANDS = frozenset({"NVIDIA", "Tesla", "GeForce", "Quadro"})
+_SERIES = frozenset({"RTX", "GTX", "TITAN"})
+
+
+class NvmlUnavailable(Exception):
+    """NVML is not there, or does not answer; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +57,10 @@ class Discovery:
         return {f"{node}#{device.ordinal}": device.visible for device in self.devices}
 
 
-def discover(*, virtual: int = 0, library: str = LIBRARY) -> Discovery:
+def discover(*, virtual: int = 0) -> Discovery:
     """The machine's devices. Never raises: a machine without GPUs is an ordinary machine."""
     try:
-        return Discovery("nvml", _real(library))
+        return Discovery("nvml", _real())
     except NvmlUnavailable as reason:
         made = tuple(
             Device(ordinal, f"VIRTUAL-{ordinal}", "virtual", 0, virtual=True)
@@ -55,24 +69,96 @@ def discover(*, virtual: int = 0, library: str = LIBRARY) -> Discovery:
         return Discovery("virtual", made, note=str(reason))
 
 
-def _real(library: str) -> tuple[Device, ...]:
-    with nvml(library) as answers:
-        handles = [answers.device(ordinal) for ordinal in range(answers.count())]
-        return tuple(
+def _real() -> tuple[Device, ...]:
+    """Devices in bus order, by functions that every driver since 2012 has."""
+    try:
+        import pynvml as nvml  # noqa: PLC0415 - an extra, and 8000 lines
+    except ImportError as error:
+        raise NvmlUnavailable(
+            "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
+        ) from error
+
+    def call(function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        except nvml.NVMLError as error:
+            raise NvmlUnavailable(f"{function.__name__}: {error} ({error.value})") from error
+
+    call(nvml.nvmlInit)
+    try:
+        count = call(nvml.nvmlDeviceGetCount)
+        if count > _DEVICES_MAX:
+            raise NvmlUnavailable(f"nvmlDeviceGetCount: {count} devices cannot be true")
+        handles = [call(nvml.nvmlDeviceGetHandleByIndex, ordinal) for ordinal in range(count)]
+        found = tuple(
             Device(
-                ordinal, answers.uuid(handle), answers.name(handle), answers.memory_bytes(handle)
+                ordinal,
+                call(nvml.nvmlDeviceGetUUID, handle),
+                call(nvml.nvmlDeviceGetName, handle),
+                int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total),
             )
             for ordinal, handle in enumerate(handles)
         )
+    finally:
+        call(nvml.nvmlShutdown)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNode:
+    """Devices that are leased as `name#0`, `name#1` and so on, in this order."""
+
+    name: str
+    flavor: str
+    devices: tuple[Device, ...]
+
+
+def host_name() -> str:
+    """This machine's name as a node can have it."""
+    return _node_name(os.uname().nodename) or "localhost"
+
+
+def flavor_of(product: str) -> str:
+    """`NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX-4090."""
+    words = [word.split("-")[0] for word in product.split() if word not in _BRANDS]
+    if len(words) > 1 and words[0] in _SERIES:
+        return f"{words[0]}-{words[1]}"
+    return words[0] if words and words[0] else "GPU"
+
+
+def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
+    """The nodes that the real devices of this machine make, by name."""
+    flavors: dict[str, list[Device]] = {}
+    for device in found.devices if found.source == "nvml" else ():
+        flavors.setdefault(flavor_of(device.name), []).append(device)
+    if len(flavors) == 1:
+        ((flavor, devices),) = flavors.items()
+        return [MachineNode(host, flavor, tuple(devices))]
+    return [
+        MachineNode(_node_name(f"{host[:40]}-{flavor}"), flavor, tuple(devices))
+        for flavor, devices in sorted(flavors.items())
+    ]
+
+
+def visible(found: Discovery, host: str) -> dict[str, str]:
+    """What CUDA calls each slot of this machine, whoever declared its nodes."""
+    slots = found.visible(host)
+    for node in machine_nodes(found, host):
+        slots |= {f"{node.name}#{i}": device.visible for i, device in enumerate(node.devices)}
+    return slots
+
+
+def _node_name(text: str) -> str:
+    plain = re.sub(r"[^a-z0-9.-]", "-", text.lower())
+    return plain.strip(".-")[:NAME_MAX].rstrip(".-")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the devices of this machine."""
     parser = argparse.ArgumentParser(prog="fairlead.executor.devices", description=__doc__)
     parser.add_argument("--virtual", type=int, default=0, metavar="N")
-    parser.add_argument("--library", default=LIBRARY, metavar="PATH")
     options = parser.parse_args(arguments)
-    found = discover(virtual=options.virtual, library=options.library)
+    found = discover(virtual=options.virtual)
     json.dump(asdict(found), sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0

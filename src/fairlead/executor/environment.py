@@ -1,15 +1,32 @@
-"""The environment of a command: clean, then the run's own, then what the lease decides.
+"""The user and the environment of a command: clean, the run's own, then what the lease decides.
 
 Nothing of the control plane's environment passes: it may hold tokens. Secrets are not here either;
 they are read from their files by the command's own process (`launch`).
 """
 
+import os
+import pwd
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from fairlead.executor.users import User
 from fairlead.ports.executor import RESERVED_ENV, Job
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NoSuchUser(Exception):
+    """This name cannot be run as here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The identity that a command runs under."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
 
 
 class BadVariable(Exception):
@@ -63,7 +80,45 @@ def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys(ids))
 
 
-def told_width(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
-    """What a job reads in its width file."""
+def width_document(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
+    """The content of a job's width file."""
     kept = list(devices)
     return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}
+
+
+def resolve(name: str | None, *, allow_root: bool) -> User:
+    """The user of a job. `None` is the user of the executor; a number needs no passwd entry.
+
+    Root is refused unless it was configured, whatever it is called here: the number decides.
+    """
+    own = os.geteuid()
+    user = _lookup(str(own) if name is None else name)
+    if user.uid == 0 and not allow_root:
+        raise NoSuchUser(
+            "running as root is not allowed here "
+            "(submit it as another user, or start `fairlead up --allow-root`)"
+        )
+    if own not in (0, user.uid):
+        raise NoSuchUser(f"only root can run commands as {user.name}; this executor is user {own}")
+    if own == user.uid != 0:
+        # Without privileges the groups stay what they are.
+        return User(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)
+    return user
+
+
+def _lookup(name: str) -> User:
+    number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else None
+    try:
+        entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)
+    except KeyError:
+        if number is None:
+            raise NoSuchUser(f"there is no user {name!r} on this machine") from None
+        if not 0 <= number < 2**32 - 1:  # the last number means "leave it as it is" to the kernel
+            raise NoSuchUser(f"{name} is no user number") from None
+        # Containers and directory services have users without an entry; the group of the same
+        # number grants nothing that was not given to that number on purpose.
+        return User(number, number, (number,), name, "/")
+    except (ValueError, OverflowError) as error:
+        raise NoSuchUser(f"{name!r} is no user name") from error
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return User(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir)

@@ -1,11 +1,13 @@
-"""A job's folder on disk, as the executor sees it: what was asked, who runs, how it ended.
+"""A job's folder on disk, as the executor sees it: the request, its processes, how it ended.
 
 job.json      written first; from then on the job exists
 lock          held by the living shim
-shim.json     who the shim is          command.json   who the command is, before it may begin
-stop.json     asked to end             paused.json    asked to pause
-width.json    how often it was told another width
-exit.json     how it ended             output.log     what it said (and output.1.log before it)
+shim.json     the shim's identity      command.json   the command's, before it may begin
+stop.json     request to end           paused.json    request to pause
+width.json    how many changes of its width were announced
+exit.json     how it ended             output.log     its output (and output.1.log before it)
+
+Requests name the recorded decision that they carry out.
 """
 
 import contextlib
@@ -16,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.executor import confine, durable, identity, shim
-from fairlead.executor.output import NAME, OLDER
+from fairlead.executor import confine, identity, shim
+from fairlead.host import files
 from fairlead.ports.executor import Exit
 
 _SLUG_MAX = 40
@@ -34,7 +36,7 @@ class JobFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.log = path / NAME
+        self.log = path / shim.OUTPUT
         self.lock = str(path / shim.LOCK)
         self._job: dict[str, Any] | None = None
         self._exit: Exit | None = None
@@ -43,24 +45,24 @@ class JobFolder:
     def job(self) -> dict[str, Any] | None:
         """What was asked; None when a crash came before it was written."""
         if self._job is None:
-            self._job = durable.read(str(self.path / shim.JOB))
+            self._job = files.read_json(self.path / shim.JOB)
         return self._job
 
     @property
     def id(self) -> str:
         """The job's id; only of a folder that holds a job."""
-        return str(self._asked()["id"])
+        return str(self.document()["id"])
 
     @property
     def run(self) -> str:
         """The run it is a start of; only of a folder that holds a job."""
-        return str(self._asked()["run"])
+        return str(self.document()["run"])
 
     @property
     def exit(self) -> Exit | None:
         """How it ended; None while it has not."""
         if self._exit is None:
-            found = durable.read(str(self.path / shim.EXIT))
+            found = files.read_json(self.path / shim.EXIT)
             if found is not None:
                 self._exit = Exit(
                     job=self.id,
@@ -75,59 +77,61 @@ class JobFolder:
 
     def log_parts(self) -> list[Path]:
         """The parts of its output that are there, oldest first."""
-        return [part for part in (self.path / OLDER, self.log) if part.exists()]
+        return [part for part in (self.path / shim.OLDER_OUTPUT, self.log) if part.exists()]
 
     def create(self, job: Mapping[str, Any]) -> None:
         """Write down what is asked, once; a folder left half made by a crash is completed."""
         if self.job is not None:
             return
         self.path.mkdir(mode=0o700, exist_ok=True)
-        durable.write(str(self.path / shim.JOB), dict(job))
-        durable.sync_folder(str(self.path.parent))
+        files.replace_json(self.path / shim.JOB, dict(job))
+        files.sync_directory(self.path.parent)
 
     def end(self, time_ms: int, **how: Any) -> None:
         """Write down an end that no shim can write."""
-        durable.write(str(self.path / shim.EXIT), {"time_ms": time_ms, **how})
+        files.replace_json(self.path / shim.EXIT, {"time_ms": time_ms, **how})
 
     def begun(self) -> dict[str, Any] | None:
         """The identity of the command; None when none was ever allowed to begin."""
-        return durable.read(str(self.path / shim.COMMAND))
+        return files.read_json(self.path / shim.COMMAND)
 
     def stopping(self) -> bool:
         """Whether it was asked to end."""
         return (self.path / shim.STOP).exists()
 
-    def ask_stop(self, grace_ms: int) -> None:
-        """Ask the shim to end the command; holds even if nobody lives to hear it now."""
-        durable.write(str(self.path / shim.STOP), {"grace_ms": grace_ms})
+    def ask_stop(self, grace_ms: int, decision: str) -> None:
+        """Ask the shim to end the command; holds even if no shim is alive now."""
+        request = {"grace_ms": grace_ms, "decision": decision}
+        files.replace_json(self.path / shim.STOP, request)
         self._wake()
 
-    def ask_pause(self, *, paused: bool) -> None:
+    def ask_pause(self, decision: str, *, paused: bool) -> None:
         """Ask the shim to hold the command, or to let it go on."""
         path = self.path / shim.PAUSED
         if paused:
-            durable.write(str(path), {}, lasting=False)
+            files.replace_json(path, {"decision": decision}, durable=False)
         else:
             path.unlink(missing_ok=True)
         self._wake()
 
-    def tell_width(self) -> None:
-        """Have the shim tell the command that its width file says something else."""
-        path = str(self.path / shim.WIDTH)
-        before = durable.read(path) or {"number": 0}
-        durable.write(path, {"number": before["number"] + 1}, lasting=False)
+    def announce_width(self, decision: str) -> None:
+        """Have the shim signal the command that its width file has changed."""
+        path = self.path / shim.WIDTH
+        before = files.read_json(path) or {"number": 0}
+        request = {"number": before["number"] + 1, "decision": decision}
+        files.replace_json(path, request, durable=False)
         self._wake()
 
     def confinement(self) -> confine.Confinement:
         """What holds its processes."""
-        return confine.described(self._asked())
+        return confine.described(self.document())
 
     def move(self, target: Path) -> None:
         """Put the folder elsewhere, in one step."""
         source = self.path.parent
         self.path.rename(target / self.path.name)
-        durable.sync_folder(str(target))
-        durable.sync_folder(str(source))
+        files.sync_directory(target)
+        files.sync_directory(source)
 
     def remove(self) -> None:
         """Forget the job and its output."""
@@ -136,9 +140,10 @@ class JobFolder:
 
     def _wake(self) -> None:
         # Written first, signalled second; the shim names itself first and looks second.
-        identity.send(durable.read(str(self.path / shim.SHIM)), shim.WAKE)
+        identity.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
 
-    def _asked(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
+        """What was asked; FileNotFoundError when there is nothing."""
         if self.job is None:
             raise FileNotFoundError(str(self.path / shim.JOB))
         return self.job

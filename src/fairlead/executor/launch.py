@@ -10,9 +10,10 @@ import signal
 import stat
 from typing import Any, NoReturn
 
+from fairlead.host import kernel
+
 NOT_FOUND, CANNOT = 127, 126
 _SECRET_BYTES_MAX = 64 * 1024
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 class CannotStart(Exception):
@@ -57,9 +58,7 @@ def _drop_to(job: dict[str, Any], shim_pid: int) -> None:
 
     The C library is loaded first: the user may not be allowed to read Python's own files.
     """
-    import ctypes  # noqa: PLC0415 - only the short-lived child pays for it
-
-    libc = ctypes.CDLL(None, use_errno=True)
+    prctl = kernel.load_prctl()
     uid, gid = job["uid"], job["gid"]
     if uid == 0 and not job["allow_root"]:
         raise CannotStart("running as root is not allowed here (fairlead up --allow-root)")
@@ -73,12 +72,13 @@ def _drop_to(job: dict[str, Any], shim_pid: int) -> None:
         raise CannotStart(f"cannot become user {uid}: {error.strerror}") from error
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
         raise CannotStart(f"cannot become user {uid}")
-    # After the change of user, which would clear it. Without its shim nobody keeps the command's
-    # output or exit, so it must not go on; the race with a shim that just died is closed below.
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise CannotStart("cannot be bound to its shim")
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        raise CannotStart("no_new_privs cannot be set")
+    # After the change of user, which would clear it. Without its shim the command's output and exit
+    # are lost, so it must not go on; the race with a shim that just died is closed below.
+    try:
+        prctl(kernel.DIE_WITH_PARENT, signal.SIGKILL)
+        prctl(kernel.NO_NEW_PRIVILEGES, 1)
+    except OSError as error:
+        raise CannotStart(f"cannot be bound to its shim: {error.strerror}") from error
     if os.getppid() != shim_pid:
         os._exit(CANNOT)
 

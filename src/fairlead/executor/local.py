@@ -1,7 +1,7 @@
 """The executor of one machine: job folders, a shim for each, and what to do when a shim is gone.
 
 All it knows is on disk, so another object, in this process or after a crash in the next, goes on
-where this one was. Two at once do no harm: whoever holds a job's lock is the only one to act on it.
+where this one was. Two at once do no harm: only the holder of a job's lock acts on it.
 """
 
 import contextlib
@@ -11,16 +11,16 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from signal import SIGTERM
 
-from fairlead.executor import durable, environment, hierarchy, identity, launch, shim, users
+from fairlead.executor import confine, environment, identity, launch, shim
 from fairlead.executor.folder import JobFolder, key
+from fairlead.host import files, process
+from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault, faults
 
 LOG_BYTES_MAX = 64 * 2**20
 WIDTH_FILE = "width.json"
@@ -28,7 +28,6 @@ WIDTH_FILE = "width.json"
 _LAUNCHES_MAX = 10
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
 _LAUNCH_S_MAX = 60
-_RETRY_AFTER_MS = 1_000
 
 
 class LocalExecutor:
@@ -46,8 +45,8 @@ class LocalExecutor:
         visible: Mapping[str, str] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
         umask: int = 0o027,
-        kinds: tuple[hierarchy.Kind, ...] = hierarchy.KINDS,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        kinds: tuple[confine.Kind, ...] = confine.KINDS,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
@@ -55,19 +54,19 @@ class LocalExecutor:
         self._mutex = threading.RLock()
         self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
-        self._runs, self._told = self._folder / "runs", self._folder / "told"
-        with _disk("open the executor's folder"):
-            for part in (self._folder, self._jobs, self._done, self._runs, self._told):
+        self._runs, self._widths = self._folder / "runs", self._folder / "told"
+        with faults("open the executor's folder"):
+            for part in (self._folder, self._jobs, self._done, self._runs, self._widths):
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in (self._folder, self._told):
+            for part in (self._folder, self._widths):
                 part.chmod(0o711)  # commands of other users find their width file, and no other
-            self.kind, self._cgroups = hierarchy.find(kinds)
-            found = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
-            self._open = {each.id: each for each in found if each.job is not None}
+            self.kind, self._cgroups = confine.find(kinds)
+            folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
+            self._open = {folder.id: folder for folder in folders if folder.job is not None}
 
     def start(self, job: Job) -> None:
         """Start a job, or do nothing when this id was started before (running or ended)."""
-        with self._mutex, _disk(f"start {job.id}"):
+        with self._mutex, faults(f"start {job.id}"):
             folder = JobFolder(self._jobs / key(job.id))
             if (self._done / folder.path.name).exists():
                 return
@@ -77,81 +76,78 @@ class LocalExecutor:
             self._open.setdefault(job.id, folder)
             self._mend(self._open[job.id])
 
-    def stop(self, run: str, grace_ms: int) -> None:
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         """SIGTERM to the group now, SIGKILL to all that is left after the grace; does not wait."""
-        with self._mutex, _disk(f"stop {run}"):
+        with self._mutex, faults(f"stop {run}"):
             for folder in self._of(run):
-                folder.ask_stop(grace_ms)
+                folder.ask_stop(grace_ms, decision)
                 self._mend(folder)
 
-    def pause(self, run: str) -> None:
+    def pause(self, run: str, *, decision: str) -> None:
         """Freeze the run's processes in place."""
-        with self._mutex, _disk(f"pause {run}"):
+        with self._mutex, faults(f"pause {run}"):
             for folder in self._of(run):
-                folder.ask_pause(paused=True)
+                folder.ask_pause(decision, paused=True)
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, decision: str) -> None:
         """Let them go on."""
-        with self._mutex, _disk(f"resume {run}"):
+        with self._mutex, faults(f"resume {run}"):
             for folder in self._of(run):
-                folder.ask_pause(paused=False)
+                folder.ask_pause(decision, paused=False)
 
-    def resize(self, run: str, devices: tuple[str, ...]) -> None:
-        """Write the width file, and have the command told."""
-        with self._mutex, _disk(f"tell {run} its width"):
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+        """Write the width file, and have the command signalled."""
+        with self._mutex, faults(f"resize {run}"):
             for folder in self._of(run):
                 self._write_width(folder, devices)
-                folder.tell_width()
+                folder.announce_width(decision)
 
     def _write_width(self, folder: JobFolder, devices: Iterable[str]) -> None:
-        place = self._told / folder.path.name
+        place = self._widths / folder.path.name
         place.mkdir(exist_ok=True)
         place.chmod(0o755)
-        width = environment.told_width(devices, self._visible)
-        durable.write(str(place / WIDTH_FILE), width, lasting=False, mode=0o644)
+        width = environment.width_document(devices, self._visible)
+        files.replace_json(place / WIDTH_FILE, width, durable=False, mode=0o644)
 
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""
-        with self._mutex, _disk("look after the jobs"):
+        with self._mutex, faults("look after the jobs"):
             for folder in self._open.values():
                 self._mend(folder)
-            exits = [each.exit for each in self._open.values()]
-            return sorted(
-                (each for each in exits if each is not None),
-                key=lambda each: (each.time_ms, each.run, each.job),
-            )
+            exits = [folder.exit for folder in self._open.values() if folder.exit is not None]
+            return sorted(exits, key=lambda exit: (exit.time_ms, exit.run, exit.job))
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """Put these jobs away. Their ids stay taken and their output stays until `prune`."""
-        with self._mutex, _disk("put jobs away"):
-            for each in exits:
-                folder = self._open.get(each.job)
+        with self._mutex, faults("put jobs away"):
+            for exit in exits:
+                folder = self._open.get(exit.job)
                 if folder is None or folder.exit is None:
                     continue
-                folder.confinement().remove()  # left by a shim that was killed after its last word
-                shutil.rmtree(self._told / folder.path.name, ignore_errors=True)
+                folder.confinement().remove()  # where the shim was killed after it wrote the exit
+                shutil.rmtree(self._widths / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
                     folder.move(self._done)
-                del self._open[each.job]
-                self._launches.pop(each.job, None)
+                del self._open[exit.job]
+                self._launches.pop(exit.job, None)
 
     def running(self) -> set[str]:
         """Ids of the jobs that have started and not ended."""
-        with self._mutex, _disk("look after the jobs"):
+        with self._mutex, faults("look after the jobs"):
             for folder in self._open.values():
                 self._mend(folder)
             return {name for name, folder in self._open.items() if folder.exit is None}
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; nothing before its start."""
-        with self._mutex, _disk(f"find the output of {run}"):
+        with self._mutex, faults(f"find the output of {run}"):
             folder = self._newest(run)
             if folder is None or not folder.id.startswith(jobs):
                 return []
             return folder.log_parts()
 
     def _newest(self, run: str) -> JobFolder | None:
-        newest = durable.read(str(self._runs / key(run)))
+        newest = files.read_json(self._runs / key(run))
         if not newest:
             return None
         for parent in (self._jobs, self._done):
@@ -165,13 +161,13 @@ class LocalExecutor:
 
         `living`: runs that may start again. What they wrote stays, however long ago.
         """
-        with _disk("forget old jobs"):
+        with faults("forget old jobs"):
             paths = sorted(self._done.iterdir())
         count = 0
         failed: PermanentFault | None = None
-        for path in paths:  # one at a time: nobody waits for all of them
+        for path in paths:  # one at a time, so that no other call waits for all of them
             try:
-                with self._mutex, _disk(f"forget {path.name}"):
+                with self._mutex, faults(f"forget {path.name}"):
                     count += self._forget(JobFolder(path), ended_before_ms, living)
             except PermanentFault as fault:  # a damaged one does not keep the others
                 failed = fault
@@ -185,20 +181,21 @@ class LocalExecutor:
             if folder.exit.time_ms >= ended_before_ms or folder.run in living:
                 return False
             newest = self._runs / key(folder.run)
-            if durable.read(str(newest)) == {"folder": folder.path.name}:
+            if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
         folder.remove()
         return True
 
     def _of(self, run: str) -> list[JobFolder]:
-        return [each for each in self._open.values() if each.run == run and each.exit is None]
+        open_ = self._open.values()
+        return [folder for folder in open_ if folder.run == run and folder.exit is None]
 
     def _refuse_second(self, job: Job) -> None:
         for other in self._of(job.run):
             self._mend(other)
             if other.exit is None:
                 raise TemporaryFault(
-                    f"{job.run} is still running as {other.id}", retry_after_ms=_RETRY_AFTER_MS
+                    f"{job.run} is still running as {other.id}", retry_after_ms=RETRY_AFTER_MS
                 )
 
     def _create(self, folder: JobFolder, job: Job) -> None:
@@ -208,11 +205,11 @@ class LocalExecutor:
         try:
             if not job.command:
                 raise environment.BadVariable("the run has no command")
-            user = users.resolve(job.user, allow_root=self._allow_root)
+            user = environment.resolve(job.user, allow_root=self._allow_root)
             document |= {
                 "argv": list(job.command),
                 "env": environment.compose(
-                    job, user, self._visible, str(self._told / folder.path.name / WIDTH_FILE)
+                    job, user, self._visible, str(self._widths / folder.path.name / WIDTH_FILE)
                 ),
                 "secrets": dict(job.secret_env),
                 "cwd": job.working_directory,
@@ -223,12 +220,12 @@ class LocalExecutor:
                 "log_bytes_max": self._log_bytes_max,
             }
             uid = user.uid
-        except (users.NoSuchUser, environment.BadVariable) as refusal:
+        except (environment.NoSuchUser, environment.BadVariable) as refusal:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
         self._write_width(folder, job.devices)
         folder.create(document)
-        durable.write(str(self._runs / key(job.run)), {"folder": folder.path.name}, lasting=False)
+        files.replace_json(self._runs / key(job.run), {"folder": folder.path.name}, durable=False)
 
     def _confine(self, folder: JobFolder) -> dict[str, str]:
         # Two executors of one machine may be asked for the same id; their cgroups must differ.
@@ -237,10 +234,10 @@ class LocalExecutor:
         return {"kind": self.kind, "path": path}
 
     def _mend(self, folder: JobFolder) -> None:
-        """Whatever a crash left undone. Nothing to do while the shim lives, or after the end."""
-        if folder.exit is not None or durable.locked(folder.lock):
+        """Finish what a crash left undone. Nothing to do while the shim lives, or after the end."""
+        if folder.exit is not None or files.locked(folder.lock):
             return
-        lock = durable.try_lock(folder.lock)
+        lock = files.try_lock(folder.lock)
         if lock is None:
             return
         try:
@@ -252,8 +249,7 @@ class LocalExecutor:
 
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
-        assert folder.job is not None
-        now_ms = self._now_ms()
+        job, now_ms = folder.document(), self._now_ms()
         begun = folder.begun()
         if begun is not None:
             holding = folder.confinement()
@@ -266,8 +262,8 @@ class LocalExecutor:
                 )
                 folder.end(now_ms, lost=True, reason=reason)
                 holding.remove()
-        elif folder.job["refused"] is not None:
-            folder.end(now_ms, code=launch.CANNOT, reason=folder.job["refused"])
+        elif job["refused"] is not None:
+            folder.end(now_ms, code=launch.CANNOT, reason=job["refused"])
         elif folder.stopping():
             folder.end(now_ms, signal=int(SIGTERM), reason="stopped before it was started")
         elif self._launches.get(folder.id, 0) >= _LAUNCHES_MAX:
@@ -283,28 +279,9 @@ class LocalExecutor:
         # A Python that is not there, or hangs, is one of the launches that failed.
         failures = (FileNotFoundError, PermissionError, subprocess.TimeoutExpired)
         with (folder.path / "shim.err").open("ab") as errors, contextlib.suppress(*failures):
-            subprocess.run(
+            process.run_detached(
                 [sys.executable, "-I", "-S", "-B", shim.__file__, str(folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                cwd="/",
+                output=errors,
                 env={"LANG": "C.UTF-8"},
-                start_new_session=True,
-                check=False,
-                timeout=_LAUNCH_S_MAX,
+                timeout_s=_LAUNCH_S_MAX,
             )
-
-
-@contextmanager
-def _disk(doing: str) -> Iterator[None]:
-    """Errors of the machine as the faults of the port."""
-    try:
-        yield
-    except BlockingIOError as error:  # no process or descriptor to be had just now
-        raise TemporaryFault(f"cannot {doing}: {error}", retry_after_ms=_RETRY_AFTER_MS) from error
-    except OSError as error:
-        message = f"cannot {doing}: {error.strerror or error}"
-        if error.errno in durable.TEMPORARY:
-            raise TemporaryFault(message, retry_after_ms=_RETRY_AFTER_MS) from error
-        raise PermanentFault(message) from error

@@ -2,9 +2,9 @@
 
     python -I -S shim.py JOB_FOLDER
 
-It lives in its own session and belongs to nobody, so it outlives the control plane. It is told
-things by files in the job's folder and a SIGUSR1: `stop.json`, `paused.json`, `width.json`. It
-writes `shim.json` (who it is), `command.json` (who the command is, before the command may begin)
+It lives in its own session, so it outlives the control plane. Requests are files in the
+job's folder, announced by a SIGUSR1: `stop.json`, `paused.json`, `width.json`. It
+writes `shim.json` (its identity), `command.json` (the command's, before it may begin)
 and `exit.json`. Standard library only, and little of it: one stays in memory for every job.
 """
 
@@ -21,11 +21,13 @@ from typing import Any
 if __name__ == "__main__":  # `-I` gives a script no path to its own package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from fairlead.executor import confine, durable, identity, launch
-from fairlead.executor.output import Output
+from fairlead.core.invariant import known
+from fairlead.executor import confine, identity, launch
+from fairlead.host import clock, files
 
 LOCK, JOB, SHIM, COMMAND = "lock", "job.json", "shim.json", "command.json"
 STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json"
+OUTPUT, OLDER_OUTPUT = "output.log", "output.1.log"
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
 _RETRY_S = 0.02
@@ -36,7 +38,7 @@ class Shim:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        job = durable.read(self._path(JOB))
+        job = files.read_json(self._path(JOB))
         if job is None:
             raise FileNotFoundError(self._path(JOB))
         self._job = job
@@ -45,21 +47,21 @@ class Shim:
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
-        self._said = b""  # why the command could not be started, from its own mouth
+        self._said = b""  # why the command could not be started, as its own process reports
         self._child = 0
         self._status: int | None = None
         self._deadline: float | None = None
         self._paused = False
-        self._widths = 0  # how often the command was told another width
+        self._widths = 0  # how many changes of its width the command was signalled
 
     def run(self) -> None:
         """Start the command unless an earlier shim did, and stay until it is over."""
-        if durable.read(self._path(EXIT)) or durable.read(self._path(COMMAND)):
-            return  # the executor will say what became of it; nobody starts a command twice
+        if files.read_json(self._path(EXIT)) or files.read_json(self._path(COMMAND)):
+            return  # the executor says what became of it; no command is started twice
         # No identity outlives its boot, so this one need not survive a power cut.
-        durable.write(self._path(SHIM), identity.identify(os.getpid()), lasting=False)
+        files.replace_json(self._path(SHIM), identity.identify(os.getpid()), durable=False)
         # From here on requests reach us by signal; those written before are looked for now.
-        if durable.read(self._path(STOP)):
+        if files.read_json(self._path(STOP)):
             self._record(signal=signal.SIGTERM, reason="stopped before it was started")
             return
         try:
@@ -76,7 +78,7 @@ class Shim:
         self._end()
 
     def _give_up(self, error: OSError) -> None:
-        """The command never got the word: its process ends by itself, or somebody has killed it."""
+        """The command was never let go: its process ends by itself, or was killed."""
         status = os.waitpid(self._child, 0)[1] if self._child else 0
         if os.WIFSIGNALED(status):
             self._record(signal=os.WTERMSIG(status), reason="killed before it began")
@@ -118,7 +120,7 @@ class Shim:
             os.close(descriptor)
         try:
             self._confine.join(self._child)
-            durable.write(self._path(COMMAND), identity.identify(self._child))
+            files.replace_json(self._path(COMMAND), identity.identify(self._child))
             os.write(go, b"g")
         finally:
             os.close(go)
@@ -174,12 +176,12 @@ class Shim:
 
     def _obey(self) -> None:
         """Do what the folder asks for. A later stop may shorten the grace, never lengthen it."""
-        stop = durable.read(self._path(STOP))
-        width = durable.read(self._path(WIDTH))
+        stop = files.read_json(self._path(STOP))
+        width = files.read_json(self._path(WIDTH))
         if width is not None and width["number"] > self._widths:
             self._widths = width["number"]
             self._signal(signal.SIGWINCH)
-        paused = durable.read(self._path(PAUSED)) is not None and stop is None
+        paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
             (self._confine.freeze if paused else self._confine.thaw)()
             self._paused = paused
@@ -203,7 +205,7 @@ class Shim:
 
         The exit is written when the last process is gone, so the devices really are free then.
         """
-        assert self._status is not None
+        status = known(self._status, "the command has ended")
         while not self._confine.empty():
             self._confine.kill()
             self._step(_RETRY_S * 1000)
@@ -211,10 +213,10 @@ class Shim:
         while self._keep():
             pass
         reason = self._why()
-        if os.WIFSIGNALED(self._status):
-            self._record(signal=os.WTERMSIG(self._status), reason=reason)
+        if os.WIFSIGNALED(status):
+            self._record(signal=os.WTERMSIG(status), reason=reason)
         else:
-            self._record(code=os.WEXITSTATUS(self._status), reason=reason)
+            self._record(code=os.WEXITSTATUS(status), reason=reason)
 
     def _why(self) -> str | None:
         os.set_blocking(self._complaint, False)
@@ -226,14 +228,14 @@ class Shim:
         """The exit, durably; a disk that is full now may have room later, and we can wait."""
         dropped = self._output.dropped
         self._output.close()
-        exit_ = {"time_ms": time.time_ns() // 1_000_000, "output_dropped_bytes": dropped, **how}
+        exit_ = {"time_ms": clock.now_ms(), "output_dropped_bytes": dropped, **how}
         while True:
             try:
-                durable.write(self._path(EXIT), exit_)
+                files.replace_json(self._path(EXIT), exit_)
                 break
             except OSError as error:
                 if error.errno == errno.ENOENT:
-                    return  # the folder is gone: nobody wants to know any more
+                    return  # the folder is gone: the executor has forgotten the job
                 time.sleep(1)
         self._confine.remove()
 
@@ -241,9 +243,55 @@ class Shim:
         return os.path.join(self._folder, name)
 
 
+class Output:
+    """A job's output, bounded; at half the bound `output.log` becomes `output.1.log`.
+
+    A full disk costs output, never the job.
+    """
+
+    def __init__(self, folder: str, bytes_max: int) -> None:
+        self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
+        self._part_max = max(1, bytes_max // 2)
+        self.dropped = 0
+        """Bytes that are no longer, or were never, on disk."""
+        self._descriptor = self._open()
+        self._size = os.fstat(self._descriptor).st_size
+
+    def write(self, data: bytes) -> None:
+        """Keep what fits. The caller has already read it, so the command is never held up."""
+        rest = memoryview(data)
+        while rest:
+            if self._size >= self._part_max:
+                self._turn()
+            try:
+                written = os.write(self._descriptor, rest[: self._part_max - self._size])
+            except OSError:
+                self.dropped += len(rest)
+                return
+            self._size += written
+            rest = rest[written:]
+
+    def close(self) -> None:
+        """Make what was kept durable, so that an exit never stands without its output."""
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+        os.close(self._descriptor)
+
+    def _turn(self) -> None:
+        with contextlib.suppress(OSError):
+            self.dropped += os.stat(self._older).st_size
+        os.close(self._descriptor)
+        os.rename(self._path, self._older)
+        self._descriptor, self._size = self._open(), 0
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        return os.open(self._path, flags, 0o600)
+
+
 def main(folder: str) -> int:
     """Take the lock, leave the caller, be the shim. A second shim for a job ends here."""
-    lock = durable.try_lock(os.path.join(folder, LOCK))
+    lock = files.try_lock(os.path.join(folder, LOCK))
     if lock is None:
         return 0
     if os.fork():

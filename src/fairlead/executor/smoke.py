@@ -1,9 +1,9 @@
-"""One tiny job through the real executor, told as JSON; exit 0 when all went as promised.
+"""One tiny job through the real executor, reported as JSON; exit 0 when all went as promised.
 
     python -m fairlead.executor.smoke [--user NAME]
 
-Needs Python's standard library and this repository only. On a machine with a GPU the job gets the
-first one and asks CUDA's driver how many it can see; the answer must be one.
+Needs Python's standard library and this repository; nvidia-ml-py to find GPUs. On a machine with a
+GPU the job gets the first one and asks CUDA's driver how many it can see; the answer must be one.
 """
 
 import argparse
@@ -11,15 +11,15 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.executor.devices import discover
 from fairlead.executor.local import LocalExecutor
+from fairlead.host.clock import wait_until
 from fairlead.ports.executor import Exit, Job
 
-_NOBODY = "65534"
+_UNPRIVILEGED = "65534"
 _TIMEOUT_S = 60.0
 _SCRIPT = """
 echo "cuda_visible_devices=$CUDA_VISIBLE_DEVICES"
@@ -42,7 +42,7 @@ except OSError as error:
 
 
 def smoke(folder: Path, user: str | None) -> dict[str, object]:
-    """Discover, run, wait, tell."""
+    """Discover, run, wait, report."""
     found = discover(virtual=1)
     executor = LocalExecutor(folder, visible=found.visible("here"))
     job = Job(
@@ -58,7 +58,7 @@ def smoke(folder: Path, user: str | None) -> dict[str, object]:
     executor.start(job)
     ended = _wait(executor)
     output = "".join(part.read_text() for part in executor.log_parts("smoke"))
-    told = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    reported = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     executor.acknowledge([ended] if ended else [])
     return {
         "source": found.source,
@@ -67,33 +67,32 @@ def smoke(folder: Path, user: str | None) -> dict[str, object]:
         "confinement": executor.kind,
         "exit_code": ended.code if ended else None,
         "reason": ended.reason if ended else "did not end in time",
-        "cuda_visible_devices": told.get("cuda_visible_devices"),
+        "cuda_visible_devices": reported.get("cuda_visible_devices"),
         "expected": found.devices[0].visible if found.devices else None,
-        "cuda_devices_seen": told.get("cuda_devices_seen"),
+        "cuda_devices_seen": reported.get("cuda_devices_seen"),
         "output": output,
     }
 
 
 def _wait(executor: LocalExecutor) -> Exit | None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
-        for ended in executor.poll():
-            return ended
-        time.sleep(0.05)
-    executor.stop("smoke", 0)
+    if wait_until(lambda: bool(executor.poll()), within_s=_TIMEOUT_S, every_s=0.05):
+        return executor.poll()[0]
+    executor.stop("smoke", 0, decision="smoke-1")
     return None
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the smoke test and print what happened."""
     parser = argparse.ArgumentParser(prog="fairlead.executor.smoke", description=__doc__)
-    parser.add_argument("--user", default=_NOBODY if os.geteuid() == 0 else None, metavar="NAME")
+    parser.add_argument(
+        "--user", default=_UNPRIVILEGED if os.geteuid() == 0 else None, metavar="NAME"
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        told = smoke(Path(folder), options.user)
-    json.dump(told, sys.stdout, indent=2)
+        report = smoke(Path(folder), options.user)
+    json.dump(report, sys.stdout, indent=2)
     sys.stdout.write("\n")
-    as_promised = told["exit_code"] == 0 and told["cuda_visible_devices"] == told["expected"]
+    as_promised = report["exit_code"] == 0 and report["cuda_visible_devices"] == report["expected"]
     return 0 if as_promised else 1
 
 

@@ -114,6 +114,8 @@ class Roster:
         starts = set(self.offsets.tolist())
         for index, uid in enumerate(self.uids):
             units.name(uid, f"uids[{index}]")
+            if not uid:
+                raise OutOfRange(f"uids[{index}]", "must be a non-empty string, got ''")
             if index not in starts and not self.uids[index - 1] < uid:
                 raise OutOfRange(f"uids[{index}]", "must be above the uid before it in its node")
 

@@ -91,7 +91,7 @@ def replace_json(
     path: Path, document: dict[str, Any], *, durable: bool = True, mode: int = 0o600
 ) -> None:
     """Replace a file by a JSON object."""
-    data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    data = json.dumps(document, sort_keys=True).encode()
     replace(path, data, durable=durable, mode=mode)
 
 
@@ -103,9 +103,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise OSError(errno.EIO, f"is damaged ({error})", os.fspath(path)) from error
+        raise OSError(errno.EIO, f"{os.fspath(path)} is damaged ({error})") from error
     if not isinstance(document, dict):
-        raise OSError(errno.EIO, "is damaged (not an object)", os.fspath(path))
+        raise OSError(errno.EIO, f"{os.fspath(path)} is damaged (not an object)")
     return document
 
 

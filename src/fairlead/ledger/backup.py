@@ -1,21 +1,21 @@
 """Backups of a SQLite ledger, taken beside a running writer, and the way back.
 
 A backup is a whole ledger as of one moment. Restoring one loses what came after it; the restored
-ledger says so in a signed entry that begins a new epoch, so that whoever holds a later head learns
+ledger says so in a signed entry that begins a new epoch, so that a holder of a later head learns
 that entries are gone, and how many, instead of finding a log that seems to be forged.
 """
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fairlead.core.audit import SignedHead
-from fairlead.ledger.disk import whole_file
+from fairlead.host import files
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.sqlite import SqliteLedger, SqliteReader
-from fairlead.ledger.sqlite_file import faults, lock_file, open_reader
-from fairlead.ledger.sqlite_store import read_kept
-from fairlead.ports.faults import PermanentFault
+from fairlead.ledger.sqlite import SqliteLedger, SqliteReader, lock_file, open_reader, sqlite_faults
+from fairlead.ledger.store import read_kept
+from fairlead.ports.faults import PermanentFault, faults
 from fairlead.ports.ledger import Damaged, Entry
 
 
@@ -23,7 +23,7 @@ def backup(path: Path, target: Path) -> SignedHead:
     """Copy a ledger as it is now into a file that appears whole or not at all; returns its head."""
     if target.exists():
         raise PermanentFault(f"{target} is there already")
-    with closing(open_reader(path)) as source, whole_file(target) as draft:
+    with closing(open_reader(path)) as source, _whole(target) as draft:
         return _copy(source, draft)
 
 
@@ -49,7 +49,7 @@ def restore(
         if not found.ok:
             raise Damaged(f"the backup {source} does not verify: {found.problem}")
         signers.load(reader.head().head.key_id)
-    with closing(open_reader(source)) as connection, whole_file(path) as draft:
+    with closing(open_reader(source)) as connection, _whole(path) as draft:
         _copy(connection, draft)
         # The epoch begins before the file gets its name: no crash leaves a restored ledger that
         # does not say so. Closing moves the log into the file, which is then whole by itself.
@@ -59,10 +59,16 @@ def restore(
     return entry
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    with faults(f"write {path}"), files.draft(path) as draft:
+        yield Path(draft)
+
+
 def _copy(source: sqlite3.Connection, target: Path) -> SignedHead:
-    with faults(f"write {target}"), closing(sqlite3.connect(target)) as copy:
+    with sqlite_faults(f"write {target}"), closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
-        kept = read_kept(copy)
+        kept = read_kept(copy.execute)
     if kept is None:
         raise Damaged(f"there is no ledger to copy to {target}")
     return kept.head

@@ -1,21 +1,29 @@
-"""Entries as bytes: a draft becomes canonical JSON in which only the number is missing.
+"""Entries as bytes, and the one step that all adapters share: number drafts, grow the tree, sign.
 
-The number is known last, under the writer's lock. Everything else is rendered before, so that the
-lock is held for as short as possible; "seq" stands between "reasons" and "time_ms" in the order of
-keys, so the two parts around it are plain byte strings.
+A draft becomes canonical JSON in which only the number is missing. The number is known last, under
+the writer's lock; everything else is rendered before, so that the lock is held for as short as
+possible. "seq" stands between "reasons" and "time_ms" in the order of keys, so the two parts around
+it are plain byte strings.
+Nothing is stored here. An adapter calls `sequence` under its writer's lock, stores what it returns
+in one transaction, and takes over the new position only when that is durable.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 
+from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
+from fairlead.ledger.keys import Signers, sign_head
+from fairlead.ledger.statements import EPOCH, ROTATED, created
+from fairlead.ledger.store import Effect, Found, StoredBlob, StoredRow
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
@@ -42,7 +50,7 @@ class Prepared(NamedTuple):
         return b"%b%d%b" % (self.front, seq, self.back)
 
 
-class Row(msgspec.Struct, forbid_unknown_fields=True):
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of an entry's canonical JSON, in their order."""
 
     author: str
@@ -66,7 +74,7 @@ class Index(msgspec.Struct):
     seq: int
 
 
-_row = msgspec.json.Decoder(Row)
+_row = msgspec.json.Decoder(_Fields)
 index_of = msgspec.json.Decoder(Index).decode
 
 
@@ -152,3 +160,117 @@ def parse(data: bytes) -> Entry:
         reasons=tuple(row.reasons),
         data=data,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a ledger stands: all that appending needs to know."""
+
+    ledger: str
+    epoch: int
+    key_id: str
+    frontier: Frontier
+
+
+Lookup = Callable[[Sequence[Effect]], Mapping[Effect, Found]]
+"""Answers which of these effects are recorded already, and where."""
+
+
+class Sorted(NamedTuple):
+    """Drafts without those whose effect is recorded already."""
+
+    fresh: list[Prepared]
+    places: list[Found | int]
+    """For each draft given: the entry that was there, or its place among the fresh ones."""
+
+    def found(self, rows: Sequence[StoredRow]) -> list[Found]:
+        """One entry for each draft given, once the fresh ones are numbered."""
+        return [
+            Found(rows[place].seq, rows[place].data) if isinstance(place, int) else place
+            for place in self.places
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """What to store, and the position after it."""
+
+    position: Position
+    rows: list[StoredRow]
+    head: SignedHead
+    blobs: list[StoredBlob]
+
+
+def nothing_recorded(_: Sequence[Effect]) -> Mapping[Effect, Found]:
+    """A lookup that knows of nothing."""
+    return {}
+
+
+def sort_out(drafts: Sequence[Prepared], lookup: Lookup) -> Sorted:
+    """Leave out effects that are recorded already, in the ledger or earlier in the same batch."""
+    wanted = [
+        (draft.plan_id, draft.effect)
+        for draft in drafts
+        if draft.plan_id is not None and draft.effect is not None
+    ]
+    if not wanted:
+        return Sorted(list(drafts), list(range(len(drafts))))
+    known: dict[Effect, Found | int] = dict(lookup(wanted))
+    fresh, places = list[Prepared](), list[Found | int]()
+    for draft in drafts:
+        place: Found | int = len(fresh)
+        if draft.plan_id is not None and draft.effect is not None:
+            place = known.setdefault((draft.plan_id, draft.effect), place)
+        if place == len(fresh):
+            fresh.append(draft)
+        places.append(place)
+    return Sorted(fresh, places)
+
+
+def sequence(
+    position: Position, drafts: Sequence[Prepared], signers: Signers, *, time_ms: int
+) -> Sequenced:
+    """Put drafts behind what is there. `time_ms` is the newest one's."""
+    first = position.frontier.size + 1
+    data = [draft.data(seq) for seq, draft in enumerate(drafts, start=first)]
+    frontier, completed = position.frontier.extend(map(leaf_hash, data))
+    rows = [
+        StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, text)
+        for seq, (draft, nodes, text) in enumerate(
+            zip(drafts, completed, data, strict=True), start=first
+        )
+    ]
+    after = replace(position, frontier=frontier)
+    for row in rows:
+        if row.kind in (ROTATED, EPOCH):
+            after = _follow(after, row)
+    head = Head(
+        ledger=after.ledger,
+        epoch=after.epoch,
+        size=frontier.size,
+        root=frontier.root().hex(),
+        time_ms=time_ms,
+        key_id=after.key_id,
+    )
+    signed = sign_head(head, signers.load(after.key_id))
+    blobs = [
+        StoredBlob(digest, blob, seq)
+        for seq, draft in enumerate(drafts, start=first)
+        for digest, blob in draft.blobs
+    ]
+    return Sequenced(after, rows, signed, blobs)
+
+
+def _follow(position: Position, row: StoredRow) -> Position:
+    """The ledger's own entries change what later heads say."""
+    if row.kind == ROTATED:
+        return replace(position, key_id=str(parse(row.data or b"").body["new_key_id"]))
+    return replace(position, epoch=position.epoch + 1)
+
+
+def first_entry(signers: Signers, ledger: str, time_ms: int) -> Sequenced:
+    """What begins a ledger: its first entry, which introduces it and its key."""
+    key = signers.create()
+    draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
+    start = Position(ledger, 0, key.key_id, Frontier())
+    return sequence(start, [draft], signers, time_ms=time_ms)

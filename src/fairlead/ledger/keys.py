@@ -1,12 +1,13 @@
-"""Signing keys: Ed25519, one file each, readable by their owner alone; and checking signatures.
+"""Secrets in files that only their owner reads: signing keys (Ed25519) and the master secret.
 
 A key is made when a ledger is, and by each rotation. The file is durable before the entry that
-introduces the key, so a crash between the two leaves a key that nobody uses, never a ledger
+introduces the key, so a crash between the two leaves a key that is never used, not a ledger
 without its key.
 """
 
-import os
-import stat
+import secrets
+from contextlib import suppress
+from hmac import digest as hmac
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +21,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fairlead.core.audit import Head, SignedHead, key_id
-from fairlead.ledger.disk import sync_directory
+from fairlead.core.lottery.pseudonym import SECRET_BYTES
+from fairlead.core.lottery.seed import lp
+from fairlead.host import files
 from fairlead.ports.faults import PermanentFault
+
+MASTER = "chance.key"
 
 
 class Signer(Protocol):
@@ -81,15 +86,9 @@ class KeyDirectory:
     def create(self) -> Signer:
         """A new key, in a file of mode 0600 that is durable when this returns."""
         key = SecretKey.generate()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._file(key.key_id), flags, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key.pem())
-                file.flush()
-                os.fsync(descriptor)
-            sync_directory(self._path)
+            files.create(self._file(key.key_id), key.pem())
         except OSError as error:
             raise PermanentFault(f"cannot keep a key in {self._path}: {error.strerror}") from error
         return key
@@ -103,10 +102,7 @@ class KeyDirectory:
     def _read(self, key_id: str) -> SecretKey:
         path = self._file(key_id)
         try:
-            with path.open("rb") as file:
-                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise PermanentFault(f"{path} must be readable by its owner alone (chmod 600)")
-                key = load_pem_private_key(file.read(), password=None)
+            key = load_pem_private_key(files.read_private(path), password=None)
         except FileNotFoundError as error:
             raise PermanentFault(
                 f"the ledger is signed with key {key_id}, which is not in {self._path}"
@@ -153,3 +149,38 @@ def signature_holds(public_key: bytes, data: bytes, signature: str) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+class MasterEntropy:
+    """The master secret: an `EntropySource` whose answers follow from 32 bytes in one file.
+
+    So nothing has to be kept for each owner and outcome, a crash loses nothing, and replicas that
+    share the file agree. Its holder knows every draw beforehand: it is as secret as a signing key.
+    """
+
+    def __init__(self, master: bytes) -> None:
+        if len(master) != SECRET_BYTES:
+            raise PermanentFault(f"a master secret has {SECRET_BYTES} bytes, not {len(master)}")
+        self._master = master
+
+    def owner_secret(self, owner: str) -> bytes:
+        """What an owner's pseudonyms are made with."""
+        return hmac(self._master, lp(b"fairlead/owner-secret/v1") + lp(owner.encode()), "sha256")
+
+    def entropy(self, chain: str, k: int) -> bytes:
+        """The operator's part of outcome k of a scope."""
+        parts = (b"fairlead/entropy/v1", bytes.fromhex(chain), k.to_bytes(8, "big"))
+        return hmac(self._master, b"".join(map(lp, parts)), "sha256")
+
+
+def open_master(directory: Path) -> MasterEntropy:
+    """The master secret of a directory of keys; made, durably and for its owner alone, if new."""
+    path = directory / MASTER
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            with suppress(FileExistsError):  # another replica was quicker
+                files.create(path, secrets.token_bytes(SECRET_BYTES))
+        return MasterEntropy(files.read_private(path))
+    except OSError as error:
+        raise PermanentFault(f"cannot read {path}: {error.strerror}") from error

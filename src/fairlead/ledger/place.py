@@ -1,9 +1,9 @@
 """Where ledgers are kept, and what opens them."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
 if TYPE_CHECKING:
@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     from fairlead.ledger.sqlite import SqliteLedger
 
 FILE, KEYS, ELSEWHERE = "ledger.db", "keys", "ledger.elsewhere"
-
-
-def state_directory() -> Path:
-    """$FAIRLEAD_STATE; else /var/lib for root, the XDG state directory for everybody else."""
-    given = os.environ.get("FAIRLEAD_STATE")
-    if given:
-        return Path(given)
-    if os.geteuid() == 0:
-        return Path("/var/lib/fairlead")
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "fairlead"
 
 
 def default_ledger() -> Path:

@@ -3,40 +3,53 @@
     with PostgresLedger.open("postgresql://…", KeyDirectory("keys")) as ledger: ...
 
 An append writes its drafts, without numbers, in a transaction of its own. Then it takes the
-sequencer's advisory lock. Whoever gets it numbers everything that waits, in the order of tickets,
-for all replicas at once; whoever comes next often finds its answer already there. A replica that
-dies loses its lock with its connection, and what it left waiting is numbered by the next.
+sequencer's advisory lock. Its holder numbers everything that waits, in the order of tickets, for
+all replicas at once; the next one often finds its answer already there. A replica that dies loses
+its lock with its connection, and what it left waiting is numbered by the next.
 """
 
 import secrets
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from typing import NamedTuple, Self
 from uuid import UUID, uuid4
 
+import msgspec
+from psycopg import Cursor, IsolationLevel
+
 from fairlead.core.audit import Frontier
-from fairlead.ledger.entries import Prepared, prepare
+from fairlead.host.clock import now_ms
+from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.opening import check_opening
-from fairlead.ledger.postgres_db import (
+from fairlead.ledger.postgres_connection import (
     LOCK_SPACE,
-    RETRY_AFTER_MS,
     Connection,
     Database,
     LockNotAvailable,
     Session,
+    postgres_faults,
 )
-from fairlead.ledger.postgres_rows import lookup, pack, store_step, unpack
-from fairlead.ledger.postgres_store import PostgresStore, read_kept, read_nodes
 from fairlead.ledger.reading import Reading
-from fairlead.ledger.sequence import Position, sequence, sort_out
-from fairlead.ledger.statements import KEPT_KINDS, created
-from fairlead.ledger.store import Found
-from fairlead.ledger.writing import Writing
-from fairlead.ports.faults import PermanentFault, TemporaryFault
+from fairlead.ledger.statements import KEPT_KINDS
+from fairlead.ledger.store import (
+    KEEP_BLOB,
+    KEEP_SNAPSHOT,
+    STORE_BLOB,
+    Effect,
+    Found,
+    Row,
+    SqlStore,
+    SqlView,
+    drop_content,
+    read_kept,
+    read_nodes,
+    store_head,
+)
+from fairlead.ledger.writing import Writing, check_opening
+from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
 SCHEMA = "fairlead"
@@ -46,13 +59,19 @@ BATCHES_AT_ONCE = 64
 ANSWERS_KEPT = "1 hour"
 _LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
 _SEAT = "(%s, 'snapshots'::regclass::oid::int)"
+DOING = "read the ledger"
+_PAGE = 2_000
+_Fields = tuple[str, str | None, str | None, bytes, bytes, tuple[tuple[str, bytes], ...]]
+_drafts = msgspec.msgpack.Decoder(list[_Fields])
+_COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 
 
 class PostgresReader(Reading):
     """Reads a ledger, without a key."""
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
-        super().__init__(PostgresStore(Database(dsn, schema)))
+        database = Database(dsn, schema)
+        super().__init__(SqlStore(PostgresSource(database, Session(database))))
 
 
 class _Waiting(NamedTuple):
@@ -70,7 +89,7 @@ class PostgresLedger(Writing):
     def __init__(
         self,
         session: Session,
-        store: PostgresStore,
+        store: SqlStore,
         position: Position,
         signers: Signers,
         resources: ExitStack,
@@ -95,9 +114,9 @@ class PostgresLedger(Writing):
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
         database = Database(dsn, schema)
-        now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
+        born_ms = now_ms() if time_ms is None else time_ms
         begin = partial(
-            _begin, signers=signers, ledger=ledger_id or secrets.token_hex(8), time_ms=now_ms
+            _begin, signers=signers, ledger=ledger_id or secrets.token_hex(8), time_ms=born_ms
         )
         with ExitStack() as resources:
             session = resources.enter_context(closing(Session(database)))
@@ -106,9 +125,9 @@ class PostgresLedger(Writing):
             if alone:
                 session.run("open the ledger", _wait_for_seat)
                 session.renew(_take_seat)
-            # Who is alone reads on the same connection: without its seat it learns nothing, either.
-            shared = session if alone else None
-            store = resources.enter_context(closing(PostgresStore(database, shared)))
+            # A lone writer reads on the same connection: without its seat it learns nothing.
+            source = PostgresSource(database, session if alone else Session(database))
+            store = resources.enter_context(closing(SqlStore(source)))
             position = check_opening(store, signers)
             return cls(session, store, position, signers, resources.pop_all())
 
@@ -116,7 +135,7 @@ class PostgresLedger(Writing):
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[Found]:
         """Write, then number or have it numbered. Under one id, so that asking again is safe."""
-        waiting = _Waiting(uuid4(), expected_size, time_ms, pack(drafts))
+        waiting = _Waiting(uuid4(), expected_size, time_ms, _pack(drafts))
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
     def _append(self, connection: Connection, *, waiting: _Waiting) -> list[Found]:
@@ -143,12 +162,12 @@ class PostgresLedger(Writing):
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        kept = read_kept(connection)
+        kept = read_kept(_executing(connection))
         if kept is None:
             raise Damaged("the ledger has lost its head")
         head, position = kept.head.head, self._position
         if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
-            frontier = Frontier.of(head.size, partial(read_nodes, connection))
+            frontier = Frontier.of(head.size, partial(read_nodes, _executing(connection)))
             position = Position(head.ledger, head.epoch, head.key_id, frontier)
         rows = connection.execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
@@ -171,11 +190,11 @@ class PostgresLedger(Writing):
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
-            sorted_out = sort_out(unpack(waiting.drafts), partial(lookup, connection))
+            sorted_out = sort_out(_unpack(waiting.drafts), partial(_lookup, connection))
             done = None
             if sorted_out.fresh:
                 done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
-                store_step(connection, done)
+                _store(connection, done)
                 position = done.position
             seqs = [found.seq for found in sorted_out.found(done.rows if done else ())]
         connection.execute(
@@ -189,33 +208,21 @@ class PostgresLedger(Writing):
         def drop(connection: Connection) -> None:
             with connection.transaction():
                 connection.execute(_LOCK, (LOCK_SPACE,))
-                connection.execute(
-                    "UPDATE entries SET data = NULL "
-                    "WHERE seq <= %s AND data IS NOT NULL AND kind <> ALL(%s)",
-                    (last, list(KEPT_KINDS)),
-                )
-                connection.execute("DELETE FROM blobs WHERE seq <= %s", (last,))
-                connection.execute("UPDATE kept SET archived_to = %s", (last,))
+                drop_content(_executing(connection), last, KEPT_KINDS)
 
         self._session.run("archive entries", drop)
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
-        query = (
-            "INSERT INTO blobs (digest, data) VALUES (%s, %b) ON CONFLICT (digest) "
-            "DO UPDATE SET seq = NULL"
-        )
-        self._session.run("keep a blob", lambda each: each.execute(query, (digest, data)))
+        self._session.run("keep a blob", lambda found: _executing(found)(KEEP_BLOB, digest, data))
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
         """Keep a projection's state durably in place of its last one."""
-        query = (
-            "INSERT INTO snapshots VALUES (%s, %s, %b) ON CONFLICT (name) "
-            "DO UPDATE SET seq = excluded.seq, state = excluded.state"
+        self._session.run(
+            "keep a snapshot", lambda found: _executing(found)(KEEP_SNAPSHOT, name, seq, state)
         )
-        self._session.run("keep a snapshot", lambda each: each.execute(query, (name, seq, state)))
 
     def close(self) -> None:
         """Let go; closing again does nothing."""
@@ -231,7 +238,7 @@ def _wait_for_seat(connection: Connection) -> None:
 
 
 def _take_seat(connection: Connection) -> None:
-    """The same after a broken connection, without waiting: whoever asks is asked again."""
+    """The same after a broken connection, without waiting: the caller tries again."""
     row = connection.execute(f"SELECT pg_try_advisory_lock{_SEAT}", (LOCK_SPACE,)).fetchone()
     if row is None or not row[0]:
         raise _taken()
@@ -246,12 +253,8 @@ def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: in
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
         connection.execute(_LOCK, (LOCK_SPACE,))
-        if read_kept(connection) is not None:
-            return
-        key = signers.create()
-        draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
-        start = Position(ledger, 0, key.key_id, Frontier())
-        store_step(connection, sequence(start, [draft], signers, time_ms=time_ms))
+        if read_kept(_executing(connection)) is None:
+            _store(connection, first_entry(signers, ledger, time_ms))
 
 
 def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
@@ -279,3 +282,89 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
     ).fetchall()
     found = {row[0]: Found(*row) for row in rows}
     return [found[seq] for seq in seqs]
+
+
+def _pack(drafts: Sequence[Prepared]) -> bytes:
+    """Drafts as one value: a batch is one row, so it is there whole or not at all."""
+    return msgspec.msgpack.encode(
+        [
+            (draft.kind, draft.plan_id, draft.effect, draft.front, draft.back, draft.blobs)
+            for draft in drafts
+        ]
+    )
+
+
+def _unpack(data: bytes) -> list[Prepared]:
+    """The drafts of a batch, whichever replica wrote it."""
+    return [Prepared(*fields) for fields in _drafts.decode(data)]
+
+
+def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Found]:
+    """Which of these effects are recorded already."""
+    rows = connection.execute(
+        "SELECT plan_id, effect, seq FROM entries "
+        "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
+        "ON plan_id = plan AND effect = name",
+        ([plan for plan, _ in effects], [name for _, name in effects]),
+    ).fetchall()
+    # The bytes are read with the answer, by the writer that asked.
+    return {(plan, name): Found(seq, None) for plan, name, seq in rows}
+
+
+def _store(connection: Connection, done: Sequenced) -> None:
+    """All rows of a step, inside the caller's transaction."""
+    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+        copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
+        for row in done.rows:
+            copy.write_row(row)
+    execute = _executing(connection)
+    for blob in done.blobs:
+        execute(STORE_BLOB, *blob)
+    store_head(execute, done.head, done.rows[0].seq - 1)
+
+
+def _executing(connection: Connection) -> Callable[..., Cursor[Row]]:
+    """Runs texts in which `?` stands for a value: bytes are sent as they are."""
+
+    def execute(text: str, *values: object) -> Cursor[Row]:
+        return connection.execute(_with_marks(text, values), values, binary=True)
+
+    return execute
+
+
+def _with_marks(text: str, values: Sequence[object]) -> bytes:
+    for value in values:
+        text = text.replace("?", "%b" if isinstance(value, bytes) else "%s", 1)
+    return text.encode()
+
+
+class PostgresSource:
+    """Queries of one schema."""
+
+    def __init__(self, database: Database, session: Session) -> None:
+        self._database, self._session = database, session
+        self.close = session.close
+
+    def query(self, text: str, *values: object) -> list[Row]:
+        """All rows."""
+        return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
+
+    @contextmanager
+    def view(self) -> Iterator[SqlView]:
+        """One repeatable read."""
+        with postgres_faults(DOING), closing(self._database.connect()) as connection:
+            connection.isolation_level = IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            streams = count()
+
+            def stream(text: str, *values: object) -> Iterator[Row]:
+                # Page by page: a client-side cursor would hold the whole log in memory.
+                name = f"stream_{next(streams)}"
+                with postgres_faults(DOING), connection.cursor(name) as cursor:
+                    cursor.itersize = 1 if "blobs" in text else _PAGE
+                    cursor.execute(_with_marks(text, values), values, binary=True)
+                    yield from cursor
+
+            with connection.transaction():
+                # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
+                yield SqlView(stream, complaint=lambda: "")

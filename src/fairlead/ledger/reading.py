@@ -7,13 +7,13 @@ from typing import BinaryIO, Self
 from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
-from fairlead.ledger.archive import verify_archive
-from fairlead.ledger.disk import whole_file
+from fairlead.host import files
 from fairlead.ledger.entries import NotAnEntry, parse
-from fairlead.ledger.segment import write_segment
+from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, Standing
 from fairlead.ledger.store import Found, Store
 from fairlead.ledger.verify import verify
+from fairlead.ports.faults import faults
 from fairlead.ports.ledger import Archived, Damaged, Entry, Progress, Snapshot, Verification
 
 LIMIT_MAX = 100_000
@@ -115,7 +115,7 @@ class Reading:
         progress: Progress | None = None,
     ) -> int:
         """The same into a file that appears whole, durably, or not at all."""
-        with whole_file(path) as draft, draft.open("wb") as out:
+        with faults(f"write {path}"), files.draft(path) as draft, open(draft, "wb") as out:
             return self.export(out, first=first, last=last, progress=progress)
 
     def close(self) -> None:

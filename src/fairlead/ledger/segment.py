@@ -1,5 +1,7 @@
 """Segments: a run of entries in a file that can be verified by itself, for archives and exports.
 
+An archive is a directory of segments that together hold what a ledger has moved away.
+
 One line of JSON about the run, then each entry's canonical bytes as a line of its own, then the
 blobs that these entries name, each once, as a line of canonical JSON. The first line holds the
 frontier before the run, a signed head of the ledger, and the proof that the log up to the end of
@@ -173,3 +175,42 @@ def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes
         if roots[size].hex() != each.head.root:
             return f"the entries up to {size} are not those of the head held elsewhere"
     return ""
+
+
+def segment_name(ledger: str, first: int, last: int) -> str:
+    """A name that sorts by the entries it holds."""
+    return f"{ledger}-{first:012d}-{last:012d}.jsonl"
+
+
+def verify_archive(
+    directory: Path, store: Store, keys: Mapping[str, bytes], progress: Progress | None = None
+) -> Verification:
+    """Whether the segments in a directory hold every archived entry, exactly as the tree has them.
+
+    A segment's entries are the tree's if the frontiers at both ends are the tree's.
+    """
+    kept = store.kept()
+    done, root = 0, Frontier().root().hex()
+    for path in sorted(directory.glob(f"{kept.head.head.ledger}-*.jsonl")):
+        if done >= kept.archived_to:
+            break
+        try:
+            with open_segment(path) as segment:
+                header = segment.header
+                if header.last <= done:
+                    continue  # written again after a crash, under another end
+                if header.first > done + 1:
+                    return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
+                before = [bytes.fromhex(each) for each in header.before]
+                found = segment.verify(keys=keys, progress=progress)
+        except BadInput as error:
+            return Verification(done, root, f"{path.name}: {error}")
+        start = list(Frontier.of(header.first - 1, store.nodes).peaks)
+        end = Frontier.of(header.last, store.nodes).root().hex()
+        if not found.ok or before != start or found.root != end:
+            problem = found.problem or "its entries are not those of the ledger"
+            return Verification(done, root, f"{path.name}: {problem}", found.seq)
+        done, root = header.last, end
+    if done < kept.archived_to:
+        return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
+    return Verification(done, root)

@@ -3,45 +3,69 @@
     with SqliteLedger.open("ledger.db", KeyDirectory("keys")) as ledger: ...
     with SqliteReader("ledger.db") as reader: ...        # beside a running writer, without a key
 
-One process writes, which a lock beside the file makes sure of; it keeps the tree's frontier in
-memory, so an append reads nothing but the effects it must not repeat.
+WAL, synced in full. One process writes, which a lock beside the file makes sure of; it keeps the
+tree's frontier in memory, so an append reads nothing but the effects it must not repeat. Reads have
+a connection of their own: they see what is durable and never wait for the writer, nor it for them.
 """
 
 import os
 import secrets
 import sqlite3
 import threading
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from fairlead.core.audit import Frontier
-from fairlead.ledger.entries import Prepared, prepare
-from fairlead.ledger.keys import Signers
-from fairlead.ledger.opening import check_opening
-from fairlead.ledger.reading import Reading
-from fairlead.ledger.sequence import (
-    Effect,
+from fairlead.host import files
+from fairlead.host.clock import now_ms
+from fairlead.ledger.entries import (
     Lookup,
     Position,
+    Prepared,
     Sequenced,
+    first_entry,
     nothing_recorded,
     sequence,
     sort_out,
 )
-from fairlead.ledger.sqlite_file import create, lock, open_writer, transaction
-from fairlead.ledger.sqlite_store import SqliteStore, read_kept
-from fairlead.ledger.statements import KEPT_KINDS, created
-from fairlead.ledger.store import HEAD_COLUMNS, Found, head_row
-from fairlead.ledger.writing import Writing, passes_checkpoint
-from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import HeadMoved
+from fairlead.ledger.keys import Signers
+from fairlead.ledger.reading import Reading
+from fairlead.ledger.statements import KEPT_KINDS
+from fairlead.ledger.store import (
+    KEEP_BLOB,
+    KEEP_SNAPSHOT,
+    STORE_BLOB,
+    Effect,
+    Found,
+    Row,
+    SqlStore,
+    SqlView,
+    drop_content,
+    missing_migrations,
+    read_kept,
+    store_head,
+)
+from fairlead.ledger.writing import Writing, check_opening
+from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault, faults
+from fairlead.ports.ledger import Damaged, HeadMoved
 
-_MARKS = ", ".join("?" * len(HEAD_COLUMNS.split(",")))
-_EXCLUDED = "(" + ", ".join(f"excluded.{name.strip()}" for name in HEAD_COLUMNS.split(",")) + ")"
+BUSY_TIMEOUT_S = 5.0
+# Pages that may wait in the log before they are moved into the file: a bulk of appends then
+# syncs the file once per 16 MiB rather than once per 4.
+WAL_PAGES = 4_000
+
+_TEMPORARY = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
+    # How a full disk shows itself when the shared-memory file beside the log has to grow.
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class _Repeated(Exception):
@@ -52,7 +76,7 @@ class SqliteReader(Reading):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(SqliteStore(Path(path)))
+        super().__init__(SqlStore(SqliteSource(Path(path))))
 
 
 class SqliteLedger(Writing):
@@ -61,7 +85,7 @@ class SqliteLedger(Writing):
     def __init__(
         self,
         connection: sqlite3.Connection,
-        store: SqliteStore,
+        store: SqlStore,
         position: Position,
         signers: Signers,
         resources: ExitStack,
@@ -86,17 +110,14 @@ class SqliteLedger(Writing):
         """
         path = Path(path)
         with ExitStack() as resources:
-            try:
-                create(path)
-                descriptor = lock(path)
-            except OSError as error:
-                raise PermanentFault(f"cannot open {path}: {error.strerror}") from error
-            resources.callback(os.close, descriptor)
+            resources.callback(os.close, _lock(path))
             connection = resources.enter_context(closing(open_writer(path)))
-            if read_kept(connection) is None:
-                now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
-                _begin(connection, signers, ledger_id or secrets.token_hex(8), now_ms)
-            store = resources.enter_context(closing(SqliteStore(path)))
+            if read_kept(_executing(connection)) is None:
+                born_ms = now_ms() if time_ms is None else time_ms
+                first = first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
+                with transaction(connection, "begin a ledger"):
+                    _store(connection, first)
+            store = resources.enter_context(closing(SqlStore(SqliteSource(path))))
             position = check_opening(store, signers)
             return cls(connection, store, position, signers, resources.pop_all())
 
@@ -145,31 +166,19 @@ class SqliteLedger(Writing):
 
     def _drop_content(self, last: int) -> None:
         with self._writer, transaction(self._connection, "archive entries"):
-            self._connection.execute(
-                "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
-                f"AND kind NOT IN ({', '.join('?' * len(KEPT_KINDS))})",
-                (last, *KEPT_KINDS),
-            )
-            self._connection.execute("DELETE FROM blobs WHERE seq <= ?", (last,))
-            self._connection.execute("UPDATE kept SET archived_to = ?", (last,))
+            drop_content(_executing(self._connection), last, KEPT_KINDS)
 
     def blob_put(self, data: bytes) -> str:
         """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
         with self._writer, transaction(self._connection, "keep a blob"):
-            self._connection.execute(
-                "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT DO UPDATE "
-                "SET seq = NULL",
-                (digest, data),
-            )
+            self._connection.execute(KEEP_BLOB, (digest, data))
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
         """Keep a projection's state durably in place of its last one."""
         with self._writer, transaction(self._connection, "keep a snapshot"):
-            self._connection.execute(
-                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (name, seq, state)
-            )
+            self._connection.execute(KEEP_SNAPSHOT, (name, seq, state))
 
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
@@ -177,29 +186,182 @@ class SqliteLedger(Writing):
             self._resources.close()
 
 
-def _begin(connection: sqlite3.Connection, signers: Signers, ledger: str, time_ms: int) -> None:
-    """The first entry, which introduces the ledger and its key."""
-    key = signers.create()
-    draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
-    done = sequence(Position(ledger, 0, key.key_id, Frontier()), [draft], signers, time_ms=time_ms)
-    with transaction(connection, "begin a ledger"):
-        _store(connection, done)
+def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
+    return lambda text, *values: connection.execute(text, values)
 
 
 def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-    if done.blobs:
-        connection.executemany(
-            "INSERT INTO blobs (digest, data, seq) VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
-            "SET seq = excluded.seq WHERE seq IS NOT NULL",
-            done.blobs,
-        )
-    head, size = head_row(done.head), done.rows[0].seq - 1
-    connection.execute(
-        f"INSERT INTO kept (one, {HEAD_COLUMNS}) VALUES (1, {_MARKS}) ON CONFLICT DO UPDATE SET "
-        f"({HEAD_COLUMNS}) = {_EXCLUDED}",
-        head,
+    connection.executemany(STORE_BLOB, done.blobs)
+    store_head(_executing(connection), done.head, done.rows[0].seq - 1)
+
+
+class SqliteSource:
+    """Queries of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection: sqlite3.Connection | None = open_reader(path)
+        self._lock = threading.Lock()
+
+    def query(self, text: str, *values: object) -> list[Row]:
+        """All rows."""
+        with self._lock, sqlite_faults(f"read {self.path}"):
+            if self._connection is None:
+                raise sqlite3.ProgrammingError("the ledger is closed")
+            return self._connection.execute(text, values).fetchall()
+
+    @contextmanager
+    def view(self) -> Iterator[SqlView]:
+        """One read transaction."""
+        with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
+            connection.execute("BEGIN")
+
+            def stream(text: str, *values: object) -> Iterator[Row]:
+                with sqlite_faults(f"read {self.path}"):
+                    yield from connection.execute(text, values)
+
+            def complaint() -> str:
+                # An index that lost an effect would let it be recorded twice.
+                ((first,),) = stream("PRAGMA integrity_check(1)")
+                return "" if first == "ok" else str(first)
+
+            # NOT INDEXED: the order of the table itself, whatever an index may claim.
+            yield SqlView(stream, hint="NOT INDEXED", complaint=complaint)
+
+    def close(self) -> None:
+        """Let go."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def fault(error: sqlite3.Error, doing: str) -> Fault:
+    """The fault that an error of SQLite is; raise it `from error`."""
+    message = f"cannot {doing}: {error}"
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return PermanentFault(message)
+    if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
+        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+    if code & 0xFF in _DAMAGED:
+        return Damaged(message)
+    return PermanentFault(message)
+
+
+@contextmanager
+def sqlite_faults(doing: str) -> Iterator[None]:
+    """Translate whatever SQLite raises inside."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise fault(error, doing) from error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, doing: str) -> Iterator[None]:
+    """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
+    with sqlite_faults(doing):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def lock_file(path: Path) -> Path:
+    """The file beside a ledger that its writer holds locked."""
+    return path.with_name(path.name + ".lock")
+
+
+def _lock(path: Path) -> int:
+    """Be the only writer, of a file that is made if it is missing.
+
+    SQLite's own lock is held per transaction only; between two of ours no other writer may append,
+    because the frontier is kept in memory.
+    """
+    with faults(f"open {path}"):
+        try:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            descriptor = files.lock_alone(lock_file(path))
+        except files.LockHeld as held:
+            message = f"{path} has another writer: process {held.holder}"
+            raise PermanentFault(message) from held
+        create(path)
+        return descriptor
+
+
+def create(path: Path) -> None:
+    """Make an empty file under its name, durably; nothing if there is one."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    files.sync_directory(path.parent)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """A connection that writes; what was asked of SQLite is read back."""
+    with sqlite_faults(f"open {path}"):
+        connection = _connect(path, "rw")
+        try:
+            _set(connection, path, "journal_mode", "WAL", reads="wal")
+            _set(connection, path, "synchronous", "FULL", reads=2)
+            _set(connection, path, "foreign_keys", "ON", reads=1)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+            connection.execute("PRAGMA cache_size = -65536")  # KiB
+            _migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that only reads."""
+    if not path.is_file():
+        raise PermanentFault(f"there is no ledger at {path}")
+    with sqlite_faults(f"read {path}"):
+        connection = _connect(path, "ro")
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA cell_size_check = ON")
+            (applied,) = connection.execute("PRAGMA user_version").fetchone()
+            if missing_migrations("sqlite", applied):
+                raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,  # each connection is used under a lock of its own
     )
-    if passes_checkpoint(size, done.head.head.size):
-        connection.execute(f"INSERT INTO checkpoints ({HEAD_COLUMNS}) VALUES ({_MARKS})", head)
+
+
+def _set(
+    connection: sqlite3.Connection, path: Path, pragma: str, value: str, *, reads: object
+) -> None:
+    """A pragma that cannot be had is no error to SQLite; the row it answers with says so."""
+    connection.execute(f"PRAGMA {pragma} = {value}")
+    (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
+    if found != reads:
+        raise PermanentFault(f"{path}: SQLite refuses {pragma} = {value} (it stays {found!r})")
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    (applied,) = connection.execute("PRAGMA user_version").fetchone()
+    for migration in missing_migrations("sqlite", applied):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;\n{migration.sql}\nPRAGMA user_version = {migration.number};\nCOMMIT;"
+        )

@@ -1,16 +1,24 @@
-"""What reading and verifying need of a place where a ledger is kept; SQLite, PostgreSQL or memory.
+"""Where a ledger is kept, as reading and verifying see it: in memory, or in tables.
 
-An adapter answers these few questions, and `reading.Reading` makes the port of them.
+`SqlStore` asks its few questions in SQL that SQLite and PostgreSQL share; a source runs them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.audit import Head, Node, SignedHead
 from fairlead.core.audit.tree import HASH_BYTES
+from fairlead.core.invariant import known
+from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Snapshot
+
+CHECKPOINT_EVERY = 10_000
+"""A signed head is kept each time the log passes a multiple of this: an opening verifies at most
+about so many entries, 0.1 s."""
 
 
 class StoredRow(NamedTuple):
@@ -40,89 +48,309 @@ class Kept:
     archived_to: int
 
 
-HEAD_COLUMNS = "ledger, epoch, size, root, time_ms, key_id, signature"
-"""Of a signed head, in tables."""
+class StoredBlob(NamedTuple):
+    """A large document, and the last entry that it belongs to."""
+
+    digest: str
+    data: bytes
+    seq: int
 
 
-def signed_head(row: Sequence[Any]) -> SignedHead:
-    """A head from its columns."""
-    ledger, epoch, size, root, time_ms, key_id, signature = row
-    head = Head(ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id)
-    return SignedHead(head, signature)
+Effect = tuple[str, str]
+"""A plan and one of its effects."""
+Row = tuple[Any, ...]
 
 
-def pick(nodes: Sequence[Node], completed: Mapping[int, bytes]) -> list[bytes]:
-    """The hashes of nodes, from what is kept with the entries that complete them, by number."""
-    try:
-        hashes = [node.among(completed[node.last_leaf + 1]) for node in nodes]
-    except KeyError as error:
-        raise Damaged(f"entry {error} of the tree is missing") from error
-    if any(len(each) != HASH_BYTES for each in hashes):
-        raise Damaged("nodes of the tree are missing")
-    return hashes
+def passes_checkpoint(old_size: int, new_size: int) -> bool:
+    """Whether a head between these sizes is kept for good."""
+    return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
 
 
-def head_row(signed: SignedHead) -> tuple[Any, ...]:
-    """The columns of a head."""
-    head = signed.head
-    return (
-        head.ledger,
-        head.epoch,
-        head.size,
-        head.root,
-        head.time_ms,
-        head.key_id,
-        signed.signature,
-    )
+class MemoryStore:
+    """Lists and dictionaries where others have tables; a copy of it is a view."""
 
+    def __init__(self) -> None:
+        self.table: list[StoredRow] = []
+        self.effects: dict[Effect, int] = {}
+        self.heads: list[SignedHead] = []
+        self.blob_data: dict[str, bytes] = {}
+        self.blob_entry: dict[str, int | None] = {}
+        """The last entry that has a blob; None: kept for its own sake."""
+        self.snapshots: dict[str, Snapshot] = {}
+        self.head: SignedHead | None = None
+        self.archived_to = 0
 
-class View(Protocol):
-    """The whole ledger at one moment, to be streamed; nothing that comes later is in it."""
-
-    def kept(self) -> Kept:
-        """The head at that moment."""
-
-    def checkpoints(self, *, above: int) -> list[SignedHead]:
-        """The signed heads that were kept on the way, by size."""
-
-    def rows(self, *, after: int) -> Iterator[StoredRow]:
-        """Entries with a number above `after`, in order."""
-
-    def blobs(self) -> Iterator[tuple[str, bytes]]:
-        """Every blob with the digest it is kept under."""
-
-    def complaint(self) -> str:
-        """What the database finds wrong with itself, its indexes above all; or nothing."""
-
-
-class Store(Protocol):
-    """Lookups. Each sees the newest durable state."""
+    def take(self, rows: Sequence[StoredRow], head: SignedHead, blobs: list[StoredBlob]) -> None:
+        """Store one step."""
+        self.table += rows
+        for row in rows:
+            if row.plan_id is not None and row.effect is not None:
+                self.effects[row.plan_id, row.effect] = row.seq
+        for blob in blobs:
+            self.blob_data[blob.digest] = blob.data
+            if self.blob_entry.get(blob.digest, 0) is not None:
+                self.blob_entry[blob.digest] = blob.seq
+        if passes_checkpoint(rows[0].seq - 1, head.head.size):
+            self.heads.append(head)
+        self.head = head
 
     def kept(self) -> Kept:
         """The head."""
+        return Kept(known(self.head, "a ledger in memory begins when it is made"), self.archived_to)
 
     def found(self, seq: int) -> Found | None:
         """One entry."""
+        return Found(seq, self.table[seq - 1].data) if 1 <= seq <= len(self.table) else None
 
     def select(
         self, *, after: int, limit: int, kind: str | None, plan_id: str | None
     ) -> list[Found]:
         """Entries in order."""
+        rows = (
+            Found(row.seq, row.data)
+            for row in self.table[max(after, 0) :]
+            if kind in (None, row.kind) and plan_id in (None, row.plan_id)
+        )
+        return [row for row, _ in zip(rows, range(limit), strict=False)]
 
     def newest(self, kind: str) -> Found | None:
         """The last entry of a kind."""
-
-    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
-        """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
+        rows = (Found(row.seq, row.data) for row in reversed(self.table) if row.kind == kind)
+        return next(rows, None)
 
     def blob(self, digest: str) -> bytes | None:
         """A blob."""
+        return self.blob_data.get(digest)
 
     def snapshot(self, name: str) -> Snapshot | None:
         """A projection's state."""
+        return self.snapshots.get(name)
 
-    def view(self) -> AbstractContextManager[View]:
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked."""
+        return [node.among(self.table[node.last_leaf].nodes) for node in nodes]
+
+    @contextmanager
+    def view(self) -> Iterator["MemoryStore"]:
         """The whole at one moment."""
+        view = copy(self)
+        view.table, view.heads = list(self.table), list(self.heads)
+        view.blob_data = dict(self.blob_data)
+        yield view
+
+    def checkpoints(self, *, above: int) -> list[SignedHead]:
+        """Signed heads on the way."""
+        return [head for head in self.heads if head.head.size > above]
+
+    def rows(self, *, after: int) -> Iterator[StoredRow]:
+        """Entries in order."""
+        return iter(self.table[after:])
+
+    def blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Every blob with the digest it is kept under."""
+        return iter(self.blob_data.items())
+
+    def complaint(self) -> str:
+        """Dictionaries do not err."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Source(Protocol):
+    """Runs queries in which `?` stands for a value; each sees the newest durable state."""
+
+    def query(self, text: str, *values: object) -> list[Row]:
+        """All rows."""
+
+    def view(self) -> AbstractContextManager["SqlView"]:
+        """The whole at one moment, on a connection that does not hold up the others."""
 
     def close(self) -> None:
         """Let go."""
+
+
+Query = Callable[..., Iterable[Row]]
+"""A query's text and values to its rows."""
+_HEAD = "ledger, epoch, size, root, time_ms, key_id, signature"
+_EXCLUDED = ", ".join(f"excluded.{name}" for name in _HEAD.split(", "))
+
+
+class SqlStore:
+    """Lookups in tables. May be used from several threads."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._query = source, source.query
+        self.view, self.close = source.view, source.close
+
+    def kept(self) -> Kept:
+        """The head."""
+        return _begun(self._query)
+
+    def found(self, seq: int) -> Found | None:
+        """One entry."""
+        return _first(self._query("SELECT seq, data FROM entries WHERE seq = ?", seq))
+
+    def select(
+        self, *, after: int, limit: int, kind: str | None, plan_id: str | None
+    ) -> list[Found]:
+        """Entries in order."""
+        wanted = {"kind": kind, "plan_id": plan_id}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = "".join(f" AND {name} = ?" for name in given)
+        text = f"SELECT seq, data FROM entries WHERE seq > ?{where} ORDER BY seq LIMIT ?"
+        return [Found(*row) for row in self._query(text, after, *given.values(), limit)]
+
+    def newest(self, kind: str) -> Found | None:
+        """The last entry of a kind."""
+        text = "SELECT seq, data FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT 1"
+        return _first(self._query(text, kind))
+
+    def nodes(self, nodes: Sequence[Node]) -> list[bytes]:
+        """Hashes of the tree's nodes, in the order asked."""
+        return read_nodes(self._query, nodes)
+
+    def blob(self, digest: str) -> bytes | None:
+        """A blob."""
+        rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
+        return rows[0][0] if rows else None
+
+    def snapshot(self, name: str) -> Snapshot | None:
+        """A projection's state."""
+        rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
+        return Snapshot(*rows[0]) if rows else None
+
+
+class SqlView:
+    """The whole ledger at one moment, to be streamed; nothing that comes later is in it."""
+
+    def __init__(self, stream: Query, *, hint: str = "", complaint: Callable[[], str]) -> None:
+        self._stream, self._hint, self.complaint = stream, hint, complaint
+        """`complaint`: what the database finds wrong with itself, its indexes above all."""
+
+    def kept(self) -> Kept:
+        """The head at that moment."""
+        return _begun(self._stream)
+
+    def checkpoints(self, *, above: int) -> list[SignedHead]:
+        """Signed heads on the way."""
+        text = f"SELECT {_HEAD} FROM checkpoints WHERE size > ? ORDER BY size"
+        return [_signed_head(row) for row in self._stream(text, above)]
+
+    def rows(self, *, after: int) -> Iterator[StoredRow]:
+        """Entries in order."""
+        text = f"SELECT seq, kind, plan_id, effect, nodes, data FROM entries {self._hint}"
+        return map(StoredRow._make, self._stream(f"{text} WHERE seq > ? ORDER BY seq", after))
+
+    def blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Every blob with the digest it is kept under."""
+        return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
+
+
+Store = MemoryStore | SqlStore
+View = MemoryStore | SqlView
+
+
+def read_kept(query: Query) -> Kept | None:
+    """The head, unless the ledger was never begun."""
+    for row in query(f"SELECT archived_to, {_HEAD} FROM kept"):
+        return Kept(_signed_head(row[1:]), row[0])
+    return None
+
+
+def read_nodes(query: Query, nodes: Sequence[Node]) -> list[bytes]:
+    """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
+    seqs = sorted({node.last_leaf + 1 for node in nodes})
+    marks = ", ".join("?" * len(seqs))
+    completed: Mapping[int, bytes] = {}
+    if seqs:
+        rows = query(f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})", *seqs)
+        completed = {row[0]: row[1] for row in rows}
+    try:
+        hashes = [node.among(completed[node.last_leaf + 1]) for node in nodes]
+    except KeyError as error:
+        raise Damaged(f"entry {error} of the tree is missing") from error
+    if any(len(hash) != HASH_BYTES for hash in hashes):
+        raise Damaged("nodes of the tree are missing")
+    return hashes
+
+
+def store_head(execute: Callable[..., object], signed: SignedHead, old_size: int) -> None:
+    """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
+    head, marks = signed.head, ", ".join("?" * len(_HEAD.split(",")))
+    row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
+    execute(
+        f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {marks}) ON CONFLICT (one) "
+        f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})",
+        *row,
+        signed.signature,
+    )
+    if passes_checkpoint(old_size, head.size):
+        text = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({marks})"
+        execute(text, *row, signed.signature)
+
+
+STORE_BLOB = (
+    "INSERT INTO blobs (digest, data, seq) VALUES (?, ?, ?) ON CONFLICT (digest) "
+    "DO UPDATE SET seq = excluded.seq WHERE blobs.seq IS NOT NULL"
+)
+KEEP_BLOB = (
+    "INSERT INTO blobs (digest, data) VALUES (?, ?) ON CONFLICT (digest) DO UPDATE SET seq = NULL"
+)
+KEEP_SNAPSHOT = (
+    "INSERT INTO snapshots VALUES (?, ?, ?) ON CONFLICT (name) "
+    "DO UPDATE SET seq = excluded.seq, state = excluded.state"
+)
+
+
+def drop_content(execute: Callable[..., object], last: int, kinds: Sequence[str]) -> None:
+    """Forget the bytes of entries up to `last`, but for these kinds, and their blobs."""
+    marks = ", ".join("?" * len(kinds))
+    execute(
+        "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
+        f"AND kind NOT IN ({marks})",
+        last,
+        *kinds,
+    )
+    execute("DELETE FROM blobs WHERE seq <= ?", last)
+    execute("UPDATE kept SET archived_to = ?", last)
+
+
+def _first(rows: Sequence[Row]) -> Found | None:
+    return Found(*rows[0]) if rows else None
+
+
+def _begun(query: Query) -> Kept:
+    kept = read_kept(query)
+    if kept is None:
+        raise Damaged("there is no head: the ledger was never begun, or lost it")
+    return kept
+
+
+def _signed_head(row: Sequence[Any]) -> SignedHead:
+    ledger, epoch, size, root, time_ms, key_id, signature = row
+    head = Head(ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id)
+    return SignedHead(head, signature)
+
+
+class Migration(NamedTuple):
+    """A numbered SQL file, `0001_ledger.sql`, applied once in a transaction of its own."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def missing_migrations(database: str, applied: int) -> list[Migration]:
+    """The files of a database (`sqlite`, `postgres`) after `applied`, the last one that it has."""
+    found = []
+    for file in files("fairlead.ledger").joinpath("migrations", database).iterdir():
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        found.append(Migration(int(number), name, file.read_text()))
+    if applied > max(migration.number for migration in found):
+        raise PermanentFault(
+            f"the ledger was written by a later release (its tables are at {applied}, "
+            f"this release knows {len(found)})"
+        )
+    return sorted(found)[applied:]

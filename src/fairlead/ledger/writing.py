@@ -4,21 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairlead.core.audit import Head, SignedHead
+from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
-from fairlead.ledger.archive import segment_name
-from fairlead.ledger.entries import Prepared, prepare
+from fairlead.ledger.entries import Position, Prepared, prepare
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.reading import Reading, entry_of
-from fairlead.ledger.statements import archived, restored, rotated
+from fairlead.ledger.reading import Reading, entry_of, standing_at
+from fairlead.ledger.segment import segment_name
+from fairlead.ledger.statements import Standing, archived, restored, rotated
 from fairlead.ledger.store import Found, Store
+from fairlead.ledger.verify import verify_tail
 from fairlead.ports.faults import Fault
-from fairlead.ports.ledger import Draft, Entry, HeadMoved
-
-CHECKPOINT_EVERY = 10_000
-"""A signed head is kept each time the log passes a multiple of this: an opening verifies at most
-about so many entries, 0.1 s."""
-
+from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
 StatementMaker = Callable[[Head], Draft]
 
@@ -114,6 +110,27 @@ class Writing(Reading, ABC):
             return entry_of(recorded)
 
 
-def passes_checkpoint(old_size: int, new_size: int) -> bool:
-    """Whether a head between these sizes is kept for good."""
-    return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
+def check_opening(store: Store, signers: Signers) -> Position:
+    """Verify what came since the last checkpoint, and find where to go on appending.
+
+    A log of any length opens in the time that the entries since then take, about 10 µs each; what
+    lies before is what `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault`
+    without the key.
+    """
+    with store.view() as view:
+        head = view.kept().head.head
+        checkpoints = [each for each in view.checkpoints(above=0) if each.head.size <= head.size]
+        frontier, standing = Frontier(), Standing()
+        if checkpoints:
+            start = checkpoints[-1]
+            frontier = Frontier.of(start.head.size, store.nodes)
+            standing = standing_at(store, start.head.size)
+            if start.head.root != frontier.root().hex():
+                raise Damaged(f"the tree is not that of the checkpoint of size {start.head.size}")
+            if problem := standing.check(start):
+                raise Damaged(f"the checkpoint of size {start.head.size} {problem}")
+        found = verify_tail(view, frontier, standing)
+    if not found.ok:
+        raise Damaged(f"the ledger does not verify: {found.problem}")
+    signers.load(head.key_id)
+    return Position(head.ledger, head.epoch, head.key_id, Frontier.of(head.size, store.nodes))

@@ -15,27 +15,28 @@ All raise `TemporaryFault` or `PermanentFault` of `fairlead.ports.faults`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS
-from fairlead.core.traffic.limits import Limits, Liveness
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
+from fairlead.core.traffic.limits import Limits
 from fairlead.core.traffic.model import Admission
-from fairlead.core.traffic.modes import Mode
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
+from fairlead.core.traffic.state import AdmissionMode
 
 __all__ = [
     "FALLBACK_AFTER_MS",
     "HOLD_AFTER_MS",
     "SCHEMA_VERSION",
     "Admission",
+    "AdmissionMode",
     "Backend",
     "BackendSeen",
     "Dataplane",
     "GroupSeen",
     "Limits",
     "Liveness",
-    "Mode",
     "Proto",
     "RouteGroup",
     "Stale",
@@ -89,44 +90,6 @@ class Table:
     is passed over for the next, as far as a dataplane can: a backend that stalls fills up long
     before any signal shows it. In fallback nothing is bounded: what was learnt may be out of date.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSeen:
-    """What a dataplane has counted for one backend since it began; None where it cannot see it."""
-
-    admitted: int = 0
-    """Connections (or requests, on a proxy) that were sent to it."""
-    connect_failures: int | None = None
-    consecutive_failures: int | None = None
-    successes: int | None = None
-    errors: int | None = None
-    open: int | None = None
-    """Connections or requests in it now."""
-    queue: int | None = None
-    p95_ms: float | None = None
-    """Of successes, over the dataplane's own window (about 5 s)."""
-    rtt_ms: float | None = None
-    retransmits: int | None = None
-    jitter_ms: float | None = None
-    """How far round-trip times are from their average, on average."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """What a dataplane has counted for one group: admitted = delivered, the rest was rejected."""
-
-    epoch: int
-    liveness: Liveness
-    mode: Mode
-    admitted: int
-    refused_soft: int
-    """Told to try again (EAGAIN, 429)."""
-    refused_hard: int
-    """Refused (ECONNREFUSED, 503)."""
-    backends: Mapping[str, BackendSeen] = field(default_factory=dict)
-    decision: int | None = None
-    """The recorded decision that the active table carries out; None where there was none."""
 
 
 class Stale(Exception):

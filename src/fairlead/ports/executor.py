@@ -1,11 +1,13 @@
 """The port between the control plane and what really runs a Run's command.
 
     executor.start(job)              # idempotent by job id: a crash may ask twice
-    executor.poll()                  # exits that nobody has acknowledged yet
+    executor.poll()                  # exits that are not acknowledged yet
     executor.acknowledge(exits)      # once they stand in the ledger
 
+Every act names the recorded decision that it carries out: `start` by the job's id, which is the
+plan's, the others by `decision`, the plan id (or the sequence number) of a ledger entry.
 An exit is reported by every `poll` until it is acknowledged, so that a control plane that dies
-between hearing of it and recording it hears of it again. All raise `TemporaryFault` or
+between receiving and recording it receives it again. All raise `TemporaryFault` or
 `PermanentFault` of `fairlead.ports.faults`.
 """
 
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 RESERVED_ENV = ("FAIRLEAD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-"""Beginnings of variables that a job is given from its lease, and nobody else can give it."""
+"""Prefixes of variables that are set from the lease; a submitter cannot set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +71,26 @@ class Executor(Protocol):
         """Start a job, or do nothing when this id was started before (running or ended)."""
         ...
 
-    def stop(self, run: str, grace_ms: int) -> None:
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         """Ask a run's job to end, and end it after the grace; nothing to do when none runs."""
         ...
 
-    def pause(self, run: str) -> None:
+    def pause(self, run: str, *, decision: str) -> None:
         """Stop the run's processes in place; idempotent."""
         ...
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, decision: str) -> None:
         """Let them go on; idempotent."""
         ...
 
-    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         """Tell a run's job which devices it keeps, or has by now: by a file and a signal.
 
         Idempotent, and the job runs on.
 
         The file is named by FAIRLEAD_WIDTH_FILE in the job's environment and holds
-        `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because who
-        does not know it ignores it.
+        `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because a
+        command that does not know it ignores it.
         """
         ...
 
@@ -109,6 +111,6 @@ class Executor(Protocol):
 
         A part that is full is put aside under another name, as the same file; older ones go.
         `jobs`: what the ids of the run's jobs begin with. Another run that had the name before
-        may have been somebody else's, and what it said is not this one's.
+        may have had another owner, and its output is not this one's.
         """
         ...

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from fairlead.schema.border import BadInput, parse_json, read_document
 
 if TYPE_CHECKING:
-    from fairlead.schema.kinds import KINDS, Kind, Outcome
+    from fairlead.schema.kinds import KINDS, Decision, Kind
 
-__all__ = ["KINDS", "BadInput", "Kind", "Outcome", "parse_json", "read_document"]
+__all__ = ["KINDS", "BadInput", "Decision", "Kind", "parse_json", "read_document"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in ("KINDS", "Kind", "Outcome"):
+    if name not in ("KINDS", "Decision", "Kind"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fairlead.schema import kinds  # noqa: PLC0415 - see above
 

@@ -1,6 +1,6 @@
 """Border types of the CPU governor: the contracts `cpu.clear` and `cpu.allocate` as documents."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from fairlead.core import cpu
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
-from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.border import BadInput
 from fairlead.schema.derive import Style
 
 _T = TypeVar("_T")
@@ -121,17 +121,6 @@ def from_snapshot(snapshot: cpu.Snapshot | cpu.NodeSnapshot) -> dict[str, Any]:
     """The document of a snapshot, every default filled in: what a recorder stores."""
     document: dict[str, Any] = msgspec.to_builtins(snapshot)
     return document
-
-
-def recorded_clearing(
-    kind: str, input: Mapping[str, Any], output: Mapping[str, Any]
-) -> cpu.Snapshot:
-    """The clearing behind a recorded decision, inside the bounds that its guardrails set."""
-    if kind == "cpu.clear":
-        return to_snapshot(check_shape(dict(input), ClearDocument))
-    node = to_node_snapshot(check_shape(dict(input), AllocateDocument))
-    misses = {uid: memory["headroom_misses"] for uid, memory in output["memory"].items()}
-    return cpu.bounded(node.claims(misses), msgspec.convert(output["bounds"], dict[str, cpu.Bound]))
 
 
 def from_plan(plan: cpu.Plan) -> dict[str, Any]:

@@ -13,9 +13,9 @@
 A Style says how a family of documents is written: camelCase or not, which fields may be left out,
 the largest sizes. Types: str, int, float, bool, enums, dataclasses, named tuples, `X | None`,
 tuples, frozensets, mappings of strings, and unions of dataclasses with a class attribute `TAG`
-(written as `"type"`). Ranges, units and names are markers: Range, NonEmpty, Time, Duration, Hours,
-Written. What no type can say, a method `faults()` of the value yields as `OutOfRange`, with core's
-field names; so does its constructor by raising one.
+(written as `"type"`). Markers: Range, NonEmpty, Time, Duration, Hours, Hex, Written. What no type
+can say, a method `faults()` of the value yields as `OutOfRange`, with core's field names; a
+constructor may raise one too.
 `@STYLE.derived(Budget)` above an empty Struct gives that class its fields, for annotations and
 `isinstance`; fields declared in it under TYPE_CHECKING tell mypy which ones are read.
 """
@@ -31,8 +31,10 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core.units import (
+    INTEGER_MAX,
     SIZE_MAX,
     Duration,
+    Hex,
     Hours,
     NonEmpty,
     OutOfRange,
@@ -73,6 +75,7 @@ class _Shape(NamedTuple):
     struct: type[msgspec.Struct]
     codecs: dict[str, _Codec]
     written: dict[str, str]
+    readers: list[tuple[str, Callable[[Any, str], Any]]]
 
 
 class Style:
@@ -86,18 +89,19 @@ class Style:
         optional: Fields | None = None,
         required: Fields | None = None,
         left_out: Fields | None = None,
+        plain: Fields | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
         suffix: str = "Document",
     ) -> None:
         """`strict`: every field is required, but for `optional` ones; else those without a default
-        and `required` ones. `left_out` fields are given to `to_core` by name. A Range that ends at
-        SIZE_MAX ends at `size_max` in these documents.
+        and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
+        milliseconds, as core has them. A Range that ends at SIZE_MAX ends at `size_max` here.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
-        self._left_out = left_out or {}
+        self._left_out, self._bare = left_out or {}, plain or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
@@ -117,19 +121,29 @@ class Style:
     def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
         """Core's value of a document that was checked; `given` are the fields left out of it."""
         shape = self._shape(cls)
-        values: dict[str, Any] = given
-        for name, codec in shape.codecs.items():
-            value = getattr(document, name)
-            if codec.read is not None:
-                value = codec.read(value, _join(path, shape.written[name]))
-            values[name] = value
+        values = {name: getattr(document, name) for name in shape.codecs}
+        for name, read in shape.readers:
+            values[name] = read(values[name], _join(path, shape.written[name]))
         try:
-            made = cls(**values)
+            made = cls(**values, **given)
             for fault in made.faults() if hasattr(made, "faults") else ():
                 raise fault
         except OutOfRange as fault:
             raise BadInput(_join(path, self._path(cls, fault.field)), fault.message) from None
         return made
+
+    def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
+        """The document of another style in this one, every value as it was written there."""
+        values = given
+        for name, codec in self._shape(cls).codecs.items():
+            value = getattr(document, name, given.get(name))
+            inner = codec.inner
+            if inner is not None and isinstance(value, list):
+                value = [self.restyled(inner, item) for item in value]
+            elif inner is not None and value is not None:
+                value = self.restyled(inner, value)
+            values[name] = value
+        return self._shape(cls).struct(**values)
 
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
@@ -157,8 +171,9 @@ class Style:
         for field, default in _fields(cls):
             if field in self._left_out.get(cls, ()):
                 continue
-            codec = codecs[field] = self._codec(hints[field])
-            written[field] = self._name(field, hints[field])
+            hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
+            codec = codecs[field] = self._codec(hint)
+            written[field] = self._name(field, hint)
             options = self._default(cls, field, default, codec)
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
         struct = msgspec.defstruct(
@@ -169,10 +184,12 @@ class Style:
             frozen=True,
             kw_only=True,
             forbid_unknown_fields=True,
+            gc=False,  # documents hold no cycles; a hundred thousand of them would be visited
             tag=tag,
             tag_field=None if tag is None else "type",
         )
-        return _Shape(struct, codecs, written)
+        readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
+        return _Shape(struct, codecs, written, readers)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -181,14 +198,11 @@ class Style:
             required = field in self._required.get(cls, ())
         if required or default is dataclasses.MISSING:
             return {}
-        if dataclasses.is_dataclass(default):
-            struct = self._shape(type(default)).struct
-            return {"default": msgspec.convert(self.from_core(default), struct)}
-        if isinstance(default, Enum):
-            return {"default": default}
         plain = default if codec.write is None else codec.write(default)
-        empty = isinstance(plain, list | dict)
-        return {"default_factory": type(plain)} if empty else {"default": plain}
+        if isinstance(plain, list | dict) and not plain:
+            return {"default_factory": type(plain)}
+        made = msgspec.convert(plain, codec.type)
+        return {"default_factory": made.copy} if isinstance(plain, list) else {"default": made}
 
     def _name(self, name: str, hint: Any) -> str:
         for marker in _markers(hint):
@@ -255,6 +269,8 @@ class Style:
             elif isinstance(marker, NonEmpty):
                 meta = Meta(min_length=1, max_length=self._text_max)
                 codec = codec._replace(type=Annotated[base, meta])
+            elif isinstance(marker, Hex):
+                codec = _hex(marker.length * 2)
             elif isinstance(marker, Time):
                 codec = _Codec(_TIME, parse_time, format_time)
             elif isinstance(marker, Duration):
@@ -292,6 +308,19 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
     ]
 
 
+def _hex(digits: int) -> _Codec:
+    # The pattern is for readers of the schema; the sentence is ours.
+    pattern = f"^[0-9a-fA-F]{{{digits}}}$"
+
+    def read(value: str, path: str) -> bytes:
+        if not re.fullmatch(pattern.strip("^$"), value):
+            raise BadInput(path, f"must be {digits} hex digits")
+        return bytes.fromhex(value)
+
+    shape = Annotated[str, Meta(extra_json_schema={"pattern": pattern})]
+    return _Codec(shape, read, bytes.hex)
+
+
 def _down(value: float, _: str) -> int:
     return cap_ms(value)
 
@@ -313,6 +342,12 @@ def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
         return list(ordered) if write is None else [write(value) for value in ordered]
 
     return _Codec(list[codec.type], read_all, write_all, codec.inner)  # type: ignore[name-defined]  # a hint
+
+
+def _bare(hint: Any) -> Any:
+    """A number as core has it, without the markers of its unit and name."""
+    number = Annotated[int, Range(0, INTEGER_MAX)]
+    return number | None if NoneType in get_args(hint) else number
 
 
 def _markers(hint: Any) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ import msgspec
 
 from fairlead.core import cpu, gpu
 from fairlead.schema import cpu as cpu_documents
-from fairlead.schema import fund as fund_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
 from fairlead.schema import resolve as resolve_documents
@@ -18,26 +17,32 @@ from fairlead.schema.border import check_shape, parse_json
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A decision as a JSON-ready object; `refused` is an expected no, not an error."""
+class Decision:
+    """The result of one decision as plain data; `refused` is an expected result, not an error."""
 
     result: dict[str, Any]
     refused: bool = False
 
 
+def _never(result: dict[str, Any]) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of decision: its documents and the core function behind it."""
+    """One kind of decision: its documents and the function behind it."""
 
     name: str
     summary: str
     input_shape: type[msgspec.Struct]
     output_shape: type[msgspec.Struct]
-    decide: Callable[[Any], Outcome]
+    decide: Callable[[Any], dict[str, Any]]
+    refuses: Callable[[dict[str, Any]], bool] = _never
 
-    def run(self, data: bytes) -> Outcome:
+    def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
-        return self.decide(check_shape(parse_json(data), self.input_shape))
+        result = self.decide(check_shape(parse_json(data), self.input_shape))
+        return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema of the input and the output."""
@@ -47,46 +52,12 @@ class Kind:
         }
 
 
-def _cpu_clear(document: cpu_documents.ClearDocument) -> Outcome:
-    return Outcome(cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document))))
+def _cpu_clear(document: cpu_documents.ClearDocument) -> dict[str, Any]:
+    return cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document)))
 
 
-def _cpu_allocate(document: cpu_documents.AllocateDocument) -> Outcome:
-    plan = cpu.allocate(cpu_documents.to_node_snapshot(document))
-    return Outcome(cpu_documents.from_node_plan(plan))
-
-
-def _gpu_cover(document: gpu_documents.CoverDocument) -> Outcome:
-    result = gpu_documents.decide_cover(document)
-    return Outcome(result, refused=not result["funded"])
-
-
-def _gpu_fund(document: fund_documents.FundDocument) -> Outcome:
-    result = fund_documents.decide_fund(document)
-    return Outcome(result, refused=not result["funded"])
-
-
-def _gpu_place(document: place_documents.PlaceDocument) -> Outcome:
-    result = place_documents.decide_place(document)
-    return Outcome(result, refused=not result["placed"])
-
-
-def _gpu_resolve(document: resolve_documents.ResolveDocument) -> Outcome:
-    result = resolve_documents.decide_resolve(document)
-    return Outcome(result, refused=not result["resolved"])
-
-
-def _gpu_deficit(document: Any) -> Outcome:
-    result = waiting_documents.decide_deficit(document)
-    return Outcome(result, refused=bool(result["shortfall_gpus"]))
-
-
-def _gpu_queue(document: Any) -> Outcome:
-    return Outcome(waiting_documents.decide_queue(document))
-
-
-def _traffic_tick(document: traffic_documents.TickDocument) -> Outcome:
-    return Outcome(traffic_documents.decide_tick(document))
+def _cpu_allocate(document: cpu_documents.AllocateDocument) -> dict[str, Any]:
+    return cpu_documents.from_node_plan(cpu.allocate(cpu_documents.to_node_snapshot(document)))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -109,51 +80,58 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="gpu.cover",
             summary="find the envelopes that pay for a GPU request, or say what would",
-            input_shape=gpu_documents.CoverDocument,
+            input_shape=gpu_documents.COVER.document(gpu_documents.CoverInput, "CoverDocument"),
             output_shape=gpu_documents.CoverResult,
-            decide=_gpu_cover,
+            decide=gpu_documents.decide_cover,
+            refuses=lambda result: not result["funded"],
         ),
         Kind(
             name="gpu.fund",
             summary="the same from usage totals, as the control plane asks and records it",
-            input_shape=fund_documents.FundDocument,
+            input_shape=gpu_documents.FUND.document(gpu_documents.FundInput, "FundDocument"),
             output_shape=gpu_documents.CoverResult,
-            decide=_gpu_fund,
+            decide=gpu_documents.decide_fund,
+            refuses=lambda result: not result["funded"],
         ),
         Kind(
             name="gpu.place",
             summary="find devices for a gang of GPUs: best fit, groups inside one domain",
             input_shape=place_documents.PlaceDocument,
             output_shape=place_documents.PlaceResult,
-            decide=_gpu_place,
+            decide=place_documents.decide_place,
+            refuses=lambda result: not result["placed"],
         ),
         Kind(
             name="gpu.resolve",
             summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
             input_shape=resolve_documents.ResolveDocument,
-            output_shape=resolve_documents.ResolveResult,
-            decide=_gpu_resolve,
+            output_shape=resolve_documents.STYLE.document(
+                resolve_documents.ResolveResult, "ResolveResult"
+            ),
+            decide=resolve_documents.decide_resolve,
+            refuses=lambda result: not result["resolved"],
         ),
         Kind(
             name="gpu.deficit",
             summary="find the scope that is short of GPUs, and the candidates for preemption",
             input_shape=waiting_documents.STYLE.document(waiting_documents.DeficitInput),
             output_shape=waiting_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
-            decide=_gpu_deficit,
+            decide=waiting_documents.decide_deficit,
+            refuses=lambda result: bool(result["shortfall_gpus"]),
         ),
         Kind(
             name="gpu.queue",
             summary="order the runs that wait for admission, and say which are held",
             input_shape=waiting_documents.STYLE.document(gpu.Waiting),
             output_shape=waiting_documents.STYLE.document(gpu.Queue, "QueueResult"),
-            decide=_gpu_queue,
+            decide=waiting_documents.decide_queue,
         ),
         Kind(
             name="traffic.tick",
             summary="move a group's slots between its backends and set its door, with reasons",
             input_shape=traffic_documents.TickDocument,
             output_shape=traffic_documents.TickResult,
-            decide=_traffic_tick,
+            decide=traffic_documents.decide_tick,
         ),
     )
 }

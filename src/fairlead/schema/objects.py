@@ -19,7 +19,15 @@ from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node
 from fairlead.schema import gpu as documents
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.specs import BudgetSpec, Metadata, NodeSpec, ReservationSpec, RunSpec, Spec
+from fairlead.schema.specs import (
+    MANIFEST,
+    BudgetSpec,
+    Metadata,
+    NodeSpec,
+    ReservationSpec,
+    RunSpec,
+    Spec,
+)
 from fairlead.schema.specs import Label as Label  # noqa: PLC0414 - part of the border
 from fairlead.schema.times import parse_duration as parse_duration  # noqa: PLC0414 - the border's
 from fairlead.schema.times import parse_time
@@ -104,7 +112,6 @@ def read_manifest(value: Any) -> Manifest:
     manifest = check_shape(value, SHAPES[head.kind])
     if isinstance(manifest, BudgetManifest):
         to_budget(manifest.metadata.name, manifest.spec)
-        _check_caps(manifest.spec)
     elif isinstance(manifest, RunManifest):
         _check_run(manifest.spec)
     elif isinstance(manifest, ReservationManifest):
@@ -123,63 +130,17 @@ def spec_document(spec: Spec) -> dict[str, Any]:
     return dict(plain)
 
 
-def budget_document(name: str, spec: BudgetSpec) -> documents.BudgetDocument:
+def budget_document(name: str, spec: BudgetSpec) -> Any:
     """The same budget as a document of the `gpu.cover` contract."""
-    return documents.BudgetDocument(
-        name=name,
-        owner=spec.owner,
-        parents=spec.parents,
-        envelopes=[
-            documents.EnvelopeDocument(
-                name=each.name,
-                flavor=each.flavor,
-                location=each.location,
-                concurrency=each.concurrency,
-                max_gpu_hours=each.max_gpu_hours,
-                window=None
-                if each.window is None
-                else documents.WindowDocument(each.window.start, each.window.end),
-                sharing=each.sharing,
-                recurrence=each.recurrence,
-                lending=documents.LendingDocument(
-                    each.lending.allow,
-                    each.lending.to,
-                    each.lending.max_gpus,
-                    each.lending.max_gpu_hours,
-                ),
-            )
-            for each in spec.envelopes
-        ],
-        aggregate_caps=[
-            documents.AggregateCapDocument(
-                cap.name, cap.flavor, cap.envelopes, cap.max_gpus, cap.max_gpu_hours
-            )
-            for cap in spec.aggregate_caps
-        ],
-    )
+    return documents.FUND.restyled(gpu.Budget, spec, name=name)
 
 
 def to_budget(name: str, spec: BudgetSpec) -> gpu.Budget:
-    """Core's budget; names unique, members known, windows forward, nobody its own parent."""
-    for i, envelope in enumerate(spec.envelopes):
-        if envelope.window is not None:  # said in the manifest's words
-            parse_time(envelope.window.start, f"spec.envelopes[{i}].window.start")
-            parse_time(envelope.window.end, f"spec.envelopes[{i}].window.end")
-    try:
-        return documents.to_budgets([budget_document(name, spec)])[0]
-    except BadInput as error:
-        path = error.path.replace("budgets[0]", "spec").replace("aggregate_caps", "aggregateCaps")
-        raise BadInput(path, error.message) from None
-
-
-def _check_caps(spec: BudgetSpec) -> None:
-    """A cap of another flavor than its envelopes would look like one, and cap nothing."""
-    flavors = {envelope.name: envelope.flavor for envelope in spec.envelopes}
-    for i, cap in enumerate(spec.aggregate_caps):
-        for j, name in enumerate(cap.envelopes):
-            if flavors[name] != cap.flavor:
-                path = f"spec.aggregateCaps[{i}].envelopes[{j}]"
-                raise BadInput(path, f"is an envelope of {flavors[name]}, not of {cap.flavor}")
+    """Core's budget; names unique, members known, windows forward, no owner its own parent."""
+    budget = MANIFEST.to_core(gpu.Budget, spec, "spec", name=name)
+    for fault in documents.budget_faults((budget,)):
+        raise BadInput("spec.parents", fault.message)
+    return budget
 
 
 def _check_run(spec: RunSpec) -> None:
@@ -269,5 +230,5 @@ def to_gang(spec: RunSpec, gpus: int, *, elsewhere: bool) -> Gang:
 
 
 def to_node(name: str, spec: NodeSpec, free: tuple[int, ...]) -> Node:
-    """Core's node with the ordinals that nobody leases."""
+    """Core's node with the ordinals that no lease holds."""
     return Node(name, spec.flavor, spec.location, free, spec.cordoned)

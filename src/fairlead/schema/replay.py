@@ -6,40 +6,37 @@ Both the recorder (`replay_record`) and the ledger (`replay_ledger`) use this.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
-from fairlead.schema.kinds import KINDS, Kind, Outcome
-from fairlead.schema.resolve import VERSIONS, ResolveDocument, decide_resolve
+from fairlead.schema.kinds import KINDS, Kind
+from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
+from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 
 Shipped = Mapping[tuple[str, int], Kind]
-
-
-def _resolve_by_tokens(document: ResolveDocument) -> Outcome:
-    result = decide_resolve(document, OwnerWeighting.TOKENS)
-    return Outcome(result, refused=not result["resolved"])
 
 
 SHIPPED: Shipped = {
     **{(name, 1): kind for name, kind in KINDS.items()},
     ("gpu.resolve", VERSIONS[OwnerWeighting.TOKENS]): replace(
-        KINDS["gpu.resolve"], decide=_resolve_by_tokens
+        KINDS["gpu.resolve"], decide=partial(decide_resolve, owner_weighting=OwnerWeighting.TOKENS)
     ),
     ("traffic.tick", 2): replace(KINDS["traffic.tick"], input_shape=AgentTickDocument),
 }
 """The decisions this release can run again, by name and version.
 
-Whoever changes what a kind decides gives it the next number and keeps the old function here under
-the old one for as long as records of it are around.
+A change of what a kind decides takes the next number; the old function stays here under the old one
+for as long as records of it are around.
 """
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
-SEQUELS: Mapping[tuple[str, int], Sequel] = {}
+SEQUELS: Mapping[tuple[str, int], Sequel] = {(KIND, VERSION): replay_govern}
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 
 
@@ -65,6 +62,8 @@ class Replayed:
     """What is decided now, where anything is."""
     detail: str = ""
     """Why there is no result."""
+    recorded: Mapping[str, Any] | None = None
+    """What was decided then, where both can be compared."""
 
 
 class Replayer:
@@ -99,4 +98,4 @@ class Replayer:
             return Replayed(seq, kind, version, Verdict.DIFFERENT, detail=detail)
         same = canonical(result) == canonical(output)
         verdict = Verdict.SAME if same else Verdict.DIFFERENT
-        return Replayed(seq, kind, version, verdict, result)
+        return Replayed(seq, kind, version, verdict, result, recorded=output)

@@ -36,11 +36,11 @@ class Selector:
             raise BadInput(path, f'must be like name{{label="value"}}, got {text!r}')
         labels, inside, at = [], rest[1:-1], 0
         while at < len(inside):
-            each = _MATCHER.match(inside, at)
-            if each is None:
+            matcher = _MATCHER.match(inside, at)
+            if matcher is None:
                 raise BadInput(path, f'must be like name{{label="value"}}, got {text!r}')
-            labels.append((each[1], each[2]))
-            at = each.end()
+            labels.append((matcher[1], matcher[2]))
+            at = matcher.end()
         return cls(found[0], tuple(labels))
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:

@@ -3,13 +3,13 @@
 Read by `fairlead.schema.objects`, which knows the manifests around them and what they mean.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
 
 from fairlead.core import gpu
-from fairlead.schema import gpu as documents
+from fairlead.schema.derive import Style
 
 GPUS_MAX = 100_000
 HOURS_MAX = 2_000_000_000  # in milliseconds still an integer that JSON keeps
@@ -23,10 +23,11 @@ Name = Annotated[
         description="lower-case letters, digits, dots and dashes, a letter or digit at both ends",
     ),
 ]
-Label = Annotated[str, Meta(min_length=1, max_length=253)]
+LABEL_MAX = 253
+Label = Annotated[str, Meta(min_length=1, max_length=LABEL_MAX)]
 Gpus = Annotated[int, Meta(ge=1, le=GPUS_MAX)]
 GpusOrNone = Annotated[int, Meta(ge=0, le=GPUS_MAX)]
-Hours = Annotated[float, Meta(ge=0, le=HOURS_MAX)]
+Time = Annotated[str, Meta(description="RFC 3339 with a zone, e.g. 2026-01-01T00:00:00Z")]
 Duration = Annotated[str, Meta(description="like 90m, 2h, 1h30m, 45s, 1d")]
 Labels = dict[str, str]
 
@@ -42,53 +43,24 @@ class Metadata(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="
     creation_timestamp: str | None = None
 
 
-class WindowSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """start <= t < end, RFC 3339 with a zone."""
-
-    start: documents.Time
-    end: documents.Time
-
-
-class LendingSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """To whom an envelope may be lent: exact owners, prefixes like `org:*`, or `*`."""
-
-    allow: bool = False
-    to: list[Label] = field(default_factory=list)
-    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
+MANIFEST = Style(
+    camel=True,
+    strict=False,
+    left_out={gpu.Budget: {"name"}},
+    size_max=GPUS_MAX,
+    text_max=LABEL_MAX,
+    hours_max=HOURS_MAX,
+    suffix="Spec",
+)
 
 
-class EnvelopeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A right to use some GPUs of one flavor somewhere, during a window."""
-
-    name: Label
-    flavor: Label
-    concurrency: Gpus
-    location: Labels = field(default_factory=dict)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
-    window: WindowSpec | None = None
-    recurrence: gpu.Recurrence | None = None
-    sharing: gpu.Sharing = gpu.Sharing.FAMILY
-    lending: LendingSpec = LendingSpec()
-
-
-class AggregateCapSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A cap over several envelopes of the same budget."""
-
-    name: Label
-    flavor: Label
-    envelopes: list[Label]
-    max_gpus: GpusOrNone | None = field(name="maxConcurrency", default=None)
-    max_gpu_hours: Hours | None = field(name="maxGPUHours", default=None)
-
-
-class BudgetSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
+@MANIFEST.derived(gpu.Budget)
+class BudgetSpec(msgspec.Struct):
     """What an owner has; `parents` are owners."""
 
-    owner: Label
-    parents: list[Label] = field(default_factory=list)
-    envelopes: list[EnvelopeSpec] = field(default_factory=list)
-    aggregate_caps: list[AggregateCapSpec] = field(default_factory=list)
+    if TYPE_CHECKING:
+        owner: str
+        envelopes: list[Any]
 
 
 class MalleableSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -142,10 +114,10 @@ class NodeSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ReservationSpec(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
-    """A run that is to start at its time, if need be by others giving way."""
+    """A run that is to start at its time, if need be by preemption."""
 
     run: Name
-    earliest_start: documents.Time
+    earliest_start: Time
 
 
 Spec = BudgetSpec | RunSpec | NodeSpec | ReservationSpec

@@ -101,9 +101,9 @@ class AgentTickDocument(TickDocument, frozen=True):
 
 
 class AdmissionDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The door; both numbers are null in normal."""
+    """Admission; both numbers are null in normal."""
 
-    mode: traffic.Mode
+    mode: traffic.AdmissionMode
     rate_per_s: float | None
     burst: float | None
 
@@ -226,7 +226,7 @@ def _from_node(node: traffic.Node) -> dict[str, Any]:
 
 def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
     """The document of a plan."""
-    door = plan.admission
+    admission = plan.admission
     return {
         "state": from_state(plan.state),
         "slots": plan.slots,
@@ -243,7 +243,11 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
             }
             for name, pressure in plan.pressure.items()
         },
-        "admission": {"mode": door.mode.value, "rate_per_s": door.rate_per_s, "burst": door.burst},
+        "admission": {
+            "mode": admission.mode.value,
+            "rate_per_s": admission.rate_per_s,
+            "burst": admission.burst,
+        },
         "regime": plan.regime.value,
         "ttf_s": plan.ttf_s,
         "stall": plan.stall,

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Config, Mode
+from fairlead.core.traffic import AdmissionMode, Config
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
 from fairlead.schema.yaml import parse_yaml
@@ -118,7 +118,7 @@ class ExpectDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     from_s: Seconds = 0
     to_s: Seconds | None = None
     backend: Name | None = None
-    mode: Mode | None = None
+    mode: AdmissionMode | None = None
     reason: TrafficReason | None = None
     least: Annotated[float, Meta(ge=0, le=1_000)] | None = None
     most: Annotated[float, Meta(ge=0, le=1_000)] | None = None

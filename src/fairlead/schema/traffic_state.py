@@ -9,15 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core.traffic.config import SLOTS_MAX
-from fairlead.core.traffic.modes import Mode, Regime
 from fairlead.core.traffic.state import (
     HALVINGS_MAX,
     VERSION,
+    AdmissionMode,
+    AdmissionState,
     BackendMemory,
-    Door,
     Gate,
     Guard,
     NodeMemory,
+    Regime,
     State,
     Trail,
 )
@@ -71,10 +72,10 @@ class GuardDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     since_ms: Time
 
 
-class DoorDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class AdmissionStateDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Admission."""
 
-    mode: Mode
+    mode: AdmissionMode
     regime: Regime
     calm_since_ms: Time | None
     rate_base: Measure | None
@@ -93,12 +94,12 @@ class StateDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nodes: list[NodeMemoryDocument]
     gate: GateDocument
     guard: GuardDocument
-    door: DoorDocument
+    door: AdmissionStateDocument
 
 
 def to_state(document: StateDocument) -> State:
     """Core's value, or `BadInput` with a path below `state`."""
-    gate, guard, door = document.gate, document.guard, document.door
+    gate, guard, admission = document.gate, document.guard, document.door
     try:
         return State(
             now_ms=document.now_ms,
@@ -113,10 +114,13 @@ def to_state(document: StateDocument) -> State:
             nodes=tuple(_node(node, f"nodes[{i}]") for i, node in enumerate(document.nodes)),
             gate=Gate(gate.since_ms, gate.stepping),
             guard=Guard(guard.halvings, guard.since_ms),
-            door=Door(door.mode, door.regime, door.calm_since_ms, door.rate_base),
+            admission=AdmissionState(
+                admission.mode, admission.regime, admission.calm_since_ms, admission.rate_base
+            ),
         )
     except OutOfRange as error:
-        raise BadInput(f"state.{error.field}", error.message) from error
+        field = error.field.replace("admission.", "door.", 1)  # its name in the document
+        raise BadInput(f"state.{field}", error.message) from error
 
 
 def _node(document: NodeMemoryDocument, path: str) -> NodeMemory:
@@ -164,10 +168,10 @@ def from_state(state: State) -> dict[str, Any]:
         "gate": {"since_ms": state.gate.since_ms, "stepping": state.gate.stepping},
         "guard": {"halvings": state.guard.halvings, "since_ms": state.guard.since_ms},
         "door": {
-            "mode": state.door.mode.value,
-            "regime": state.door.regime.value,
-            "calm_since_ms": state.door.calm_since_ms,
-            "rate_base": state.door.rate_base,
+            "mode": state.admission.mode.value,
+            "regime": state.admission.regime.value,
+            "calm_since_ms": state.admission.calm_since_ms,
+            "rate_base": state.admission.rate_base,
         },
     }
 

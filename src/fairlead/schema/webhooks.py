@@ -1,4 +1,4 @@
-"""The configuration of webhooks: who is told what, where, and which file proves that it is us.
+"""The configuration of webhooks: receivers, what they are sent, and the file of the shared secret.
 
 receivers:
   - name: ops
@@ -41,8 +41,8 @@ def read_webhooks(data: bytes) -> list[ReceiverDocument]:
     """Check the file; `BadInput` with the path of the offender."""
     document = check_shape(parse_yaml(data), WebhooksDocument)
     seen: set[str] = set()
-    for i, each in enumerate(document.receivers):
-        if each.name in seen:
-            raise BadInput(f"receivers[{i}].name", f"repeats another receiver's, {each.name!r}")
-        seen.add(each.name)
+    for i, receiver in enumerate(document.receivers):
+        if receiver.name in seen:
+            raise BadInput(f"receivers[{i}].name", f"repeats another receiver's, {receiver.name!r}")
+        seen.add(receiver.name)
     return document.receivers

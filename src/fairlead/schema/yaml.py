@@ -3,7 +3,7 @@
 PyYAML only tokenises here; the data is built from its events, so that what a "safe" loader still
 lets through never arrives: anchors and aliases (alias bombs), tags, repeated keys, keys that are
 not strings, documents too large or too deep, and the surprises of YAML 1.1: `no`, `012`, `1_000`
-and `12:30` are strings, as in JSON's world they would have to be.
+and `12:30` are strings, as JSON would have to write them.
 """
 
 import re

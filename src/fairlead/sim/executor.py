@@ -132,24 +132,24 @@ class SimExecutor:
             raise TemporaryFault(f"{job.run} is still running", retry_after_ms=_RETRY_AFTER_MS)
         self._machine.start(job)
 
-    def stop(self, run: str, grace_ms: int) -> None:
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         """Ask a run's job to end, and end it after the grace."""
         for process in self._of(run):
             self._machine.stop(process, grace_ms)
 
-    def pause(self, run: str) -> None:
+    def pause(self, run: str, *, decision: str) -> None:
         """Stop the run's processes in place; one that was asked to end is not held up."""
         for process in self._of(run):
             if process.since_ms is not None and not process.stopping:
                 self._machine.hold(process)
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, *, decision: str) -> None:
         """Let them go on."""
         for process in self._of(run):
             if process.since_ms is None:
                 self._machine.proceed(process)
 
-    def resize(self, run: str, devices: tuple[str, ...]) -> None:
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         """Note what a run's job was told."""
         for process in self._of(run):
             process.kept = devices

@@ -5,7 +5,7 @@
 
 Each snapshot is decided by itself. The other policy would have changed what pods use, and so every
 later snapshot; that effect is not in the answer. Guardrails are dropped unless asked for: their
-bounds follow the recorded allocations and would hold the answer close to them.
+bounds follow the recorded limits and would hold the answer close to them.
 
 With numpy a batch of snapshots is one call of `fairlead.fleet`; without, core decides them one by
 one. All sums are integers, so both give the same result.
@@ -17,13 +17,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairlead.core.cpu import CpuMode, Policy, Snapshot, clear
+from fairlead.core.cpu import (
+    CpuMode,
+    NodePlan,
+    NodeSnapshot,
+    Plan,
+    Policy,
+    Snapshot,
+    allocate,
+    clear,
+)
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Entry
 from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
-from fairlead.schema.border import BadInput
-from fairlead.schema.cpu import recorded_clearing
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.cpu import AllocateDocument, ClearDocument, to_node_snapshot, to_snapshot
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
@@ -44,7 +53,7 @@ class Sample(NamedTuple):
 
     time_ms: int
     duration_ms: int
-    snapshot: Snapshot
+    snapshot: Snapshot | NodeSnapshot
     mode: CpuMode
     needs: Mapping[str, int]
     allocations: Mapping[str, int]
@@ -210,14 +219,14 @@ def what_if(
     progress: Progress | None = None,
 ) -> WhatIf:
     """Decide every CPU snapshot of these records under `policy`."""
-    decide = decider()
+    clear_all = decider()
     nodes = []
     for name, path in name_nodes(records).items():
         node = NodeChange(name)
         samples = read_samples(path, guardrails=guardrails)
         while batch := list(islice(samples, BATCH)):
             asked = [replace(sample.snapshot, policy=policy) for sample in batch]
-            for sample, decided in zip(batch, decide(asked), strict=True):
+            for sample, decided in zip(batch, _decide(asked, clear_all), strict=True):
                 node.add(sample, decided)
             if progress:
                 progress(name, node.snapshots)
@@ -264,15 +273,13 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
 
 
 def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
-    if entry.kind not in ("cpu.allocate", "cpu.clear"):
+    reader = _READERS.get((entry.kind, entry.version))
+    if reader is None:
         return None
     try:
-        snapshot = recorded_clearing(entry.kind, entry.input, entry.output)
+        snapshot = reader(entry, guardrails)
     except BadInput as error:
         raise NoDecisions(f"{path}: entry {entry.seq} is not a CPU snapshot: {error}") from error
-    if not guardrails:
-        pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
-        snapshot = replace(snapshot, pods=tuple(pods))
     needs, allocations = entry.output["needs"], entry.output["allocations"]
     uids = {pod.uid for pod in snapshot.pods}
     if not uids == needs.keys() == allocations.keys():
@@ -280,7 +287,44 @@ def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
     return Sample(entry.time_ms, 0, snapshot, CpuMode(entry.output["mode"]), needs, allocations)
 
 
+def _read_allocate(entry: Entry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
+    node = to_node_snapshot(check_shape(dict(entry.input), AllocateDocument))
+    memory = entry.output["memory"]
+    return node if guardrails else node.claims({u: m["headroom_misses"] for u, m in memory.items()})
+
+
+def _read_clear(entry: Entry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - called from a table
+    """Records of earlier releases: the guardrails are bounds in the snapshot already."""
+    snapshot = to_snapshot(check_shape(dict(entry.input), ClearDocument))
+    if guardrails:
+        return snapshot
+    pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
+    return replace(snapshot, pods=tuple(pods))
+
+
+_READERS: Mapping[tuple[str, int], Callable[[Entry, bool], Snapshot | NodeSnapshot]] = {
+    ("cpu.allocate", 1): _read_allocate,
+    ("cpu.clear", 1): _read_clear,
+}
+
+
 # --- deciding
+
+
+def _decide(
+    asked: Sequence[Snapshot | NodeSnapshot],
+    clear_all: Callable[[Sequence[Snapshot]], list[Decided]],
+) -> list[Decided]:
+    """With guardrails one by one, since their bounds depend on the policy; without, all at once."""
+    cleared = iter(clear_all([free for free in asked if isinstance(free, Snapshot)]))
+    return [
+        next(cleared) if isinstance(snapshot, Snapshot) else _decided(allocate(snapshot))
+        for snapshot in asked
+    ]
+
+
+def _decided(plan: Plan | NodePlan) -> Decided:
+    return Decided(plan.mode, plan.needs, plan.allocations)
 
 
 def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
@@ -294,8 +338,7 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
 
 def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
     """With core alone."""
-    plans = [clear(snapshot) for snapshot in snapshots]
-    return [Decided(plan.mode, plan.needs, plan.allocations) for plan in plans]
+    return [_decided(clear(snapshot)) for snapshot in snapshots]
 
 
 def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Decided]:

@@ -205,8 +205,8 @@ def _cap(
     if members is None:
         same = [e["name"] for e in envelopes if e["flavor"] == flavor]
         members = rng.sample(same, rng.randint(1, len(same)))
-        if rng.random() < 0.1:  # once more, or of another flavor
-            members.append(rng.choice(envelopes)["name"])
+        if rng.random() < 0.1:  # once more
+            members.append(rng.choice(same))
     else:
         flavor = "H100"
     return {

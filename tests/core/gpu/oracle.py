@@ -230,8 +230,8 @@ def caps_over(used, budget, envelope, sponsor):
             envelope["max_gpu_hours"],
         )
     ]
-    for cap in budget["aggregate_caps"]:
-        if cap["flavor"] == envelope["flavor"] and envelope["name"] in cap["envelopes"]:
+    for cap in sorted(budget["aggregate_caps"], key=lambda cap: cap["name"]):
+        if envelope["name"] in cap["envelopes"]:
             wanted.append(
                 (
                     "aggregate",
@@ -470,7 +470,8 @@ def remedy_of(doc, used, order, width):
             opened = {**lending, "allow": True, "to": [*lending["to"], request["owner"]]}
             attempt("lending-acl", envelope, "lending", budget["name"], envelope["name"], [opened])
     if found:
-        return {**found[0], "from": found[0]["from"]["to"], "to": found[0]["to"]["to"]}
+        entries = sorted(found[0]["from"]["to"])
+        return {**found[0], "from": entries, "to": [*entries, request["owner"]]}
 
     limit = request["max_borrow_gpus"]
     if limit is not None:
@@ -612,14 +613,14 @@ def check_budget(budget, path):
     for where, envelope in listed(budget["envelopes"], f"{path}.envelopes"):
         check_envelope(envelope, where)
     unique(budget["envelopes"], "name", f"{path}.envelopes")
-    known = {envelope["name"] for envelope in budget["envelopes"]}
+    known = {envelope["name"]: envelope["flavor"] for envelope in budget["envelopes"]}
     for where, cap in listed(budget["aggregate_caps"], f"{path}.aggregate_caps"):
         fields(cap, "cap", where)
         text(cap["name"], f"{where}.name")
         text(cap["flavor"], f"{where}.flavor")
         names(cap["envelopes"], f"{where}.envelopes")
         for i, member in enumerate(cap["envelopes"]):
-            need(member in known, f"{where}.envelopes[{i}]")
+            need(known.get(member) == cap["flavor"], f"{where}.envelopes[{i}]")
         whole(cap["max_concurrency"], f"{where}.max_concurrency", 0, null=True)
         hours(cap["max_gpu_hours"], f"{where}.max_gpu_hours")
     unique(budget["aggregate_caps"], "name", f"{path}.aggregate_caps")

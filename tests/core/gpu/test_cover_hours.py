@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.core.gpu import Book, Budget, Envelope, Request
 from fairlead.core.gpu import cover as core_cover
+from fairlead.schema.border import BadInput
 from tests.core.gpu.build import (
     ask,
     at,
@@ -137,10 +138,23 @@ def test_hours_are_shared_within_the_plan_too() -> None:
     assert refusal(cover(ask("t", 11, 1), both))["code"] == "IntegralCapExceeded"
 
 
-def test_a_cap_of_another_flavor_is_not_asked() -> None:
-    """An aggregate cap is about its own flavor."""
-    mine = budget("t", envelope("e", 8), caps=[cap("old", "e", 1, flavor="A100")])
-    assert cover(ask("t", 8), mine)["funded"]
+def test_a_cap_over_envelopes_of_another_flavor_is_refused() -> None:
+    """It would look like a cap, and cap nothing."""
+    fine, other = cap("fine", "e", 1), cap("old", "e", 1, flavor="A100")
+    mine = budget("t", envelope("e", 8), caps=[fine, other])
+    with pytest.raises(BadInput) as refused:
+        cover(ask("t", 8), mine)
+    path = "budgets[0].aggregate_caps[1].envelopes[0]"
+    assert str(refused.value) == f"{path}: is an envelope of H100, not of A100"
+
+
+def test_what_binds_is_named_in_the_same_order_whatever_the_documents() -> None:
+    """Aggregate caps by name, and the entries of an ACL too."""
+    caps = [cap("b", "e", 2), cap("a", "e", 2)]
+    for given in (caps, caps[::-1]):
+        result = cover(ask("t", 8), budget("t", envelope("e", 8), caps=given))
+        names = [row["name"] for row in refusal(result)["binding"]]
+        assert names == ["a", "b"]
 
 
 # --- codes ----------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fairlead.core.canonical import canonical
 from fairlead.core.gpu import tally
 from fairlead.schema.border import check_shape
-from fairlead.schema.gpu import CoverDocument, to_budgets, to_lease
-from fairlead.schema.times import cap_ms, duration_ms, parse_time
+from fairlead.schema.gpu import COVER, CoverInput
+from fairlead.schema.kinds import KINDS
+from fairlead.schema.times import cap_ms, duration_ms
 from tests.core.gpu import cases, oracle
 from tests.core.gpu.build import apply_remedy, decide, one_less
 
@@ -35,13 +37,31 @@ def test_the_order_of_the_input_never_matters(document: Document, rng: random.Ra
     for lists in _lists(shuffled):
         rng.shuffle(lists)
     shuffled["request"]["sponsors"] = document["request"]["sponsors"]
-    ours, theirs = decide(document), decide(shuffled)
-    for result in (ours, theirs):  # an ACL remedy quotes the list in the document's own order
-        remedy = (result["refusal"] or {}).get("remedy")
-        if remedy and remedy["change"] == "lending-acl":
-            remedy["from"], remedy["to"] = sorted(remedy["from"]), sorted(remedy["to"])
-            result["refusal"]["message"] = ""
-    assert ours == theirs
+    assert canonical(decide(document)) == canonical(decide(shuffled))
+
+
+@given(documents, st.randoms(use_true_random=False))
+def test_the_order_of_totals_never_matters(document: Document, rng: random.Random) -> None:
+    """The same of `gpu.fund`: every list but the sponsors in another order."""
+    envelopes = [(b["name"], e["name"]) for b in document["budgets"] for e in b["envelopes"]]
+    hours = document["request"].pop("duration_hours")
+    document["request"]["duration_ms"] = None if hours is None else duration_ms(hours)
+    totals = ("gpus", "used_ms", "held_ms", "lent_gpus", "lent_used_ms", "lent_held_ms")
+    fund = {
+        "now": document["now"],
+        "budgets": document["budgets"],
+        "usage": [
+            {"budget": budget, "envelope": envelope, **{key: rng.randrange(9) for key in totals}}
+            for budget, envelope in envelopes
+        ],
+        "request": document["request"],
+    }
+    shuffled = copy.deepcopy(fund)
+    for lists in _lists(shuffled):
+        rng.shuffle(lists)
+    shuffled["request"]["sponsors"] = fund["request"]["sponsors"]
+    first, second = (KINDS["gpu.fund"].run(canonical(each)).result for each in (fund, shuffled))
+    assert canonical(first) == canonical(second)
 
 
 def _lists(value: Any) -> Iterator[list[Any]]:
@@ -172,12 +192,8 @@ def test_editing_caps_and_owners_never_changes_elapsed_usage(
 
 
 def _tallied(document: Document) -> Any:
-    shape = check_shape(document, CoverDocument)
-    now_ms = parse_time(shape.now, "now")
-    budgets = to_budgets(shape.budgets)
-    payers = {b.name: frozenset(each.name for each in b.envelopes) for b in budgets}
-    leases = [to_lease(each, "", now_ms, payers) for each in shape.leases]
-    return tally(budgets, leases, now_ms)
+    made = COVER.to_core(CoverInput, check_shape(document, COVER.document(CoverInput)))
+    return tally(made.budgets, made.leases, made.now_ms)
 
 
 @given(documents)

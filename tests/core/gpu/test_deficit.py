@@ -233,6 +233,17 @@ def test_a_frozen_conflict_hides_its_names_and_announces_who_is_left_out() -> No
     assert names.clear["a"]["run"] == [["r1"]]
 
 
+def test_a_frozen_place_stays_clear() -> None:
+    """Flavor and location are public; only names are hidden."""
+    nodes = (Node("n1", "H100", {"domain": "d1"}),)
+    lease = HeldLease("l1", "r1", Role.ACTIVE, 0, ("n1#0",), True, "b", "west")
+    world = Holdings(nodes, (HoldingRun("r1", "a", "H100"),), (lease,))
+    demand = PlaceDemand("H100", {"domain": "d1"}, 1)
+    names = Pseudonyms("ab" * 32, 0, lambda owner: owner.encode().ljust(32), lambda budget: "a")
+    frozen = freeze(demand, find_deficit(demand, world), world, names)
+    assert frozen.conflict.scope == demand.scope
+
+
 def test_a_conflict_needs_a_scope() -> None:
     """What fits, or fits nowhere, leads to none."""
     demand = GangDemand("new", Gang("H100", 1))

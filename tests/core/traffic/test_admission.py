@@ -1,38 +1,38 @@
-"""Door, regimes, bucket and failsafe: sections 9 to 11 of the equations."""
+"""AdmissionState, regimes, bucket and failsafe: sections 9 to 11 of the equations."""
 
 import pytest
 
 from fairlead.core.traffic import (
+    AdmissionMode,
     Bucket,
     Config,
-    Mode,
-    Standing,
+    Liveness,
     admit,
-    judge,
-    mode_without_agent,
+    liveness,
     rendezvous,
 )
 from fairlead.core.traffic.admission import (
     Triggers,
     admission_of,
-    advance_door,
+    advance_admission,
     crisis_ahead,
+    fnv1a,
     recovery_rate,
     relaxes,
+    scramble,
 )
-from fairlead.core.traffic.conductance import conductance
-from fairlead.core.traffic.failsafe import fnv1a, scramble
+from fairlead.core.traffic.limits import fallback_admission
 from fairlead.core.traffic.model import Admission, Pressure
-from fairlead.core.traffic.modes import Regime
-from fairlead.core.traffic.state import Door
+from fairlead.core.traffic.pressure import conductance
+from fairlead.core.traffic.state import AdmissionState, Regime
 from tests.core.traffic.groups import Group, reasons
 
-NORMAL, SOFT, HARD = Mode
+NORMAL, SOFT, HARD = AdmissionMode
 CONFIG = Config()
-RECOVERING = Door(SOFT, Regime.RECOVERY, 1_000, 10.0)
+RECOVERING = AdmissionState(SOFT, Regime.RECOVERY, 1_000, 10.0)
 
 
-def level(**triggers: object) -> Mode:
+def level(**triggers: object) -> AdmissionMode:
     quiet = {"nobody": False, "stall": False, "ttf_s": None, "retry_index": None, "blind": False}
     return Triggers(**(quiet | triggers)).level(CONFIG)  # type: ignore[arg-type]
 
@@ -57,44 +57,44 @@ def test_every_trigger_asks_for_its_level() -> None:
     assert level(blind=True) is SOFT
 
 
-def advanced(door: Door, to: Mode, clock_ms: int) -> Door:
-    return advance_door(door, to, clock_ms, CONFIG, last_ms=clock_ms - 200)
+def advanced(admission: AdmissionState, to: AdmissionMode, clock_ms: int) -> AdmissionState:
+    return advance_admission(admission, to, clock_ms, CONFIG, last_ms=clock_ms - 200)
 
 
 def test_escalation_is_immediate() -> None:
     """From anywhere to anything stricter, and the regime follows."""
-    assert advanced(Door(), SOFT, 0) == Door(SOFT, Regime.TRANSITION)
-    assert advanced(Door(), HARD, 0) == Door(HARD, Regime.CRISIS)
-    assert advanced(RECOVERING, HARD, 2_000) == Door(HARD, Regime.CRISIS)
-    assert advanced(Door(), NORMAL, 0) == Door()
+    assert advanced(AdmissionState(), SOFT, 0) == AdmissionState(SOFT, Regime.TRANSITION)
+    assert advanced(AdmissionState(), HARD, 0) == AdmissionState(HARD, Regime.CRISIS)
+    assert advanced(RECOVERING, HARD, 2_000) == AdmissionState(HARD, Regime.CRISIS)
+    assert advanced(AdmissionState(), NORMAL, 0) == AdmissionState()
 
 
 def test_calm_starts_when_the_trigger_ends_and_restarts_at_each_new_one() -> None:
     """Twenty seconds from the first calm tick."""
-    door = advanced(Door(SOFT, Regime.TRANSITION), NORMAL, 5_000)
-    assert door == Door(SOFT, Regime.TRANSITION, 5_000)
-    assert advanced(door, NORMAL, 24_999) == door
-    assert advanced(door, SOFT, 24_999) == Door(SOFT, Regime.TRANSITION)
-    assert advanced(door, NORMAL, 25_000) == Door()
+    admission = advanced(AdmissionState(SOFT, Regime.TRANSITION), NORMAL, 5_000)
+    assert admission == AdmissionState(SOFT, Regime.TRANSITION, 5_000)
+    assert advanced(admission, NORMAL, 24_999) == admission
+    assert advanced(admission, SOFT, 24_999) == AdmissionState(SOFT, Regime.TRANSITION)
+    assert advanced(admission, NORMAL, 25_000) == AdmissionState()
 
 
 def test_each_level_counts_its_own_calm() -> None:
     """Hard is calm without a hard trigger; soft then counts afresh, once nothing triggers it."""
-    hard = Door(HARD, Regime.CRISIS, 1_000)
+    hard = AdmissionState(HARD, Regime.CRISIS, 1_000)
     assert advanced(hard, SOFT, 20_999) == hard
-    assert advanced(hard, SOFT, 21_000) == Door(SOFT, Regime.RECOVERY, None, 10.0)
-    assert advanced(hard, NORMAL, 21_000) == Door(SOFT, Regime.RECOVERY, 21_000, 10.0)
-    assert advanced(hard, HARD, 21_000) == Door(HARD, Regime.CRISIS)
+    assert advanced(hard, SOFT, 21_000) == AdmissionState(SOFT, Regime.RECOVERY, None, 10.0)
+    assert advanced(hard, NORMAL, 21_000) == AdmissionState(SOFT, Regime.RECOVERY, 21_000, 10.0)
+    assert advanced(hard, HARD, 21_000) == AdmissionState(HARD, Regime.CRISIS)
 
 
 def test_crisis_is_known_before_the_step() -> None:
     """A hard trigger, or hard that does not relax in this tick."""
-    assert crisis_ahead(Door(), HARD, 0, CONFIG)
-    assert not crisis_ahead(Door(), SOFT, 0, CONFIG)
-    hard = Door(HARD, Regime.CRISIS, 1_000)
+    assert crisis_ahead(AdmissionState(), HARD, 0, CONFIG)
+    assert not crisis_ahead(AdmissionState(), SOFT, 0, CONFIG)
+    hard = AdmissionState(HARD, Regime.CRISIS, 1_000)
     assert crisis_ahead(hard, NORMAL, 20_999, CONFIG)
     assert not crisis_ahead(hard, NORMAL, 21_000, CONFIG)
-    assert not relaxes(Door(), NORMAL, 10**6, CONFIG)
+    assert not relaxes(AdmissionState(), NORMAL, 10**6, CONFIG)
 
 
 def test_recovery_reopens_by_aimd() -> None:
@@ -103,21 +103,21 @@ def test_recovery_reopens_by_aimd() -> None:
     assert recovery_rate(RECOVERING, 4_000, CONFIG) == 40.0
     assert recovery_rate(RECOVERING, 60_000, CONFIG) == 100.0
     triggered = advanced(RECOVERING, SOFT, 4_200)
-    assert triggered == Door(SOFT, Regime.RECOVERY, None, 20.0)
+    assert triggered == AdmissionState(SOFT, Regime.RECOVERY, None, 20.0)
     # The same trigger going on is no new one.
     assert advanced(triggered, SOFT, 4_400) == triggered
     assert recovery_rate(triggered, 9_000, CONFIG) == 20.0
     calm = advanced(triggered, NORMAL, 9_000)
     assert recovery_rate(calm, 10_000, CONFIG) == 30.0
-    assert recovery_rate(Door(SOFT, Regime.TRANSITION, 1_000), 4_000, CONFIG) == 100.0
+    assert recovery_rate(AdmissionState(SOFT, Regime.TRANSITION, 1_000), 4_000, CONFIG) == 100.0
 
 
 def test_the_door_as_a_plane_needs_it() -> None:
     """No bucket in normal, the bucket in soft, a drip in hard."""
-    assert admission_of(Door(), 9, 0, CONFIG) == Admission(NORMAL, None, None)
-    soft = Door(SOFT, Regime.TRANSITION)
+    assert admission_of(AdmissionState(), 9, 0, CONFIG) == Admission(NORMAL, None, None)
+    soft = AdmissionState(SOFT, Regime.TRANSITION)
     assert admission_of(soft, 9, 0, CONFIG) == Admission(SOFT, 100.0, 100.0)
-    hard = Door(HARD, Regime.CRISIS)
+    hard = AdmissionState(HARD, Regime.CRISIS)
     assert admission_of(hard, 99, 0, CONFIG) == Admission(HARD, 1.0, 1.0)
     assert admission_of(hard, 5_000, 0, CONFIG) == Admission(HARD, 50.0, 1.0)
 
@@ -175,7 +175,7 @@ def test_no_slots_move_in_the_tick_that_opens_the_door() -> None:
 
 
 def test_conductance_on_unmoved_slots_cancels_a_relaxation() -> None:
-    """The calm would end here, but without a step too little flows: the door stays."""
+    """The calm would end here, but without a step too little flows: the admission stays."""
     group = Group("a", "b", t_recover_min_ms=1_000, g_min=0.3)
     group.retry_index = 0.5
     group.step()
@@ -202,20 +202,21 @@ def test_the_bucket_refills_caps_tests_and_subtracts() -> None:
 
 def test_the_heartbeats_age_is_judged() -> None:
     """11: normal < 3 s <= hold < 15 s <= fallback."""
-    assert [judge(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
-        Standing.NORMAL,
-        Standing.NORMAL,
-        Standing.HOLD,
-        Standing.HOLD,
-        Standing.FALLBACK,
+    assert [liveness(age) for age in (0, 2_999, 3_000, 14_999, 15_000)] == [
+        Liveness.NORMAL,
+        Liveness.NORMAL,
+        Liveness.HOLD,
+        Liveness.HOLD,
+        Liveness.FALLBACK,
     ]
 
 
 def test_a_dead_agent_never_leaves_a_closed_door() -> None:
-    """Hard decays to soft in fallback, and only there."""
-    assert mode_without_agent(HARD, Standing.FALLBACK) is SOFT
-    assert mode_without_agent(HARD, Standing.HOLD) is HARD
-    assert mode_without_agent(NORMAL, Standing.FALLBACK) is NORMAL
+    """Hard decays to soft with the stored budget, where there is one; nothing else changes."""
+    drip, budget = Admission(HARD, 1.0, 1.0), Admission(SOFT, 80.0, 8.0)
+    assert fallback_admission(drip, budget) == budget
+    assert fallback_admission(drip, None) == Admission(SOFT, 1.0, 1.0)
+    assert fallback_admission(Admission(), budget) == Admission()
 
 
 def test_rendezvous_moves_only_the_flows_of_who_left() -> None:
@@ -242,7 +243,7 @@ def test_the_hash_is_fixed_for_good() -> None:
     )
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_modes_are_ordered(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(AdmissionMode))
+def test_modes_are_ordered(mode: AdmissionMode) -> None:
     """normal < soft < hard."""
     assert mode.level == [NORMAL, SOFT, HARD].index(mode)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 from fairlead.core.traffic.config import DEFAULT_CONFIG, NAMES
-from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/reference/equations.md").read_text()

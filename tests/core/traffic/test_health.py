@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import Cause, Health, Sighting, Tracked, track
+from fairlead.core.traffic import Cause, Evidence, Health, Tracked, track
 from fairlead.core.traffic.health import median
 
 
@@ -12,7 +12,7 @@ class Watch:
     """Sightings that are easy to change, tick after tick."""
 
     def __init__(self, *names: str) -> None:
-        self.seen = {name: Sighting(name, pressure=0.4) for name in names}
+        self.seen = {name: Evidence(name, pressure=0.4) for name in names}
         self.now_ms = 0
         self.healths: tuple[Health, ...] | None = None
 
@@ -163,7 +163,7 @@ def test_a_late_arrival_is_a_newborn_and_unknown_pressure_is_no_outlier() -> Non
     """Those that were there at the start count as warm."""
     watch = Watch("a", "b")
     watch.step()
-    watch.seen["c"] = Sighting("c")
+    watch.seen["c"] = Evidence("c")
     assert watch.step().age_ms == {"a": None, "b": None, "c": 0}
     assert watch.run(4_000).age_ms["c"] == 4_000
     assert watch.step().isolated == {}
@@ -171,7 +171,7 @@ def test_a_late_arrival_is_a_newborn_and_unknown_pressure_is_no_outlier() -> Non
 
 def test_the_order_of_the_sightings_does_not_matter() -> None:
     """The same verdicts from a reversed list."""
-    seen = [Sighting(name, pressure=p) for name, p in (("a", 9.0), ("b", 9.0), ("c", 1.0))]
+    seen = [Evidence(name, pressure=p) for name, p in (("a", 9.0), ("b", 9.0), ("c", 1.0))]
     before = [Health("a", high_since_ms=0), Health("b", high_since_ms=0), Health("c")]
     one = track(before, seen, now_ms=5_000)
     assert one == track(before[::-1], seen[::-1], now_ms=5_000)

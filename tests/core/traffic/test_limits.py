@@ -8,12 +8,12 @@ from fairlead.core.traffic.limits import (
     ROOM_LEAST,
     UNPLANNED_SLOTS,
     Admission,
+    AdmissionMode,
     CheckState,
     Concurrency,
     Fallback,
     Limits,
     Liveness,
-    Mode,
     Split,
     after_check,
     fallback_admission,
@@ -33,7 +33,7 @@ from fairlead.core.traffic.limits import (
     tick_delay_us,
 )
 
-HARD, STORED = Admission(Mode.HARD, 1.0, 2.0), Admission(Mode.SOFT, 50.0, 20.0)
+HARD, STORED = Admission(AdmissionMode.HARD, 1.0, 2.0), Admission(AdmissionMode.SOFT, 50.0, 20.0)
 
 
 def test_a_group_without_a_bound_has_no_concurrency_limit() -> None:
@@ -53,9 +53,9 @@ def test_hard_is_planned_together_with_what_it_relaxes_to() -> None:
     ("admission", "stored", "expected"),
     [
         (Admission(), STORED, Admission()),
-        (Admission(Mode.SOFT, 3.0, 4.0), STORED, Admission(Mode.SOFT, 3.0, 4.0)),
+        (Admission(AdmissionMode.SOFT, 3.0, 4.0), STORED, Admission(AdmissionMode.SOFT, 3.0, 4.0)),
         (HARD, STORED, STORED),
-        (HARD, None, Admission(Mode.SOFT, 1.0, 2.0)),
+        (HARD, None, Admission(AdmissionMode.SOFT, 1.0, 2.0)),
     ],
 )
 def test_only_hard_changes_in_fallback(
@@ -99,11 +99,11 @@ def test_a_share_has_a_floor_and_leaves_room_for_the_newcomer() -> None:
     ("admission", "seconds"),
     [
         (Admission(), FULL_RETRY_AFTER_S),
-        (Admission(Mode.SOFT, 0.25, 1.0), 4),
-        (Admission(Mode.SOFT, 50.0, 1.0), 1),
-        (Admission(Mode.SOFT, 0.001, 1.0), RETRY_AFTER_S_MAX),
-        (Admission(Mode.HARD, 0.0, 1.0), RETRY_AFTER_S_MAX),
-        (Admission(Mode.SOFT), RETRY_AFTER_S_MAX),
+        (Admission(AdmissionMode.SOFT, 0.25, 1.0), 4),
+        (Admission(AdmissionMode.SOFT, 50.0, 1.0), 1),
+        (Admission(AdmissionMode.SOFT, 0.001, 1.0), RETRY_AFTER_S_MAX),
+        (Admission(AdmissionMode.HARD, 0.0, 1.0), RETRY_AFTER_S_MAX),
+        (Admission(AdmissionMode.SOFT), RETRY_AFTER_S_MAX),
     ],
 )
 def test_clients_come_back_when_the_next_token_is_due(admission: Admission, seconds: int) -> None:

@@ -3,9 +3,15 @@
 import pytest
 
 from fairlead.core.traffic import Config, Psi, Resource, StallTotals, Theta, observe_totals
-from fairlead.core.traffic.stall import recent_stalls, stalls, sustained
+from fairlead.core.traffic.nodes import (
+    follow,
+    recent_stalls,
+    soonest,
+    stalls,
+    sustained,
+    time_to_failure,
+)
 from fairlead.core.traffic.state import NodeMemory, Trail
-from fairlead.core.traffic.ttf import follow, soonest, time_to_failure
 from tests.core.traffic.groups import HEALTHY, Group, reasons
 
 SICK = Psi(cpu_some=0.9)

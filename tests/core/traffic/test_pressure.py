@@ -3,9 +3,8 @@
 import pytest
 
 from fairlead.core.traffic import Backend, Config, Node, Psi, Resource
-from fairlead.core.traffic.layers import debt_term, layer_terms
-from fairlead.core.traffic.pressure import Pressures, measure_pressure
-from fairlead.core.traffic.stall import stall_score
+from fairlead.core.traffic.nodes import stall_score
+from fairlead.core.traffic.pressure import Pressures, debt_term, layer_terms, measure_pressure
 
 
 def measured(*backends: Backend, **config: float) -> Pressures:

@@ -3,15 +3,15 @@
 import pytest
 
 from fairlead.core.traffic import Backend, Config
-from fairlead.core.traffic.errors import count, count_errors
-from fairlead.core.traffic.signals import (
+from fairlead.core.traffic.nodes import ewma, velocity
+from fairlead.core.traffic.pressure import (
     TERM_MAX,
     Imputed,
-    ewma,
+    count,
+    count_errors,
     impute,
     left_sum,
     normalise,
-    velocity,
     wilson_lower,
 )
 from fairlead.core.traffic.state import BackendMemory

@@ -3,12 +3,24 @@
 import pytest
 
 from fairlead.core.traffic import Backend, Config, Pressure
-from fairlead.core.traffic.gate import advance_gate, deviation
-from fairlead.core.traffic.guard import Step, guarded_step, regrow
-from fairlead.core.traffic.skew import observed_skew, predicted_skew
-from fairlead.core.traffic.slots import hand_over, rescale, slew, step_limit, target_slots
+from fairlead.core.traffic.slots import (
+    Step,
+    advance_gate,
+    deviation,
+    guarded_step,
+    hand_over,
+    held_weights,
+    inverse_weights,
+    observed_skew,
+    predicted_skew,
+    regrow,
+    rescale,
+    slew,
+    step_limit,
+    target_slots,
+    warm_shares,
+)
 from fairlead.core.traffic.state import BackendMemory, Gate, Guard
-from fairlead.core.traffic.weights import held_weights, inverse_weights, warm_shares
 
 A, B, OUT = Backend("a"), Backend("b"), Backend("c", isolated=True)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import Mode, Regime, Snapshot, tick
+from fairlead.core.traffic import AdmissionMode, Regime, Snapshot, tick
 from tests.core.traffic.groups import Group, backend, reasons
 
 
@@ -15,7 +15,7 @@ def test_the_contracts_example() -> None:
     assert plan.pressure["b1"].total == pytest.approx(0.43)
     assert plan.conductance == pytest.approx(1 / 0.43)
     assert (plan.admission.mode, plan.admission.rate_per_s, plan.admission.burst) == (
-        Mode.NORMAL,
+        AdmissionMode.NORMAL,
         None,
         None,
     )

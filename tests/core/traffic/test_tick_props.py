@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.canonical import canonical
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic import Mode, Regime, Snapshot, TickPlan, tick
+from fairlead.core.traffic import AdmissionMode, Regime, Snapshot, TickPlan, tick
 from fairlead.core.traffic.slots import hand_over, slew, step_limit, target_slots
 from fairlead.schema.border import read_document
 from fairlead.schema.traffic import TickDocument, from_plan, from_snapshot, to_snapshot
@@ -76,13 +76,13 @@ def check_reasons(plan: TickPlan, was: TickPlan | None) -> None:
 
 
 def check_door(plan: TickPlan, was: TickPlan | None) -> None:
-    mode, last = plan.admission.mode, Mode.NORMAL if was is None else was.admission.mode
+    mode, last = plan.admission.mode, AdmissionMode.NORMAL if was is None else was.admission.mode
     assert mode.level >= last.level - 1
     if mode.level < last.level and was is not None and not plan.bypass:
         assert plan.slots == was.slots or set(plan.slots) != set(was.slots)
-    assert (mode is Mode.HARD) == (plan.regime is Regime.CRISIS)
-    assert (mode is Mode.NORMAL) == (plan.regime is Regime.LAMINAR)
-    assert (plan.admission.rate_per_s is None) == (mode is Mode.NORMAL)
+    assert (mode is AdmissionMode.HARD) == (plan.regime is Regime.CRISIS)
+    assert (mode is AdmissionMode.NORMAL) == (plan.regime is Regime.LAMINAR)
+    assert (plan.admission.rate_per_s is None) == (mode is AdmissionMode.NORMAL)
 
 
 @seeds

@@ -17,8 +17,16 @@ from fairlead.core.traffic import (
     Theta,
 )
 from fairlead.core.traffic.config import INTEGER_RANGES, NAMES, NUMBER_RANGES
-from fairlead.core.traffic.modes import Mode, Regime
-from fairlead.core.traffic.state import BackendMemory, Door, Gate, Guard, NodeMemory, Trail
+from fairlead.core.traffic.state import (
+    AdmissionMode,
+    AdmissionState,
+    BackendMemory,
+    Gate,
+    Guard,
+    NodeMemory,
+    Regime,
+    Trail,
+)
 from fairlead.core.units import OutOfRange
 
 NAN = float("nan")
@@ -143,7 +151,7 @@ GOOD = State(
     nodes=(NodeMemory("n", (3, 9), (Trail("memory", 5.0, ((0, 4.0), (200, 5.0))),)),),
     gate=Gate(800, stepping=True),
     guard=Guard(2, 500),
-    door=Door(Mode.SOFT, Regime.RECOVERY, 400, 10.0),
+    admission=AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY, 400, 10.0),
 )
 A, B = GOOD.backends
 TRAIL = GOOD.nodes[0].trails[0]
@@ -185,13 +193,25 @@ TRAIL = GOOD.nodes[0].trails[0]
         ({"gate": Gate(None, stepping=True)}, "gate.since_ms"),
         ({"guard": Guard(9)}, "guard.halvings"),
         ({"guard": Guard(1, 1_001)}, "guard.since_ms"),
-        ({"door": Door(Mode.HARD, Regime.LAMINAR)}, "door.regime"),
+        ({"admission": AdmissionState(AdmissionMode.HARD, Regime.LAMINAR)}, "admission.regime"),
         ({"backends": ()}, "parked"),
-        ({"door": Door(Mode.SOFT, Regime.TRANSITION, 1_001)}, "door.calm_since_ms"),
-        ({"door": Door(Mode.NORMAL, Regime.LAMINAR, 5)}, "door.calm_since_ms"),
-        ({"door": Door(Mode.SOFT, Regime.RECOVERY)}, "door.rate_base"),
-        ({"door": Door(Mode.SOFT, Regime.TRANSITION, None, 1.0)}, "door.rate_base"),
-        ({"door": Door(Mode.SOFT, Regime.RECOVERY, None, -1.0)}, "door.rate_base"),
+        (
+            {"admission": AdmissionState(AdmissionMode.SOFT, Regime.TRANSITION, 1_001)},
+            "admission.calm_since_ms",
+        ),
+        (
+            {"admission": AdmissionState(AdmissionMode.NORMAL, Regime.LAMINAR, 5)},
+            "admission.calm_since_ms",
+        ),
+        ({"admission": AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY)}, "admission.rate_base"),
+        (
+            {"admission": AdmissionState(AdmissionMode.SOFT, Regime.TRANSITION, None, 1.0)},
+            "admission.rate_base",
+        ),
+        (
+            {"admission": AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY, None, -1.0)},
+            "admission.rate_base",
+        ),
     ],
 )
 def test_a_state_that_no_tick_leaves_behind_is_refused(change: dict[str, Any], path: str) -> None:

@@ -11,17 +11,17 @@ from itertools import count
 from pathlib import Path
 
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Admission, Mode
+from fairlead.ports.dataplane import Admission, AdmissionMode
 from tests.dataplane.ebpf.places import group, limited
 from tests.dataplane.tables import table
 
 VIP, PORT = "127.99.0.9", 80
 STORED = STORED_PER_S, STORED_BURST = 20, 5
 DOORS = {
-    Mode.NORMAL: Admission(),
+    AdmissionMode.NORMAL: Admission(),
     # A drip of nothing, so that the door is seen to be closed; what is stored opens it.
-    Mode.HARD: Admission(Mode.HARD, 0, 0),
-    Mode.SOFT: limited(Mode.SOFT, 0, 40),
+    AdmissionMode.HARD: Admission(AdmissionMode.HARD, 0, 0),
+    AdmissionMode.SOFT: limited(AdmissionMode.SOFT, 0, 40),
 }
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     for epoch in count(1):
         plane.heartbeat()
         if epoch % 2:
-            made = table("web", epoch, {"a": 3, "b": 1}, DOORS[Mode(mode)], stored=STORED)
+            made = table("web", epoch, {"a": 3, "b": 1}, DOORS[AdmissionMode(mode)], stored=STORED)
             plane.apply(made, decision=epoch)
         if epoch == 1:
             print(json.dumps("ready"), flush=True)

@@ -21,7 +21,7 @@ from bench.traffic.place import own_bpffs
 from fairlead.dataplane.ebpf import EbpfDataplane, build, default_cgroup, missing, uninstall
 from fairlead.dataplane.ebpf.kernel import libbpf
 from fairlead.dataplane.ebpf.toolchain import tools_missing
-from fairlead.ports.dataplane import Admission, Backend, Mode, Proto, RouteGroup
+from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
 from fairlead.ports.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,7 +113,7 @@ def group(
     )
 
 
-def limited(mode: Mode, rate: float, burst: float) -> Admission:
+def limited(mode: AdmissionMode, rate: float, burst: float) -> Admission:
     return Admission(mode, rate, burst)
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from fairlead.compose.traffic import open_plane
+from fairlead.compose.traffic import open_dataplane
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.kernel import Libbpf
-from fairlead.ports.dataplane import Admission, Mode
+from fairlead.ports.dataplane import Admission, AdmissionMode
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic_agent import PlaneDocument
 from tests.dataplane.ebpf.places import Place, Talker, group, limited
@@ -30,9 +30,11 @@ def heard(client: Talker, count: int) -> Counter[str]:
     return Counter(client.do("tcp", host=VIP, port=80, count=count))
 
 
-@pytest.mark.parametrize(("mode", "name"), [(Mode.SOFT, "EAGAIN"), (Mode.HARD, "ECONNREFUSED")])
+@pytest.mark.parametrize(
+    ("mode", "name"), [(AdmissionMode.SOFT, "EAGAIN"), (AdmissionMode.HARD, "ECONNREFUSED")]
+)
 def test_a_bucket_lets_exactly_its_burst_through(
-    web: EbpfDataplane, client: Talker, mode: Mode, name: str
+    web: EbpfDataplane, client: Talker, mode: AdmissionMode, name: str
 ) -> None:
     """Without refill: 37 of 50, split by the slots among the admitted, the rest told aloud."""
     web.apply(table("web", 1, {"b0": 3, "b1": 1}, limited(mode, 0, 37)), decision=1)
@@ -40,14 +42,16 @@ def test_a_bucket_lets_exactly_its_burst_through(
     seen = web.read()["web"]
     assert (seen.mode, seen.admitted) == (mode, 37)
     assert seen.refused_soft + seen.refused_hard == 13
-    assert (seen.refused_hard == 13) == (mode == Mode.HARD)
+    assert (seen.refused_hard == 13) == (mode == AdmissionMode.HARD)
 
 
 def test_a_bucket_refills_by_the_clock(web: EbpfDataplane, client: Talker) -> None:
     """Over time: at most burst + rate * t, and at least that less the one that is not whole yet."""
     rate, burst = 200, 10
     began = time.monotonic()
-    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(Mode.SOFT, rate, burst)), decision=1)
+    web.apply(
+        table("web", 1, {"b0": 1, "b1": 0}, limited(AdmissionMode.SOFT, rate, burst)), decision=1
+    )
     first = time.monotonic()  # at the latest now the bucket is full
     admitted, last = 0, first
     while time.monotonic() - first < 1:
@@ -62,28 +66,28 @@ def test_a_bucket_refills_by_the_clock(web: EbpfDataplane, client: Talker) -> No
 
 def test_a_fraction_of_a_token_is_kept(web: EbpfDataplane, client: Talker) -> None:
     """2.5 tokens are two admissions, and the half is there when its other half comes."""
-    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(Mode.SOFT, 0, 2.5)), decision=1)
+    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(AdmissionMode.SOFT, 0, 2.5)), decision=1)
     assert heard(client, 4) == {"0": 2, "EAGAIN": 2}
     maps, registry = web._open()
     bucket = maps.buckets[registry.placed["web"].index]
     assert bucket.level == 500_000_000_000
-    web.apply(table("web", 2, {"b0": 1, "b1": 0}, limited(Mode.SOFT, 5, 2.5)), decision=1)
+    web.apply(table("web", 2, {"b0": 1, "b1": 0}, limited(AdmissionMode.SOFT, 5, 2.5)), decision=1)
     while not heard(client, 1)["0"]:  # a fifth of a second for a whole one
         pass
 
 
 def test_a_smaller_bucket_keeps_no_more_than_it_holds(web: EbpfDataplane, client: Talker) -> None:
-    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(Mode.SOFT, 0, 50)), decision=1)
+    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(AdmissionMode.SOFT, 0, 50)), decision=1)
     heard(client, 10)
-    web.apply(table("web", 2, {"b0": 1, "b1": 0}, limited(Mode.HARD, 0, 3)), decision=1)
+    web.apply(table("web", 2, {"b0": 1, "b1": 0}, limited(AdmissionMode.HARD, 0, 3)), decision=1)
     assert heard(client, 10) == {"0": 3, "ECONNREFUSED": 7}
     # And it is not full again because the mode has changed.
-    web.apply(table("web", 3, {"b0": 1, "b1": 0}, limited(Mode.SOFT, 0, 50)), decision=1)
+    web.apply(table("web", 3, {"b0": 1, "b1": 0}, limited(AdmissionMode.SOFT, 0, 50)), decision=1)
     assert heard(client, 2) == {"EAGAIN": 2}
 
 
 def test_normal_has_no_bucket(web: EbpfDataplane, client: Talker) -> None:
-    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(Mode.HARD, 0, 0)), decision=1)
+    web.apply(table("web", 1, {"b0": 1, "b1": 0}, limited(AdmissionMode.HARD, 0, 0)), decision=1)
     assert heard(client, 3) == {"ECONNREFUSED": 3}
     web.apply(table("web", 2, {"b0": 1, "b1": 0}), decision=1)
     assert heard(client, 300) == {"0": 300}
@@ -94,7 +98,7 @@ def test_buckets_of_groups_are_apart(plane: EbpfDataplane, place: Place, client:
         [group("a", VIP, 80, {"x": place.ports[0]}), group("b", VIP, 81, {"x": place.ports[1]})]
     )
     for name in "ab":
-        plane.apply(table(name, 1, {"x": 1}, limited(Mode.SOFT, 0, 5)), decision=1)
+        plane.apply(table(name, 1, {"x": 1}, limited(AdmissionMode.SOFT, 0, 5)), decision=1)
     assert heard(client, 9) == {"0": 5, "EAGAIN": 4}
     assert Counter(client.do("tcp", host=VIP, port=81, count=5)) == {"1": 5}
 
@@ -103,7 +107,7 @@ def test_another_errno_for_try_again(place: Place, client: Talker) -> None:
     """Where clients take EAGAIN for "in progress", soft can say something else."""
     plane = place.plane(soft_errno=errno.EBUSY)
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-    plane.apply(table("web", 1, {"b0": 1}, limited(Mode.SOFT, 0, 0)), decision=1)
+    plane.apply(table("web", 1, {"b0": 1}, limited(AdmissionMode.SOFT, 0, 0)), decision=1)
     assert heard(client, 2) == {"EBUSY": 2}
     plane.detach()
 
@@ -120,13 +124,13 @@ def test_errno_and_sizes_come_from_the_configuration(place: Place, client: Talke
         },
         PlaneDocument,
     )
-    plane = open_plane(document, place.pins)
+    plane = open_dataplane(document, place.pins)
     try:
         web = group("web", VIP, 80, {"b0": place.ports[0]})
         with pytest.raises(PermanentFault, match="groups: 2 places are needed"):
             plane.configure([web, group("api", VIP, 81, {"b0": place.ports[0]})])
         plane.configure([web])
-        plane.apply(table("web", 1, {"b0": 1}, limited(Mode.SOFT, 0, 0)), decision=1)
+        plane.apply(table("web", 1, {"b0": 1}, limited(AdmissionMode.SOFT, 0, 0)), decision=1)
         assert heard(client, 2) == {"EBUSY": 2}
     finally:
         plane.detach()
@@ -139,7 +143,7 @@ def test_without_the_helper_refusals_read_eperm(
     monkeypatch.setattr(Libbpf, "has_helper", lambda *_: False)
     plane = place.plane()
     plane.configure([group("web", VIP, 80, {"b0": place.ports[0]})])
-    for epoch, mode in enumerate((Mode.SOFT, Mode.HARD), 1):
+    for epoch, mode in enumerate((AdmissionMode.SOFT, AdmissionMode.HARD), 1):
         plane.apply(table("web", epoch, {"b0": 1}, limited(mode, 0, 0)), decision=1)
         assert heard(client, 2) == {"EPERM": 2}
     seen = plane.read()["web"]
@@ -150,7 +154,7 @@ def test_without_the_helper_refusals_read_eperm(
 def test_clients_at_once_share_one_bucket(place: Place, web: EbpfDataplane) -> None:
     """Two processes against one lock: the sum is the burst, to the token."""
     clients = [place.client() for _ in range(2)]
-    web.apply(table("web", 1, {"b0": 1, "b1": 1}, limited(Mode.SOFT, 0, 1000)), decision=1)
+    web.apply(table("web", 1, {"b0": 1, "b1": 1}, limited(AdmissionMode.SOFT, 0, 1000)), decision=1)
     for each in clients:
         each.tell("tcp", host=VIP, port=80, count=800)
     told = sum((Counter(each.hear()) for each in clients), Counter())
@@ -161,8 +165,8 @@ def test_clients_at_once_share_one_bucket(place: Place, web: EbpfDataplane) -> N
 
 def test_bad_budgets_are_refused(web: EbpfDataplane) -> None:
     for door, path in (
-        (Admission(Mode.SOFT, 1.0, None), "admission.burst"),
-        (Admission(Mode.HARD, float("nan"), 1.0), "admission.rate_per_s"),
+        (Admission(AdmissionMode.SOFT, 1.0, None), "admission.burst"),
+        (Admission(AdmissionMode.HARD, float("nan"), 1.0), "admission.rate_per_s"),
     ):
         with pytest.raises(PermanentFault, match=path):
             web.apply(table("web", 1, {"b0": 1, "b1": 1}, door), decision=1)

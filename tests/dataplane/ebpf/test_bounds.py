@@ -12,7 +12,7 @@ import pytest
 from fairlead.core.traffic.limits import share
 from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
 from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, spread
-from fairlead.ports.dataplane import Mode, Proto
+from fairlead.ports.dataplane import AdmissionMode, Proto
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.counting import IDS, VIP, counts_of, wait, web
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
@@ -60,7 +60,7 @@ def test_who_finds_no_room_costs_the_bucket_nothing(
 ) -> None:
     """Five tokens, one place: 20 refusals later four tokens are left."""
     plane.configure([web(place)])
-    plane.apply(table("web", 1, EVEN, limited(Mode.HARD, 0, 5), inside_max=1), decision=1)
+    plane.apply(table("web", 1, EVEN, limited(AdmissionMode.HARD, 0, 5), inside_max=1), decision=1)
     client.do("hold", host=VIP, port=80, count=1)
     assert client.do("tcp", host=VIP, port=80, count=20) == ["EAGAIN"] * 20
     seen = plane.read()["web"]

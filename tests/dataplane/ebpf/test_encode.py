@@ -23,7 +23,7 @@ from fairlead.dataplane.ebpf.layout import (
     word_of,
 )
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, Mode, Proto
+from fairlead.ports.dataplane import Admission, AdmissionMode, Proto
 from tests.dataplane.tables import table
 
 SLOTS = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 64), max_size=12)
@@ -65,7 +65,9 @@ def test_buckets_are_shared_about_evenly() -> None:
 def test_a_table_says_what_it_was_told(slots: dict[str, int], epoch: int, turn: int) -> None:
     """Slots read back, stamps of this word only, fallback inside the group."""
     at = {id: 7 * number for number, id in enumerate(sorted(slots))}
-    now = Active(table("web", epoch, slots, Admission(Mode.HARD, 0.0, 0.0), 9), turn or None)
+    now = Active(
+        table("web", epoch, slots, Admission(AdmissionMode.HARD, 0.0, 0.0), 9), turn or None
+    )
     word, encoded = word_of(epoch, turn, 1), encode_limits(now)
     encode_slots(encoded, word, slots, now.table.limits.fallback.members, at)
     back = decode(encoded, "web", word, at)
@@ -73,8 +75,8 @@ def test_a_table_says_what_it_was_told(slots: dict[str, int], epoch: int, turn: 
     assert back.table.limits.concurrency == now.table.limits.concurrency
     assert back.table.limits.fallback.members == now.table.limits.fallback.members
     assert (back.table.limits.admission.mode, back.table.limits.fallback.admission.mode) == (
-        Mode.HARD,
-        Mode.SOFT,
+        AdmissionMode.HARD,
+        AdmissionMode.SOFT,
     )
     assert encoded.total == sum(slots.values())
     assert {slot >> 32 for slot in encoded.slots[: encoded.total]} <= {stamp_of(word)}
@@ -114,13 +116,13 @@ def test_budgets_are_exact_in_the_buckets_unit(
     rate: float | None, burst: float | None, expected: tuple[int, int, int]
 ) -> None:
     """Per second to 1e-12 per microsecond; the time to fill bounds every product below 2^64."""
-    budget = budget_of(Admission(Mode.SOFT, rate, burst))
+    budget = budget_of(Admission(AdmissionMode.SOFT, rate, burst))
     assert (budget.rate, budget.cap, budget.full_us) == expected
     assert 2**63 + budget.cap < 2**64
 
 
 def test_hard_carries_what_it_relaxes_to() -> None:
-    hard = Admission(Mode.HARD, 1.0, 1.0)
+    hard = Admission(AdmissionMode.HARD, 1.0, 1.0)
     encoded = encode_limits(Active(table("web", 1, {"a": 1}, hard, stored=(50.0, 20.0))))
     assert (encoded.mode, encoded.budget.cap) == (2, TOKEN)
     assert (encoded.fallback_mode, encoded.fallback.cap) == (1, 20 * TOKEN)

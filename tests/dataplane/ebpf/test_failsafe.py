@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Admission, Liveness, Mode, Proto, Stale
+from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness, Proto, Stale
 from tests.dataplane.ebpf.agent import PORT, STORED_BURST, STORED_PER_S, VIP
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.tables import table
@@ -19,7 +19,7 @@ from tests.dataplane.worlds import free_port
 pytestmark = pytest.mark.component("ebpf")
 
 
-def agent(place: Place, mode: Mode) -> Talker:
+def agent(place: Place, mode: AdmissionMode) -> Talker:
     """An agent in a process of its own, after its first flip."""
     return place.talker(
         "tests.dataplane.ebpf.agent",
@@ -47,7 +47,7 @@ def open_again(client: Talker) -> None:
 
 def test_killed_in_normal_traffic_goes_on(place: Place, client: Talker) -> None:
     """kill -9 in normal: the same split, then hold, then fallback, without one failure."""
-    agent(place, Mode.NORMAL).kill()
+    agent(place, AdmissionMode.NORMAL).kill()
     assert heard(client, 64) == {"0": 48, "1": 16}
     plane = place.plane()
     grow_old(plane, 5)
@@ -61,20 +61,20 @@ def test_killed_in_normal_traffic_goes_on(place: Place, client: Talker) -> None:
 
 
 def test_killed_in_hard_the_door_opens_again(place: Place, client: Talker) -> None:
-    agent(place, Mode.HARD).kill()
+    agent(place, AdmissionMode.HARD).kill()
     assert heard(client, 8) == {"ECONNREFUSED": 8}
     plane = place.plane()
     grow_old(plane, 14)
     assert heard(client, 8) == {"ECONNREFUSED": 8}
-    assert plane.read()["web"].mode == Mode.HARD
+    assert plane.read()["web"].mode == AdmissionMode.HARD
     grow_old(plane, 16)
-    assert plane.read()["web"].mode == Mode.SOFT
+    assert plane.read()["web"].mode == AdmissionMode.SOFT
     open_again(client)
     plane.detach()
 
 
 def test_killed_in_soft_stays_soft(place: Place, client: Talker) -> None:
-    agent(place, Mode.SOFT).kill()
+    agent(place, AdmissionMode.SOFT).kill()
     plane = place.plane()
     grow_old(plane, 16)
     told = heard(client, 50)
@@ -84,7 +84,7 @@ def test_killed_in_soft_stays_soft(place: Place, client: Talker) -> None:
 
 def test_the_next_agent_takes_over(place: Place, client: Talker) -> None:
     """After a kill the next agent finds epochs and counters, and flips after its first beat."""
-    agent(place, Mode.NORMAL).kill()
+    agent(place, AdmissionMode.NORMAL).kill()
     heard(client, 16)
     plane = place.plane()
     groups = [group("web", VIP, PORT, {"a": place.ports[0], "b": place.ports[1]})]
@@ -105,7 +105,7 @@ def test_without_a_stored_budget_the_drip_stays(
     place: Place, plane: EbpfDataplane, client: Talker
 ) -> None:
     plane.configure([group("web", VIP, PORT, {"b0": place.ports[0]})])
-    plane.apply(table("web", 1, {"b0": 1}, limited(Mode.HARD, 0, 2)), decision=1)
+    plane.apply(table("web", 1, {"b0": 1}, limited(AdmissionMode.HARD, 0, 2)), decision=1)
     grow_old(plane, 16)
     assert heard(client, 4) == {"0": 2, "EAGAIN": 2}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Liveness, Mode, Stale
+from fairlead.ports.dataplane import AdmissionMode, Liveness, Stale
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.tables import table
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.component("ebpf")
 VIP = "127.99.0.1"
 # Three tables that have nothing in common, so that what was heard says which one was seen.
 TABLES = (
-    ({"a": 200, "b": 56, "c": 0, "d": 0}, limited(Mode.NORMAL, 0, 0)),
-    ({"a": 0, "b": 0, "c": 64, "d": 192}, limited(Mode.NORMAL, 0, 0)),
-    ({"a": 128, "b": 0, "c": 128, "d": 0}, limited(Mode.HARD, 0, 0)),
+    ({"a": 200, "b": 56, "c": 0, "d": 0}, limited(AdmissionMode.NORMAL, 0, 0)),
+    ({"a": 0, "b": 0, "c": 64, "d": 192}, limited(AdmissionMode.NORMAL, 0, 0)),
+    ({"a": 128, "b": 0, "c": 128, "d": 0}, limited(AdmissionMode.HARD, 0, 0)),
 )
 HEARD = ({"0", "1"}, {"2", "3"}, {"ECONNREFUSED"})
 WINDOW_NS = 100_000_000

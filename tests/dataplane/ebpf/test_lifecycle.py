@@ -9,7 +9,7 @@ import pytest
 from fairlead.dataplane.ebpf import Capacity, EbpfDataplane, uninstall
 from fairlead.dataplane.ebpf.installation import AGENT, HOOKS, MAPS
 from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
-from fairlead.ports.dataplane import SCHEMA_VERSION, Mode
+from fairlead.ports.dataplane import SCHEMA_VERSION, AdmissionMode
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, own_cgroup
 from tests.dataplane.tables import table
@@ -86,7 +86,7 @@ def test_taking_over_finds_what_was_there(place: Place, client: Talker) -> None:
     to = {"b0": place.ports[0], "b1": place.ports[1]}
     first = place.plane()
     first.configure([group("web", VIP, 80, to), group("old", VIP, 81, to)])
-    first.apply(table("web", 9, {"b0": 3, "b1": 1}, limited(Mode.SOFT, 0, 30)), decision=1)
+    first.apply(table("web", 9, {"b0": 3, "b1": 1}, limited(AdmissionMode.SOFT, 0, 30)), decision=1)
     client.do("tcp", host=VIP, port=80, count=8)
     before = first.read()
     first.detach()
@@ -98,7 +98,11 @@ def test_taking_over_finds_what_was_there(place: Place, client: Talker) -> None:
     assert client.do("tcp", host=VIP, port=80, count=30) == ["0"] * 22 + ["EAGAIN"] * 8
     seen = second.read()
     assert seen.keys() == {"web"}
-    assert (seen["web"].epoch, seen["web"].mode, seen["web"].admitted) == (9, Mode.SOFT, 30)
+    assert (seen["web"].epoch, seen["web"].mode, seen["web"].admitted) == (
+        9,
+        AdmissionMode.SOFT,
+        30,
+    )
     assert seen["web"].backends.keys() == {"b0", "b2"}
     assert seen["web"].backends["b0"].admitted == 28
     second.detach()
@@ -208,15 +212,20 @@ def test_a_place_is_clean_for_the_next_one(
 ) -> None:
     """Index, counters, bucket and table of a group that left are nobody's heirloom."""
     plane.configure([group("a", VIP, 80, {"b0": place.ports[0]})])
-    plane.apply(table("a", 7, {"b0": 1}, limited(Mode.HARD, 0, 1)), decision=1)
+    plane.apply(table("a", 7, {"b0": 1}, limited(AdmissionMode.HARD, 0, 1)), decision=1)
     client.do("tcp", host=VIP, port=80, count=3)
     plane.configure([])
     assert plane.read() == {}
     plane.configure([group("b", VIP, 80, {"b1": place.ports[1]})])
     seen = plane.read()["b"]
-    assert (seen.epoch, seen.mode, seen.admitted, seen.refused_hard) == (0, Mode.NORMAL, 0, 0)
+    assert (seen.epoch, seen.mode, seen.admitted, seen.refused_hard) == (
+        0,
+        AdmissionMode.NORMAL,
+        0,
+        0,
+    )
     assert client.do("tcp", host=VIP, port=80, count=5) == ["1"] * 5
-    plane.apply(table("b", 1, {"b1": 1}, limited(Mode.SOFT, 0, 4)), decision=1)
+    plane.apply(table("b", 1, {"b1": 1}, limited(AdmissionMode.SOFT, 0, 4)), decision=1)
     assert client.do("tcp", host=VIP, port=80, count=5) == ["1"] * 4 + ["EAGAIN"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
-from fairlead.ports.dataplane import Mode, Proto
+from fairlead.ports.dataplane import AdmissionMode, Proto
 from tests.dataplane.ebpf.places import Place, Talker, group, limited
 from tests.dataplane.tables import table
 
@@ -75,10 +75,10 @@ def test_datagrams_are_refused_with_an_errno(
     plane: EbpfDataplane, place: Place, client: Talker
 ) -> None:
     plane.configure([group("names", "127.99.0.1", 53, {"b0": place.ports[0]}, Proto.UDP)])
-    plane.apply(table("names", 1, {"b0": 1}, limited(Mode.SOFT, 0, 1)), decision=1)
+    plane.apply(table("names", 1, {"b0": 1}, limited(AdmissionMode.SOFT, 0, 1)), decision=1)
     told = [text for text, _ in client.do("udp", host="127.99.0.1", port=53, count=3)]
     assert told == ["0 0", "EAGAIN", "EAGAIN"]
-    plane.apply(table("names", 2, {"b0": 1}, limited(Mode.HARD, 0, 0)), decision=1)
+    plane.apply(table("names", 2, {"b0": 1}, limited(AdmissionMode.HARD, 0, 0)), decision=1)
     assert client.do("udp", host="127.99.0.1", port=53)[0][0] == "ECONNREFUSED"
 
 

@@ -25,13 +25,13 @@ def main(address: str, schema: str, keys: str, number: int) -> None:
             flavor, owner = (("H100", "a"), ("A100", "b"))[i % 2]
             spec = {"owner": owner, "flavor": flavor, "totalGPUs": 1 + i % 3, "duration": "300ms"}
             patiently(
-                lambda i=i, spec=spec: plane.apply(  # type: ignore[misc]
+                lambda i=i, spec=spec: plane.objects.apply(  # type: ignore[misc]
                     manifest("Run", f"r{number}-{i}", spec), author=ADMIN
                 )
             )
             patiently(plane.reconcile)
         deadline = time.monotonic() + PATIENCE_S
-        while any(run["status"]["phase"] != "Completed" for run in plane.list("Run")):
+        while any(run["status"]["phase"] != "Completed" for run in plane.objects.list("Run")):
             assert time.monotonic() < deadline, "runs are left over"
             patiently(plane.reconcile)
             time.sleep(0.02)  # polling interval, not synchronisation

@@ -3,11 +3,11 @@
 from typing import Any
 
 from fairlead.engine.gpu import Config
-from fairlead.ledger.master import MasterChance
+from fairlead.ledger.keys import MasterEntropy
 from fairlead.ports.ledger import Ledger
 from tests.engine.gpu.worlds import START, World, budget, envelope, manifest, node, run
 
-CHANCE = MasterChance(bytes(range(32)))
+CHANCE = MasterEntropy(bytes(range(32)))
 HOUR = 3_600_000
 
 
@@ -41,15 +41,18 @@ def reserve(world: World, mine: dict[str, Any], hours: float = 0) -> None:
     from tests.engine.gpu.worlds import ADMIN  # noqa: PLC0415 - only here
 
     name = mine["metadata"]["name"]
-    world.plane.apply_all([mine, reservation(f"{name}-slot", name, hours)], author=ADMIN)
+    world.plane.objects.apply_all([mine, reservation(f"{name}-slot", name, hours)], author=ADMIN)
 
 
 def outcomes(world: World) -> list[Any]:
-    return list(world.plane._projection.resolver.outcomes.values())
+    return list(world.projection.resolver.outcomes.values())
 
 
 def phases(world: World) -> dict[str, str]:
-    return {each["metadata"]["name"]: each["status"]["phase"] for each in world.plane.list("Run")}
+    return {
+        each["metadata"]["name"]: each["status"]["phase"]
+        for each in world.plane.objects.list("Run")
+    }
 
 
 def closed(world: World) -> dict[str, tuple[str, Any]]:

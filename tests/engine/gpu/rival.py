@@ -16,8 +16,8 @@ def main(address: str, schema: str, keys: str) -> None:
         plane = ControlPlane(ledger, None, lambda: time.time_ns() // 1_000_000, config, CHANCE)
         deadline = time.monotonic() + PATIENCE_S
         waiting = ("Pending", "Blocked")
-        while any(each["status"]["state"] in waiting for each in plane.list("Reservation")):
-            assert time.monotonic() < deadline, plane.list("Reservation")
+        while any(each["status"]["state"] in waiting for each in plane.objects.list("Reservation")):
+            assert time.monotonic() < deadline, plane.objects.list("Reservation")
             patiently(plane.reconcile)
 
 

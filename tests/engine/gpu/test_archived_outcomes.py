@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.compose.archive import archivable
-from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.place import open_file
 from fairlead.ports.faults import PermanentFault
@@ -25,17 +25,17 @@ def test_outcomes_after_an_archive_are_exported_and_verified(kind: str, tmp_path
         world = crowded(ledger=ledger)
         for name in ("winner", "again"):
             if name == "again":
-                world.plane.act("Run", "winner", "cancel", author=ADMIN)
+                world.plane.verbs.act("Run", "winner", "cancel", author=ADMIN)
                 world.turn(0.01)
                 reserve(world, run("again", gpus=4), hours=1)
-            world.plane.checkpoint()
+            world.plane.committer.checkpoint()
             ledger.archive(tmp_path, last=world.plane.seq, time_ms=world.now_ms, author="root")
             world.plane = world.open()
             world.turn(0.5)
             last = outcomes(world)[-1]
-            assert last.stage is Stage.APPLIED
+            assert last.stage is OutcomeStage.APPLIED
             for more in ({"author": BOB}, {"author": ADMIN, "public": True}):
-                data = world.plane.export_outcome(last.seq, **more)
+                data = world.plane.outcome_reports.export(last.seq, **more)
                 assert fairlead_verify.verify(data).code == 0, name
         assert [each.k for each in outcomes(world)] == [0, 1]
         assert ledger.verify().ok
@@ -57,5 +57,5 @@ def test_an_open_outcome_is_not_archived(tmp_path: Path) -> None:
         ledger.archive(tmp_path, last=outcome.seq - 1, time_ms=world.now_ms, author="root")
     with open_file(tmp_path / "ledger.db") as world.ledger:
         world.plane = world.open()
-        world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
-        assert outcomes(world)[0].stage is Stage.APPLIED
+        world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+        assert outcomes(world)[0].stage is OutcomeStage.APPLIED

@@ -31,18 +31,18 @@ def batches(ledger: MemoryLedger) -> list[int]:
 def test_a_batch_is_one_append(world: World) -> None:
     """Answers in the order given; what says what is so already is not written again."""
     sizes = batches(world.ledger)
-    done = world.plane.apply_all([node(), budget("a"), run("r")], author=ADMIN)
+    done = world.plane.objects.apply_all([node(), budget("a"), run("r")], author=ADMIN)
     assert sizes == [3]
     assert [(each.object["kind"], each.change) for each in done] == [
         ("Node", "created"),
         ("Budget", "created"),
         ("Run", "created"),
     ]
-    again = world.plane.apply_all([node(devices=9), budget("a"), run("s")], author=ADMIN)
+    again = world.plane.objects.apply_all([node(devices=9), budget("a"), run("s")], author=ADMIN)
     assert [each.change for each in again] == ["configured", "unchanged", "created"]
     assert sizes == [3, 2]
-    assert world.plane.apply_all([budget("a")], author=ADMIN)[0].change == "unchanged"
-    assert world.plane.apply_all([], author=ADMIN) == []
+    assert world.plane.objects.apply_all([budget("a")], author=ADMIN)[0].change == "unchanged"
+    assert world.plane.objects.apply_all([], author=ADMIN) == []
     assert sizes == [3, 2]
 
 
@@ -71,7 +71,7 @@ def test_all_or_nothing(world: World, last, error, path) -> None:  # type: ignor
     size, author = len(world.log), ALICE if error is Forbidden else ADMIN
     first = run("q") if error is Forbidden else budget("a", "a", parents=["b"])
     with pytest.raises(error) as caught:
-        world.plane.apply_all([first, last], author=author)
+        world.plane.objects.apply_all([first, last], author=author)
     assert caught.value.path == path
     assert len(world.log) == size
 
@@ -82,8 +82,8 @@ def test_they_are_judged_as_they_would_stand_together(world: World) -> None:
     turned = [budget("b", "b", parents=["a"]), budget("a")]
     with pytest.raises(BadInput, match="circle"):
         world.apply(turned[0])
-    world.plane.apply_all(turned, author=ADMIN)
-    assert world.plane.get("Budget", "b")["spec"]["parents"] == ["a"]
+    world.plane.objects.apply_all(turned, author=ADMIN)
+    assert world.plane.objects.get("Budget", "b")["spec"]["parents"] == ["a"]
 
 
 def test_a_lost_race_writes_the_whole_batch_or_nothing(world: World) -> None:
@@ -92,12 +92,12 @@ def test_a_lost_race_writes_the_whole_batch_or_nothing(world: World) -> None:
 
     def late(drafts, **named):
         if rivals:
-            rivals.pop().apply(budget("a", "somebody"), author=ADMIN)
+            rivals.pop().objects.apply(budget("a", "somebody"), author=ADMIN)
             raise HeadMoved(expected=1, size=2)
         return append(drafts, **named)
 
     world.ledger.append = late  # type: ignore[method-assign]
-    rivals[0]._ledger = type(
+    rivals[0].committer.ledger = type(
         "Direct",
         (),
         {
@@ -106,7 +106,7 @@ def test_a_lost_race_writes_the_whole_batch_or_nothing(world: World) -> None:
             )
         },
     )()
-    done = world.plane.apply_all([budget("a"), node()], author=ADMIN)
+    done = world.plane.objects.apply_all([budget("a"), node()], author=ADMIN)
     assert [each.change for each in done] == ["configured", "created"]
 
 
@@ -114,7 +114,7 @@ def test_a_lowered_budget_in_a_batch_demotes_at_once(world: World) -> None:
     """As it does alone."""
     world.apply(budget("a"), node(), run("r", gpus=4))
     world.turn()
-    world.plane.apply_all(
+    world.plane.objects.apply_all(
         [node(devices=9), budget("a", "a", envelope(concurrency=2))], author=ADMIN
     )
     assert world.status("Run", "r")["funded"] is False
@@ -122,13 +122,13 @@ def test_a_lowered_budget_in_a_batch_demotes_at_once(world: World) -> None:
 
 def test_a_dry_batch_shows_what_they_lead_to_together(world: World) -> None:
     """The run is covered by the budget beside it; nothing is written, nothing is changed."""
-    shown = world.plane.apply_all(
+    shown = world.plane.objects.apply_all(
         [run("r", gpus=3), budget("a"), node()], author=ADMIN, dry_run=True
     )
     assert [each.change for each in shown] == ["created"] * 3
     assert shown[0].preview["starts"] is True
     assert world.log == []
-    assert world.plane.get("Budget", "a") is None
+    assert world.plane.objects.get("Budget", "a") is None
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_the_executor_says_of_an_end_is_kept(world: World, how, message) ->
     assert (status["message"], status["exitReason"]) == (message, how.get("reason"))
     (event,) = [
         each
-        for each in world.plane.events(0, 100)
+        for each in world.plane.events.read(0, 100)
         if each["kind"] == "run.phase" and each["reason"] in ("Exited", "Lost")
     ]
     assert event["message"] == message
@@ -165,22 +165,22 @@ def test_events_of_an_archived_past_begin_at_the_first_kept(world: World, tmp_pa
     """A marker says what is left out; a watcher goes on behind it, page by page."""
     world.apply(budget("a"), node(), run("r", gpus=2))
     world.turn()
-    world.plane.checkpoint()
+    world.plane.committer.checkpoint()
     kept = world.plane.seq - 2
     world.ledger.archive(tmp_path, last=kept, time_ms=START, author="root")
-    marker, *rest = world.plane.events(0, 100)
+    marker, *rest = world.plane.events.read(0, 100)
     assert (marker["kind"], marker["seq"]) == ("events.archived", kept)
     assert marker["body"] == {"first": 1, "last": kept}
     assert set(marker) == set(rest[0])
     assert [each["seq"] for each in rest] == [kept + 1, kept + 2, kept + 3]
     assert rest[-1]["kind"] == "ledger.archived"
     seen, after = [], 0
-    while page := world.plane.events(after, 1):
+    while page := world.plane.events.read(after, 1):
         (event,) = page
         after = event["seq"]
         seen.append(event)
     assert seen == [marker, *rest]
-    assert world.plane.explain("Run", "r")["cover"] is None
+    assert world.plane.reports.explain("Run", "r")["cover"] is None
     world.plane = world.open()
     assert world.status("Run", "r")["phase"] == "Running"
     world.ledger.snapshot_put(NAME, 0, b"lost")
@@ -194,7 +194,7 @@ def test_a_large_input_is_kept_beside_the_log_and_replays(world: World) -> None:
         budget(f"b{i:03}", f"o{i:03}", envelope("west", 1), envelope("east", 1), parents=["org"])
         for i in range(200)
     ]
-    world.plane.apply_all([*family, node(devices=300)], author=ADMIN)
+    world.plane.objects.apply_all([*family, node(devices=300)], author=ADMIN)
     world.apply(run("r", owner="o000", gpus=300), run("small", owner="x"))
     world.turn()
     large, small = [entry for entry in world.log if entry.kind == "gpu.fund"]
@@ -204,5 +204,5 @@ def test_a_large_input_is_kept_beside_the_log_and_replays(world: World) -> None:
     assert "input" in small.body
     for entry in (large, small):
         assert replay(world.ledger, entry).verdict is Verdict.SAME
-    assert "blobs" not in str(world.plane.events(0, 1000))
-    assert world.plane.explain("Run", "r")["cover"]["output"]["funded"] is True
+    assert "blobs" not in str(world.plane.events.read(0, 1000))
+    assert world.plane.reports.explain("Run", "r")["cover"]["output"]["funded"] is True

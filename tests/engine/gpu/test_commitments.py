@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.engine.gpu.state import OutcomeStage
 from tests.engine.gpu.resolving import outcomes, phases, reserve, run, world_of
 from tests.engine.gpu.test_protocol import BEACON, crowded, victims
 from tests.engine.gpu.worlds import ADMIN, World, node
@@ -24,10 +24,10 @@ def test_nobody_is_cut_by_a_commitment_from_before_the_switch(mode: str) -> None
     world.turn(0.5)
     (outcome,) = outcomes(world)
     again(world, resolver=mode)
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
     for _ in range(3):
         world.turn(0.01)
-    assert (outcomes(world)[0].stage, victims(world)) == (Stage.COMMITTED, [])
+    assert (outcomes(world)[0].stage, victims(world)) == (OutcomeStage.COMMITTED, [])
     again(world, resolver="enforce")
     world.turn(0.01)
     assert phases(world)["winner"] == "Running"
@@ -40,8 +40,8 @@ def test_a_commitment_of_a_resolver_that_is_off_can_be_voided() -> None:
     world.turn(0.5)
     (outcome,) = outcomes(world)
     again(world, resolver="off")
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
-    world.plane.void(outcome.seq, "we stop this", author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    world.plane.outcomes.void(outcome.seq, "we stop this", author=ADMIN)
     final = next(entry for entry in world.log if entry.kind == "gpu.resolve.void")
     assert final.body["result_digest"] is not None
     assert victims(world) == []
@@ -52,11 +52,11 @@ def test_a_round_whose_value_is_known_decides_nothing() -> None:
     world = crowded(beacon=BEACON)
     due = BEACON.round_after(world.now_ms + 1_800_000)
     for number in (due, due + 1):
-        world.plane.add_beacon("drand", number, "00" * 32, author=ADMIN)
-    world.plane.add_beacon("other", due + 2, "00" * 32, author=ADMIN)
+        world.plane.outcomes.add_beacon("drand", number, "00" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("other", due + 2, "00" * 32, author=ADMIN)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    assert (outcome.stage, outcome.beacon["round"]) == (Stage.COMMITTED, due + 2)
+    assert (outcome.stage, outcome.beacon.round) == (OutcomeStage.COMMITTED, due + 2)
     assert victims(world) == []
 
 
@@ -67,18 +67,18 @@ def test_a_place_is_cordoned_and_then_emptied() -> None:
     world.apply(node("n2", 4, location=far))
     world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
     world.turn()
-    on = {row["run"]: row["slots"][0].split("#")[0] for row in world.plane.leases()}
+    on = {row["run"]: row["slots"][0].split("#")[0] for row in world.plane.reports.leases()}
     (leaves,) = [name for name, place in on.items() if place == "n1"]
-    world.plane.act("Node", "n1", "cordon", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "cordon", author=ADMIN)
     wanted = {"flavor": "H100", "gpus": 4, "location": {"domain": "d1"}, "author": ADMIN}
-    shown = world.plane.resolve(**wanted, dry_run=True)["forecast"]
+    shown = world.plane.resolver.resolve(**wanted, dry_run=True)["forecast"]
     assert [row["run"] for row in shown["atRisk"]] == [leaves]
-    done = world.plane.resolve(**wanted)
+    done = world.plane.resolver.resolve(**wanted)
     world.turn(0.1)
     assert phases(world)[leaves] == "Pending"
     assert sorted(phases(world).values()) == ["Pending", "Running"]
     assert world.status("Node", "n1")["leased"] == 0
-    public = world.plane.export_outcome(done["outcome"], author=ADMIN, public=True)
+    public = world.plane.outcome_reports.export(done["outcome"], author=ADMIN, public=True)
     assert fairlead_verify.verify(public)[0] == 0
 
 
@@ -105,6 +105,6 @@ def test_a_rehearsal_says_who_would_give_way() -> None:
         assert set(phases(world).values()) == {"Running", "Reserved", "Pending"}
     assert said["off"] == "4 GPUs are missing, and the resolver is off"
     assert said["dry-run"] == (
-        "4 GPUs are missing, and the resolver is dry-run: would give way: x (DropSpare), "
+        "4 GPUs are missing, and the resolver is dry-run: would be preempted: x (DropSpare), "
         "x (1 in 2), y (1 in 4), z (1 in 4)"
     )

@@ -23,20 +23,20 @@ def fill(world: World, first: int) -> list[str]:
     with contextlib.suppress(TemporaryFault):
         while len(done) < 10_000:
             name = f"r{first + len(done)}"
-            world.plane.apply(run(name, env={"FILLER": "x" * 900}), author=ADMIN)
+            world.plane.objects.apply(run(name, env={"FILLER": "x" * 900}), author=ADMIN)
             done.append(name)
     with contextlib.suppress(TemporaryFault):
         for i in range(10_000):
-            world.plane.act("Run", "busy", ("pause", "resume")[i % 2], author=ADMIN)
+            world.plane.verbs.act("Run", "busy", ("pause", "resume")[i % 2], author=ADMIN)
     return done
 
 
 def fill_quietly(world: World) -> None:
     """Until a turn that has nothing else to do cannot record the shortest of entries."""
     for _ in range(10_000):
-        verb = "resume" if world.plane._projection.runs["busy"].paused else "pause"
+        verb = "resume" if world.projection.runs["busy"].paused else "pause"
         with contextlib.suppress(TemporaryFault):
-            world.plane.act("Run", "busy", verb, author=ADMIN)
+            world.plane.verbs.act("Run", "busy", verb, author=ADMIN)
         try:
             world.turn()
         except TemporaryFault:
@@ -54,30 +54,34 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     for _ in range(2):
         room(ledger, 20)
         acknowledged += fill(world, len(acknowledged))
-        before, used = state_of(world), world.plane.budgets()[0]["used_gpus"]
+        before, used = state_of(world), world.plane.reports.budgets()[0]["used_gpus"]
         for attempt in (
-            lambda: world.plane.act("Run", "busy", "cancel", author=ADMIN),
-            lambda: world.plane.apply_all([budget("b"), node("n2")], author=ADMIN),
+            lambda: world.plane.verbs.act("Run", "busy", "cancel", author=ADMIN),
+            lambda: world.plane.objects.apply_all([budget("b"), node("n2")], author=ADMIN),
             lambda: world.turn(1),
-            world.plane.checkpoint,
+            world.plane.committer.checkpoint,
         ):
             with pytest.raises(TemporaryFault):
                 attempt()
         assert world.status("Run", "busy")["phase"] == "Running"
-        assert len(world.plane.list("Run")) == len(acknowledged)
-        assert world.plane.budgets()[0]["used_gpus"] == used
+        assert len(world.plane.objects.list("Run")) == len(acknowledged)
+        assert world.plane.reports.budgets()[0]["used_gpus"] == used
         assert {call[0] for call in world.executor.calls} <= {"start", "pause", "resume"}
         world.now_ms -= 3_600_000
         assert state_of(world) == before
         assert ledger.verify().ok
         # The same after a restart in the middle of it.
         world.plane = world.open()
-        assert {each["metadata"]["name"] for each in world.plane.list("Run")} == set(acknowledged)
+        assert {each["metadata"]["name"] for each in world.plane.objects.list("Run")} == set(
+            acknowledged
+        )
         room(ledger, 100_000)
         world.turn()
-    world.plane.act("Run", "busy", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "busy", "cancel", author=ADMIN)
     assert world.executor.calls[-1][:2] == ("stop", "busy")
-    assert {each["metadata"]["name"] for each in world.plane.list("Run")} == set(acknowledged)
+    assert {each["metadata"]["name"] for each in world.plane.objects.list("Run")} == set(
+        acknowledged
+    )
     assert ledger.verify().ok
     ledger.close()
 
@@ -115,6 +119,6 @@ def test_no_room_for_a_checkpoint_keeps_nobody_from_looking(tmp_path: Path) -> N
     room(ledger, 4)
     names = fill(world, 0)
     other = World(ledger, config=Config(checkpoint_every=1))
-    assert len(other.plane.list("Run")) == len(names) + 1
-    assert len(world.plane.list("Run")) == len(names) + 1
+    assert len(other.plane.objects.list("Run")) == len(names) + 1
+    assert len(world.plane.objects.list("Run")) == len(names) + 1
     ledger.close()

@@ -16,7 +16,7 @@ def test_hours_run_out_and_the_lease_is_unfunded_not_killed(world: World) -> Non
     assert (status["phase"], status["funded"]) == ("Running", False)
     room = world.headroom("a")
     assert (room["gpuHours"], room["overdraftGPUHours"], room["gpuHoursUsed"]) == (0, 6, 10)
-    world.plane.act("Run", "r", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     (post,) = [entry.body for entry in world.log if entry.kind == "charge.post"]
     assert (post["used_ms"], post["overdraft_ms"]) == (10 * HOUR, 6 * HOUR)
     world.apply(run("next"))
@@ -35,15 +35,15 @@ def test_a_new_period_funds_it_again(world: World, first: str) -> None:
     world.now_ms += (48 + 6) * HOUR
     if first == "a reader":
         assert world.headroom("a")["gpuHoursUsed"] == 6
-        world.plane.metrics()
-        world.plane.plan(run("s"), author=ADMIN)
+        world.plane.reports.metrics()
+        world.plane.objects.plan(run("s"), author=ADMIN)
         lower = budget("a", "a", envelope(maxGPUHours=3, recurrence="daily"))
-        world.plane.apply(lower, author=ADMIN, dry_run=True)
+        world.plane.objects.apply(lower, author=ADMIN, dry_run=True)
     elif first == "an editor":
         world.apply(budget("a", "a", envelope(maxGPUHours=4, concurrency=3, recurrence="daily")))
     world.turn()
     assert world.status("Run", "r")["funded"] is False
-    world.plane.act("Run", "r", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     (post,) = [entry.body for entry in world.log if entry.kind == "charge.post"]
     overdraft = [part["overdraft_ms"] / HOUR for part in post["parts"]]
     assert overdraft == [20, 20, 2]
@@ -56,7 +56,7 @@ def test_a_lowered_cap_demotes_the_newest_and_a_raised_one_restores_them(world: 
     world.turn(1)
     world.apply(run("new", gpus=4))
     world.turn()
-    preview = world.plane.apply(
+    preview = world.plane.objects.apply(
         budget("a", "a", envelope(concurrency=5)), author=ADMIN, dry_run=True
     )
     (lost,) = preview.preview["unfunded"]
@@ -75,7 +75,7 @@ def test_a_lowered_cap_demotes_the_newest_and_a_raised_one_restores_them(world: 
         False,
         True,
     )
-    assert world.plane.get("Lease", lease)["status"]["funded"] is False
+    assert world.plane.objects.get("Lease", lease)["status"]["funded"] is False
     world.apply(budget("a"))
     assert world.status("Run", "new")["funded"] is True
 
@@ -94,6 +94,6 @@ def test_an_edit_never_changes_elapsed_charges(world: World) -> None:
     ):
         world.apply(budget("a", "somebody", edited))
         assert world.headroom("a")["gpuHoursUsed"] == used
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     (post,) = [entry.body for entry in world.log if entry.kind == "charge.post"]
     assert post["used_ms"] == 6 * HOUR

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.engine.gpu import Author, Refused
-from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.resolving import closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, HOUR, World, budget, envelope, node, run
@@ -19,7 +19,7 @@ def drawn(**more: object) -> World:
     world.turn()
     reserve(world, run("new", gpus=4, command=["serve"]))
     world.turn()
-    assert outcomes(world)[0].stage is Stage.DRAWN
+    assert outcomes(world)[0].stage is OutcomeStage.DRAWN
     return world
 
 
@@ -32,7 +32,7 @@ def test_a_drawn_gang_has_its_grace_and_is_charged_for_it() -> None:
     world = drawn(checkpointGrace="2m")
     assert stops(world)[0] == ("stop", "old", 120_000)
     assert phases(world) == {"old": "Running", "new": "Reserved"}
-    assert world.status("Run", "old")["givesWay"] != []
+    assert world.status("Run", "old")["preempting"] != []
     world.apply(run("greedy", owner="c", gpus=1))
     world.turn(0.01)
     assert phases(world)["greedy"] == "Pending", "what becomes free is the winner's"
@@ -41,11 +41,11 @@ def test_a_drawn_gang_has_its_grace_and_is_charged_for_it() -> None:
     assert phases(world) == {"old": "Pending", "new": "Running", "greedy": "Running"}
     ((reason, cited),) = closed(world).values()
     assert (reason, cited) == ("RandomPreempt", outcomes(world)[0].seq)
-    assert world.plane._projection.closed[-1].used_ms == 8 * HOUR // 100
+    assert world.projection.closed[-1].used_ms == 8 * HOUR // 100
     starts = [call[1].split(".")[0] for call in world.executor.calls if call[0] == "start"]
     assert starts.index("new") > starts.index("old")
-    world.plane.act("Run", "new", "cancel", author=ADMIN)
-    world.plane.act("Run", "greedy", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "new", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "greedy", "cancel", author=ADMIN)
     world.executor.end("new", world.now_ms, signal=15)
     world.turn(0.01)
     assert phases(world)["old"] == "Running"
@@ -68,16 +68,16 @@ def test_who_ended_before_being_asked_has_completed() -> None:
     world.executor.end("old", ended, code=0)
     world.turn(0.01)
     assert phases(world) == {"old": "Completed", "new": "Running"}
-    assert outcomes(world)[0].stage is Stage.APPLIED
+    assert outcomes(world)[0].stage is OutcomeStage.APPLIED
     ((reason, cited),) = closed(world).values()
     assert (reason, cited) == ("RandomPreempt", outcomes(world)[0].seq)
-    assert world.plane._projection.closed[-1].end_ms == ended
+    assert world.projection.closed[-1].end_ms == ended
 
 
 def test_cancelling_a_run_that_gives_way_ends_it_for_good() -> None:
     """Its leases were cut all the same, and cite the outcome."""
     world = drawn()
-    world.plane.act("Run", "old", "cancel", author=BOB)
+    world.plane.verbs.act("Run", "old", "cancel", author=BOB)
     world.executor.end("old", world.now_ms + 5, signal=15)
     world.turn(0.01)
     assert phases(world) == {"old": "Failed", "new": "Running"}
@@ -119,7 +119,7 @@ def test_a_cancelled_job_that_never_started_ends() -> None:
     world.apply(run("old", owner="b", command=["train"]))
     world.executor.fail = TemporaryFault("busy", retry_after_ms=1)
     world.turn()
-    world.plane.act("Run", "old", "cancel", author=BOB)
+    world.plane.verbs.act("Run", "old", "cancel", author=BOB)
     world.turn(0.001)
     assert phases(world) == {"old": "Failed"}
 
@@ -203,19 +203,19 @@ def test_an_owner_shrinks_its_own_run() -> None:
     world = world_of()
     world.apply(run("r", owner="b", gpus=8, **ELASTIC), run("fixed", owner="c", gpus=1))
     world.turn()
-    shown = world.plane.carry_out("Run", "r", "shrink", author=BOB, width=4, dry_run=True).preview
+    shown = world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=4, dry_run=True).preview
     assert len(shown["leases"]) == 2
-    assert world.status("Run", "r")["givesWay"] is None
-    world.plane.act("Run", "r", "shrink", author=BOB, width=4)
+    assert world.status("Run", "r")["preempting"] is None
+    world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=4)
     world.turn()
     status = world.status("Run", "r")
     assert (status["phase"], status["width"], status["lastOutcome"]) == ("Shrunk", 4, None)
     assert set(closed(world).values()) == {("Shrink", None)}
     assert phases(world)["fixed"] == "Running"
-    assert [row["group"] for row in world.plane.leases() if row["run"] == "r"] == [0, 1]
+    assert [row["group"] for row in world.plane.reports.leases() if row["run"] == "r"] == [0, 1]
     for name, width in (("r", 4), ("r", 1), ("r", 3), ("r", 0), ("fixed", 1)):
         with pytest.raises(Refused, match="cannot shrink"):
-            world.plane.act("Run", name, "shrink", author=ADMIN, width=width)
+            world.plane.verbs.act("Run", name, "shrink", author=ADMIN, width=width)
 
 
 def test_an_owner_cannot_cut_a_group_in_two() -> None:
@@ -225,7 +225,7 @@ def test_an_owner_cannot_cut_a_group_in_two() -> None:
     world.apply(run("r", owner="b", gpus=8, **shape))
     world.turn()
     with pytest.raises(Refused, match="the next width is 4"):
-        world.plane.act("Run", "r", "shrink", author=BOB, width=6)
+        world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=6)
 
 
 def test_runs_that_give_way_are_left_out_of_the_next_conflict() -> None:
@@ -237,11 +237,11 @@ def test_runs_that_give_way_are_left_out_of_the_next_conflict() -> None:
         run("c2", owner="c", gpus=4),
     )
     world.turn()
-    world.plane.act("Run", "ending", "cancel", author=BOB)
-    shown = world.plane.resolve(flavor="H100", gpus=4, author=ADMIN, dry_run=True)
+    world.plane.verbs.act("Run", "ending", "cancel", author=BOB)
+    shown = world.plane.resolver.resolve(flavor="H100", gpus=4, author=ADMIN, dry_run=True)
     assert {row["run"] for row in shown["forecast"]["atRisk"]} == {"c1", "c2"}
-    world.plane.resolve(flavor="H100", gpus=4, author=ADMIN)
-    notice = world.plane.outcome(outcomes(world)[0].seq, author=ADMIN)
+    world.plane.resolver.resolve(flavor="H100", gpus=4, author=ADMIN)
+    notice = world.plane.outcome_reports.get(outcomes(world)[0].seq, author=ADMIN)
     assert notice["deficitGPUs"] == 4
     assert phases(world)["ending"] == "Running"
 
@@ -254,21 +254,25 @@ def split_over_six_nodes() -> World:
     world.apply(budget("b", "b", envelope("e1", 4), envelope("e2", 20)))
     world.apply(run("r", owner="b", gpus=4, sparesPerGroup=1, command=["train"], **ELASTIC))
     world.turn()
-    world.plane.act("Run", "r", "shrink", author=BOB, width=2)
+    world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=2)
     return world
 
 
 def place_of(world: World, group: int) -> str:
-    mine = [row for row in world.plane.leases() if (row["role"], row["group"]) == ("Active", group)]
+    mine = [
+        row
+        for row in world.plane.reports.leases()
+        if (row["role"], row["group"]) == ("Active", group)
+    ]
     return str(mine[0]["slots"][0].split("#")[0])
 
 
 def test_a_group_that_is_given_up_is_gone_with_its_node() -> None:
     """No spare is spent on it, nothing of it is left behind, and the rest is not even restarted."""
     world = split_over_six_nodes()
-    world.plane.act("Node", place_of(world, 1), "fail", author=ADMIN)
+    world.plane.verbs.act("Node", place_of(world, 1), "fail", author=ADMIN)
     for _ in range(2):
-        rows = [row for row in world.plane.leases() if row["run"] == "r"]
+        rows = [row for row in world.plane.reports.leases() if row["run"] == "r"]
         assert [(row["role"], row["group"]) for row in rows] == [("Active", 0), ("Spare", 0)]
         world.turn(1)
     status = world.status("Run", "r")
@@ -279,10 +283,10 @@ def test_a_group_that_is_given_up_is_gone_with_its_node() -> None:
 def test_a_group_that_stays_is_mended_while_another_is_given_up() -> None:
     """Its spare takes over; the other group goes after its grace, whole."""
     world = split_over_six_nodes()
-    world.plane.act("Node", place_of(world, 0), "fail", author=ADMIN)
+    world.plane.verbs.act("Node", place_of(world, 0), "fail", author=ADMIN)
     world.turn(1)
     world.turn(1)
-    rows = [row for row in world.plane.leases() if row["run"] == "r"]
+    rows = [row for row in world.plane.reports.leases() if row["run"] == "r"]
     assert {row["group"] for row in rows} == {0}
     assert sum(len(row["slots"]) for row in rows if row["role"] == "Active") == 2
     assert world.status("Run", "r")["width"] == 2

@@ -27,7 +27,7 @@ def shrunk(gpus: int = 4, shape: dict[str, Any] | None = None, **more: Any) -> W
 
 def groups(world: World) -> dict[int, int]:
     found: dict[int, int] = {}
-    for row in world.plane.leases():
+    for row in world.plane.reports.leases():
         if row["run"] == "elastic" and row["role"] == "Active":
             found[row["group"]] = found.get(row["group"], 0) + len(row["slots"])
     return found
@@ -58,7 +58,7 @@ def test_what_an_outcome_took_comes_back_when_there_is_room() -> None:
     assert status["coverSeq"] == started, "how it started stays to be explained"
     assert groups(world) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert [(body["group"], body["reason"]) for body in born(world)] == [(2, "Grow"), (3, "Grow")]
-    ends = {row["expected_end"] for row in world.plane.leases() if row["run"] == "elastic"}
+    ends = {row["expected_end"] for row in world.plane.reports.leases() if row["run"] == "elastic"}
     assert len(ends) == 1, "it ends when it was to end"
     ids = [entry.body["lease"] for entry in world.log if entry.kind == "lease.open"]
     assert len(ids) == len(set(ids))
@@ -78,7 +78,7 @@ def test_where_nothing_is_free_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) 
     """Hundreds may be shrunk for hours: a turn costs them next to nothing."""
     world = shrunk()
     asked = []
-    monkeypatch.setattr("fairlead.engine.gpu.grow.cover", lambda *given: asked.append(given))
+    monkeypatch.setattr("fairlead.core.gpu.cover", lambda *given: asked.append(given))
     world.turn(0.01)
     assert asked == []
 
@@ -121,14 +121,14 @@ def test_by_steps_as_far_as_there_is_room_and_money() -> None:
     world.apply(run("quick", owner="c", gpus=2))
     world.turn(1)
     assert (groups(world), phases(world)["elastic"]) == ({0: 2, 1: 2, 2: 2}, "Shrunk")
-    world.plane.act("Run", "quick", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "quick", "cancel", author=ADMIN)
     world.turn(0.001)
     assert (len(groups(world)), phases(world)["elastic"]) == (4, "Running")
     world = shrunk()
     world.apply(budget("b", "b", envelope(concurrency=7)))
     world.turn(1)
     assert groups(world) == {0: 2, 1: 2, 2: 2}
-    assert [row for row in world.plane.leases() if not row["funded"]] == []
+    assert [row for row in world.plane.reports.leases() if not row["funded"]] == []
 
 
 def test_who_waits_is_asked_first() -> None:
@@ -144,7 +144,7 @@ def test_what_its_owner_gave_up_stays_given_up() -> None:
     world = world_of(devices=8)
     world.apply(run("elastic", owner="b", gpus=8, **ELASTIC))
     world.turn()
-    world.plane.act("Run", "elastic", "shrink", author=ADMIN, width=6)
+    world.plane.verbs.act("Run", "elastic", "shrink", author=ADMIN, width=6)
     for _ in range(2):
         world.turn(0.01)
     assert (len(groups(world)), phases(world)["elastic"]) == (3, "Shrunk")
@@ -154,7 +154,7 @@ def test_what_its_owner_gave_up_stays_given_up() -> None:
     world.turn(2)
     assert len(groups(world)) == 3, "back to what it had, and no further"
     world = shrunk()
-    world.plane.act("Run", "elastic", "shrink", author=ADMIN, width=2)
+    world.plane.verbs.act("Run", "elastic", "shrink", author=ADMIN, width=2)
     world.turn(0.01)
     world.turn(1)
     assert len(groups(world)) == 1
@@ -186,13 +186,13 @@ def test_a_run_that_is_held_or_ends_does_not_grow(how: str) -> None:
     """Paused, about to end, or past its time: it keeps what it has."""
     world = shrunk(command=["train"], duration="30m" if how == "late" else "9h")
     if how == "paused":
-        world.plane.act("Run", "elastic", "pause", author=ADMIN)
+        world.plane.verbs.act("Run", "elastic", "pause", author=ADMIN)
     elif how == "stopping":
-        world.plane.act("Run", "elastic", "cancel", author=ADMIN)
+        world.plane.verbs.act("Run", "elastic", "cancel", author=ADMIN)
     world.turn(1)
     assert len(groups(world)) == 2
     if how == "paused":
-        world.plane.act("Run", "elastic", "resume", author=ADMIN)
+        world.plane.verbs.act("Run", "elastic", "resume", author=ADMIN)
         world.turn(0.001)
         assert len(groups(world)) == 4
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 
 from fairlead.core.gpu.place import Gang, Node, place
-from fairlead.engine.gpu.admit import place_input
+from fairlead.engine.gpu.admission import place_input
 from fairlead.schema.border import check_shape
 from fairlead.schema.place import PlaceDocument, decide_place, from_placement
 from tests.core.gpu.test_place_props import fleets, gangs
@@ -24,7 +24,7 @@ def test_a_start_records_the_nodes_that_it_could_choose_from() -> None:
     """Not the full ones, the cordoned and those out of reach: of eighty, two."""
     world = World()
     east, west = {"location": {"region": "e"}}, {"location": {"region": "w"}}
-    world.plane.apply_all(
+    world.plane.objects.apply_all(
         [
             budget("a", "a", envelope(concurrency=1_000)),
             *(node(f"full{i:03}", 1, **west) for i in range(40)),

@@ -10,43 +10,46 @@ from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, envelope, lines
 def test_a_tenant_acts_only_for_its_own_owners(world: World) -> None:
     """Runs of others, budgets and nodes are not a tenant's to touch."""
     world.apply(budget("a"), node(), run("other", owner="b"))
-    world.plane.apply(run("mine"), author=ALICE)
+    world.plane.objects.apply(run("mine"), author=ALICE)
     for attempt in (
-        lambda: world.plane.apply(run("r", owner="b"), author=ALICE),
-        lambda: world.plane.apply(run("other", owner="a"), author=ALICE),
-        lambda: world.plane.apply(budget("a"), author=ALICE),
-        lambda: world.plane.apply(node(), author=ALICE),
-        lambda: world.plane.plan(run("r", owner="b"), author=ALICE),
-        lambda: world.plane.act("Run", "other", "cancel", author=ALICE),
-        lambda: world.plane.act("Node", "n1", "cordon", author=ALICE),
-        lambda: world.plane.delete("Budget", "a", author=ALICE),
-        lambda: world.plane.delete("Run", "other", author=ALICE),
+        lambda: world.plane.objects.apply(run("r", owner="b"), author=ALICE),
+        lambda: world.plane.objects.apply(run("other", owner="a"), author=ALICE),
+        lambda: world.plane.objects.apply(budget("a"), author=ALICE),
+        lambda: world.plane.objects.apply(node(), author=ALICE),
+        lambda: world.plane.objects.plan(run("r", owner="b"), author=ALICE),
+        lambda: world.plane.verbs.act("Run", "other", "cancel", author=ALICE),
+        lambda: world.plane.verbs.act("Node", "n1", "cordon", author=ALICE),
+        lambda: world.plane.objects.delete("Budget", "a", author=ALICE),
+        lambda: world.plane.objects.delete("Run", "other", author=ALICE),
     ):
         with pytest.raises(Forbidden):
             attempt()
-    world.plane.delete("Run", "mine", author=ALICE)
+    world.plane.objects.delete("Run", "mine", author=ALICE)
 
 
 def test_an_expected_version_must_be_the_current_one(world: World) -> None:
     """Zero means: it must not exist; a resourceVersion in the manifest means the same check."""
-    first = world.plane.apply(budget("a"), author=ADMIN, expected_version=0)
+    first = world.plane.objects.apply(budget("a"), author=ADMIN, expected_version=0)
     version = first.object["metadata"]["resourceVersion"]
     with pytest.raises(Conflict):
-        world.plane.apply(budget("a"), author=ADMIN, expected_version=0)
+        world.plane.objects.apply(budget("a"), author=ADMIN, expected_version=0)
     edited = budget("a", "a", envelope(concurrency=3))
-    second = world.plane.apply(edited, author=ADMIN, expected_version=version)
+    second = world.plane.objects.apply(edited, author=ADMIN, expected_version=version)
     assert (second.change, second.object["metadata"]["generation"]) == ("configured", 2)
     stale = {**edited, "metadata": {**edited["metadata"], "resourceVersion": version}}
     with pytest.raises(Conflict):
-        world.plane.apply(stale, author=ADMIN)
-    assert world.plane.apply(edited, author=ADMIN).change == "unchanged"
+        world.plane.objects.apply(stale, author=ADMIN)
+    assert world.plane.objects.apply(edited, author=ADMIN).change == "unchanged"
 
 
 def test_what_was_read_can_be_applied(world: World) -> None:
     """get, edit, apply: status and what else the server wrote is ignored."""
     world.apply(budget("a"), node(), run("r"))
     for kind, name in (("Budget", "a"), ("Node", "n1"), ("Run", "r")):
-        assert world.plane.apply(world.plane.get(kind, name), author=ADMIN).change == "unchanged"
+        assert (
+            world.plane.objects.apply(world.plane.objects.get(kind, name), author=ADMIN).change
+            == "unchanged"
+        )
 
 
 def test_what_is_in_use_stays(world: World) -> None:
@@ -55,21 +58,21 @@ def test_what_is_in_use_stays(world: World) -> None:
     world.turn()
     for reason, attempt in (
         ("EnvelopeInUse", lambda: world.apply(budget("a", "a", envelope("y")))),
-        ("EnvelopeInUse", lambda: world.plane.delete("Budget", "a", author=ADMIN)),
+        ("EnvelopeInUse", lambda: world.plane.objects.delete("Budget", "a", author=ADMIN)),
         ("DeviceInUse", lambda: world.apply(node(devices=1))),
         ("DeviceInUse", lambda: world.apply(node(flavor="A100"))),
-        ("DeviceInUse", lambda: world.plane.delete("Node", "n1", author=ADMIN)),
-        ("RunActive", lambda: world.plane.delete("Run", "r", author=ADMIN)),
+        ("DeviceInUse", lambda: world.plane.objects.delete("Node", "n1", author=ADMIN)),
+        ("RunActive", lambda: world.plane.objects.delete("Run", "r", author=ADMIN)),
     ):
         with pytest.raises(Refused) as refused:
             attempt()
         assert refused.value.reason == reason
     world.apply(budget("a", "a", envelope("x")), node(devices=2))
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     for kind, name in (("Run", "r"), ("Budget", "a"), ("Node", "n1")):
-        world.plane.delete(kind, name, author=ADMIN, dry_run=True)
-        assert world.plane.delete(kind, name, author=ADMIN)["metadata"]["name"] == name
-        assert world.plane.get(kind, name) is None
+        world.plane.objects.delete(kind, name, author=ADMIN, dry_run=True)
+        assert world.plane.objects.delete(kind, name, author=ADMIN)["metadata"]["name"] == name
+        assert world.plane.objects.get(kind, name) is None
 
 
 def test_only_funding_of_a_run_can_be_changed(world: World) -> None:
@@ -77,7 +80,7 @@ def test_only_funding_of_a_run_can_be_changed(world: World) -> None:
     world.apply(run("r"))
     with pytest.raises(BadInput, match=r"spec\.totalGPUs: cannot be changed"):
         world.apply(run("r", gpus=2))
-    changed = world.plane.apply(run("r", funding={"allowBorrow": True}), author=ALICE)
+    changed = world.plane.objects.apply(run("r", funding={"allowBorrow": True}), author=ALICE)
     assert changed.change == "configured"
 
 
@@ -92,11 +95,11 @@ def test_dry_runs_write_nothing(world: World) -> None:
     """They answer with the object as it would be, and what it would lead to."""
     world.apply(budget("a"), node())
     size = len(world.log)
-    shown = world.plane.apply(run("r", gpus=3), author=ALICE, dry_run=True)
+    shown = world.plane.objects.apply(run("r", gpus=3), author=ALICE, dry_run=True)
     assert (shown.change, shown.object["spec"]["totalGPUs"]) == ("created", 3)
     assert lines(shown.preview) == [("a", 3, False)]
     assert shown.preview["placement"]["groups"][0]["active"] == ["n1#0", "n1#1", "n1#2"]
-    assert world.plane.apply(node(), author=ADMIN, dry_run=True).preview == {"leases": []}
+    assert world.plane.objects.apply(node(), author=ADMIN, dry_run=True).preview == {"leases": []}
     with pytest.raises(BadInput, match="only runs are planned"):
-        world.plane.plan(budget("a"), author=ADMIN)
+        world.plane.objects.plan(budget("a"), author=ADMIN)
     assert len(world.log) == size

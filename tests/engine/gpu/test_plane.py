@@ -29,7 +29,7 @@ def test_headroom_of_the_worked_example(world: World) -> None:
     )
     world.turn()
     world.now_ms += HOUR
-    world.plane.act("Run", "closed", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "closed", "cancel", author=ALICE)
     world.turn(1)
     status = world.status("Budget", "a")
     (room,), (whole,) = status["headroom"], status["aggregateHeadroom"]
@@ -47,7 +47,7 @@ def test_a_child_is_covered_by_its_sibling(world: World) -> None:
         run("r", gpus=4),
     )
     world.turn()
-    paid = {(row["budget"], row["gpus"], row["borrowed"]) for row in world.plane.leases()}
+    paid = {(row["budget"], row["gpus"], row["borrowed"]) for row in world.plane.reports.leases()}
     assert paid == {("child", 2, False), ("sibling", 2, False)}
 
 
@@ -66,12 +66,12 @@ def test_a_sponsor_lends_up_to_its_caps(world: World, limit: int | None, code: s
     world.turn()
     status = world.status("Run", "r")
     if code is None:
-        assert [(row["gpus"], row["borrowed"]) for row in world.plane.leases()] == [
+        assert [(row["gpus"], row["borrowed"]) for row in world.plane.reports.leases()] == [
             (96, False),
             (32, True),
         ]
         assert world.headroom("s")["lentGPUs"] == 32
-        assert world.plane.owes() == [
+        assert world.plane.reports.owes() == [
             {"borrower": "a", "lender": "s", "gpus": 32, "gpu_hours": 0.0}
         ]
     else:
@@ -86,7 +86,7 @@ def test_two_envelopes_under_one_cap(world: World, gpus: int, starts: bool) -> N
     world.apply(
         budget("a", "a", envelope("x"), envelope("y"), aggregateCaps=[cap]), node(devices=20)
     )
-    found = world.plane.plan(run("r", gpus=gpus), author=ALICE)
+    found = world.plane.objects.plan(run("r", gpus=gpus), author=ALICE)
     assert found["starts"] is starts
     if starts:
         assert [each["gpus"] for each in found["plan"]] == [8, 2]
@@ -139,7 +139,7 @@ def test_a_command_that_fails_fails_its_run(world: World, how, reason, message) 
     world.turn(1)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", reason, message)
-    assert world.plane.leases() == []
+    assert world.plane.reports.leases() == []
 
 
 def test_a_run_without_a_command_ends_with_its_duration(world: World) -> None:
@@ -157,7 +157,10 @@ def test_runs_are_admitted_in_order_of_submission(world: World) -> None:
     world.apply(budget("a", "a", envelope(concurrency=4)), node())
     world.apply(run("z", gpus=3), run("b", gpus=2), run("c", gpus=1))
     world.turn()
-    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in world.plane.list("Run")}
+    phases = {
+        each["metadata"]["name"]: each["status"]["phase"]
+        for each in world.plane.objects.list("Run")
+    }
     assert phases == {"z": "Running", "b": "Pending", "c": "Running"}
     status = world.status("Run", "b")
     assert status["reason"] == "ConcurrencyCapExceeded"
@@ -166,7 +169,7 @@ def test_runs_are_admitted_in_order_of_submission(world: World) -> None:
     before = len(world.log)
     world.turn(0.1)
     assert len(world.log) == before, "the same refusal is not recorded again"
-    world.plane.act("Run", "z", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "z", "cancel", author=ADMIN)
     world.turn()
     assert world.status("Run", "b")["phase"] == "Running"
 
@@ -277,7 +280,7 @@ def test_spares_are_paid_like_the_rest(world: World) -> None:
     status = world.status("Run", "r")
     assert (status["width"], status["spares"]) == (4, 2)
     assert world.headroom("a")["concurrencyUsed"] == 6
-    roles = [(row["role"], row["group"], row["gpus"]) for row in world.plane.leases()]
+    roles = [(row["role"], row["group"], row["gpus"]) for row in world.plane.reports.leases()]
     assert roles == [("Active", 0, 2), ("Spare", 0, 1), ("Active", 1, 2), ("Spare", 1, 1)]
 
 
@@ -298,7 +301,7 @@ def test_elsewhere_is_placed_only_when_paid_elsewhere(world: World) -> None:
 
 
 def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
-    """Every gpu.fund and gpu.place entry, funded and refused, with cousins and sponsors."""
+    """Every gpu.fund, gpu.place and gpu.queue, funded and refused, with cousins and sponsors."""
     lend = envelope(concurrency=4, lending={"allow": True, "to": ["*"], "maxConcurrency": 2})
     world.apply(
         budget("a", "a", envelope(concurrency=2, maxGPUHours=9.5), parents=["p"]),
@@ -316,7 +319,7 @@ def test_recorded_decisions_replay_byte_for_byte(world: World) -> None:
     for _ in range(3):
         world.turn(0.3)
     seen = [entry for entry in world.log if entry.kind in KINDS]
-    assert {entry.kind for entry in seen} == {"gpu.fund", "gpu.place"}
+    assert {entry.kind for entry in seen} == {"gpu.fund", "gpu.place", "gpu.queue"}
     assert {entry.body["output"].get("funded") for entry in seen} >= {True, False}
     for entry in seen:
         assert replay(world.ledger, entry).verdict is Verdict.SAME

@@ -9,12 +9,11 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import resolve
-from fairlead.core.lottery import OwnerWeighting
-from fairlead.engine.gpu import Author, Forbidden, NotFound, Projection, Refused
-from fairlead.engine.gpu.control import Beacon
-from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.core.lottery import BeaconRound, OwnerWeighting
+from fairlead.engine.gpu import Author, BeaconSource, Forbidden, NotFound, Projection, Refused
+from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
-from fairlead.ledger.master import MasterChance, open_master
+from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -26,7 +25,7 @@ from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node,
 from verify import fairlead_verify
 
 BOB = Author("bob", frozenset({"b"}))
-BEACON = Beacon("drand", START - 300_000, 30_000)
+BEACON = BeaconSource("drand", START - 300_000, 30_000)
 
 
 def crowded(**config: Any) -> World:
@@ -58,19 +57,19 @@ def test_an_export_is_verified_without_fairlead(cap: bool) -> None:
         world.turn()
         kept = world.ledger.head().head
         world.apply(budget("b", "b", envelope(concurrency=4)))
-        world.plane.resolve_cap("b", "west", author=ADMIN)
+        world.plane.resolver.resolve_cap("b", "west", author=ADMIN)
     else:
         world = crowded()
         kept = world.ledger.head().head
         world.turn(0.5)
     (outcome,) = outcomes(world)
-    assert outcome.stage is Stage.APPLIED
+    assert outcome.stage is OutcomeStage.APPLIED
     world.apply(budget("later"))
     heads = ((kept.size, kept.root),)
-    data = world.plane.export_outcome(outcome.seq, author=BOB, heads=heads)
+    data = world.plane.outcome_reports.export(outcome.seq, author=BOB, heads=heads)
     found = fairlead_verify.verify(data, list(heads))
     assert found[0] == 0, found
-    public = world.plane.export_outcome(outcome.seq, author=ADMIN, public=True)
+    public = world.plane.outcome_reports.export(outcome.seq, author=ADMIN, public=True)
     assert fairlead_verify.verify(public)[0] == 0
     for name in ("b0", "c0", "winner", "team"):
         assert f'"{name}"'.encode() not in public
@@ -87,22 +86,22 @@ def test_exports_open_the_names_of_those_who_ask_alone() -> None:
     world = crowded()
     world.turn(0.5)
     seq = outcomes(world)[0].seq
-    (opening,) = parse_json(world.plane.export_outcome(seq, author=BOB))["openings"]
+    (opening,) = parse_json(world.plane.outcome_reports.export(seq, author=BOB))["openings"]
     assert opening["owner"] == "b"
     assert {"kind": "run", "parts": ["b0"]} in opening["names"]
     with pytest.raises(Forbidden):
-        world.plane.export_outcome(seq, author=BOB, owner="c")
+        world.plane.outcome_reports.export(seq, author=BOB, owner="c")
     with pytest.raises(BadInput, match="say whose names"):
-        world.plane.export_outcome(seq, author=ADMIN)
+        world.plane.outcome_reports.export(seq, author=ADMIN)
     with pytest.raises(NotFound):
-        world.plane.export_outcome(1, author=BOB)
+        world.plane.outcome_reports.export(1, author=BOB)
     with pytest.raises(Refused, match="entries, not"):
-        world.plane.export_outcome(seq, author=BOB, heads=((10**6, "ab" * 32),))
-    mine, theirs = (world.plane.outcome(seq, author=each) for each in (BOB, ADMIN))
+        world.plane.outcome_reports.export(seq, author=BOB, heads=((10**6, "ab" * 32),))
+    mine, theirs = (world.plane.outcome_reports.get(seq, author=each) for each in (BOB, ADMIN))
     assert set(mine["names"].values()) < set(theirs["names"].values())
     assert (mine["run"], theirs["run"]) == (None, "winner")
     assert mine["result"]["resolved"] is True
-    assert [row["outcome"] for row in world.plane.outcomes()] == [seq]
+    assert [row["outcome"] for row in world.plane.outcome_reports.list()] == [seq]
 
 
 def test_explain_says_why_a_run_was_cut() -> None:
@@ -110,7 +109,7 @@ def test_explain_says_why_a_run_was_cut() -> None:
     world = crowded()
     world.turn(0.5)
     (loser, *_) = victims(world)
-    cut = world.plane.explain("Run", loser)["cut"]
+    cut = world.plane.reports.explain("Run", loser)["cut"]
     assert (cut["outcome"], cut["drawn"], cut["kinds"]) == (
         outcomes(world)[0].seq,
         True,
@@ -118,7 +117,7 @@ def test_explain_says_why_a_run_was_cut() -> None:
     )
     assert cut["oneIn"] in (4, 8)
     assert cut["label"] == "operator-trusted"
-    assert world.plane.explain("Run", "winner")["cut"] is None
+    assert world.plane.reports.explain("Run", "winner")["cut"] is None
 
 
 def test_the_recorded_decision_is_that_of_decide() -> None:
@@ -148,22 +147,23 @@ def test_the_recorded_decision_is_that_of_decide() -> None:
 def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
     """Of owners with a stake alone; whose it is and what it is, everybody can see."""
     world = crowded()
-    world.plane.add_nonce("b", "00ff", author=BOB)
-    world.plane.add_nonce("a", "aa", author=ADMIN)
+    world.plane.outcomes.add_nonce("b", "00ff", author=BOB)
+    world.plane.outcomes.add_nonce("a", "aa", author=ADMIN)
     with pytest.raises(Forbidden):
-        world.plane.add_nonce("c", "00", author=BOB)
+        world.plane.outcomes.add_nonce("c", "00", author=BOB)
     with pytest.raises(BadInput, match="in hex"):
-        world.plane.add_nonce("b", "xyz", author=BOB)
+        world.plane.outcomes.add_nonce("b", "xyz", author=BOB)
     with pytest.raises(NotFound):
-        world.plane.add_nonce("nobody", "00", author=ADMIN)
+        world.plane.outcomes.add_nonce("nobody", "00", author=ADMIN)
     plain = crowded()
     world.turn(0.5)
     plain.turn(0.5)
     (outcome,) = outcomes(world)
     assert outcome.label == "verifiable"
-    assert [each["nonce"] for each in outcome.nonces] == ["00ff"]
-    assert world.plane._projection.resolver.nonces == {"a": "aa"}
-    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    (commit,) = [entry for entry in world.log if entry.kind == "gpu.resolve.commit"]
+    assert [each["nonce"] for each in commit.body["nonces"]] == ["00ff"]
+    assert world.projection.resolver.nonces == {"a": "aa"}
+    data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
     assert fairlead_verify.verify(data)[0] == 0
     seeds = [
         next(e for e in each.log if e.kind == "gpu.resolve.draw").body["seed"]
@@ -175,9 +175,9 @@ def test_a_nonce_makes_the_outcome_verifiable_and_is_used_once() -> None:
 def test_events_open_no_pseudonym_by_its_nonce() -> None:
     """A public export has each nonce beside a pseudonym; events have each owner, and no nonce."""
     world = crowded()
-    world.plane.add_nonce("b", "00ff" * 8, author=BOB)
+    world.plane.outcomes.add_nonce("b", "00ff" * 8, author=BOB)
     world.turn(0.5)
-    told = world.plane.events(0, 1_000)
+    told = world.plane.events.read(0, 1_000)
     (given,) = [event for event in told if event["kind"] == "gpu.resolve.nonce"]
     assert (given["owner"], given["body"]) == ("b", {"owner": "b"})
     (commit,) = [event for event in told if event["kind"] == "gpu.resolve.commit"]
@@ -192,18 +192,18 @@ def test_events_open_no_pseudonym_by_its_nonce() -> None:
 def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
     """Tokens are equal where the operator said so before the conflict; not by a later setting."""
     world = crowded(owner_weighting=OwnerWeighting.TOKENS, beacon=BEACON)
-    shown = world.plane.forecast("Reservation", "winner-slot")
+    shown = world.plane.resolver.preview("Reservation", "winner-slot")
     assert {row["oneIn"] for row in shown["atRisk"]} == {6}
     world.turn(0.5)
     (outcome,) = outcomes(world)
     commit = next(entry for entry in world.log if entry.kind == "gpu.resolve.commit")
     assert (commit.body["owner_weighting"], commit.version) == ("tokens", 2)
-    told = world.plane.outcome(outcome.seq, author=ADMIN)
+    told = world.plane.outcome_reports.get(outcome.seq, author=ADMIN)
     assert told["ownerWeighting"] == "tokens"
     assert {row["one_in"] for row in told["tokens"]} == {6}
     world.config = replace(world.config, owner_weighting=OwnerWeighting.OWNERS)
     world.plane = world.open()
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
     assert phases(world)["winner"] == "Running"
     draw = next(entry for entry in world.log if entry.kind == "gpu.resolve.draw")
     conflict = to_conflict(
@@ -221,7 +221,7 @@ def test_owner_weighting_is_committed_to_drawn_by_and_checked() -> None:
     assert replay(world.ledger, draw).verdict is Verdict.SAME
     lie = replace(draw, version=1)
     assert replay(world.ledger, lie).verdict is Verdict.DIFFERENT
-    verdict = fairlead_verify.verify(world.plane.export_outcome(outcome.seq, author=BOB))
+    verdict = fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))
     assert verdict.code == 0, verdict
     assert any(line.startswith("Every run was as likely") for line in verdict.account)
 
@@ -246,30 +246,30 @@ def test_an_outcome_waits_for_its_beacon() -> None:
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    assert (outcome.stage, victims(world)) == (Stage.COMMITTED, [])
-    assert outcome.beacon == {"source": "drand", "round": BEACON.round_after(world.now_ms)}
+    assert (outcome.stage, victims(world)) == (OutcomeStage.COMMITTED, [])
+    assert outcome.beacon == BeaconRound("drand", BEACON.round_after(world.now_ms))
     status = world.status("Reservation", "winner-slot")
     assert (status["state"], status["outcome"]) == ("Pending", outcome.seq)
     world.turn(0.001)
     assert world.status("Reservation", "winner-slot")["reason"] == "Resolving"
-    with pytest.raises(Refused, match=f"give way for it now, in outcome {outcome.seq}"):
-        world.plane.forecast("Reservation", "winner-slot")
+    with pytest.raises(Refused, match=f"being preempted for it, by outcome {outcome.seq}"):
+        world.plane.resolver.preview("Reservation", "winner-slot")
     with pytest.raises(Refused, match="not over"):
-        world.plane.resolve(flavor="H100", gpus=1, author=ADMIN)
-    number = outcome.beacon["round"]
+        world.plane.resolver.resolve(flavor="H100", gpus=1, author=ADMIN)
+    number = outcome.beacon.round
     with pytest.raises(Forbidden):
-        world.plane.add_beacon("drand", number, "ab" * 32, author=BOB)
+        world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=BOB)
     with pytest.raises(BadInput, match="in hex"):
-        world.plane.add_beacon("drand", number, "", author=ADMIN)
-    world.plane.add_beacon("drand", number - 1, "00" * 32, author=ADMIN)
+        world.plane.outcomes.add_beacon("drand", number, "", author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", number - 1, "00" * 32, author=ADMIN)
     assert victims(world) == []
-    world.plane.add_beacon("drand", number, "ab" * 32, author=ADMIN)
-    world.plane.add_beacon("drand", number, "ab" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", number, "ab" * 32, author=ADMIN)
     with pytest.raises(Refused, match="another value"):
-        world.plane.add_beacon("drand", number, "cd" * 32, author=ADMIN)
+        world.plane.outcomes.add_beacon("drand", number, "cd" * 32, author=ADMIN)
     assert phases(world)["winner"] == "Running"
     assert outcomes(world)[0].label == "verifiable"
-    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
     assert fairlead_verify.verify(data)[0] == 0
 
 
@@ -277,7 +277,7 @@ def test_a_commitment_that_waits_holds_others_for_a_while_only() -> None:
     """What is free is meant for the winner; but an absent beacon does not stop the lab."""
     world = crowded(beacon=BEACON)
     world.turn(0.5)
-    world.plane.act("Run", "b0", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "b0", "cancel", author=ADMIN)
     world.apply(run("small", owner="c"))
     world.turn(0.01)
     assert phases(world)["small"] == "Pending"
@@ -291,17 +291,19 @@ def test_an_operator_voids_what_is_never_revealed() -> None:
     world.turn(0.5)
     (outcome,) = outcomes(world)
     with pytest.raises(Forbidden):
-        world.plane.void(outcome.seq, "why not", author=BOB)
+        world.plane.outcomes.void(outcome.seq, "why not", author=BOB)
     with pytest.raises(BadInput, match="must say why"):
-        world.plane.void(outcome.seq, " ", author=ADMIN)
-    world.plane.void(outcome.seq, "the beacon is down", author=ADMIN)
+        world.plane.outcomes.void(outcome.seq, " ", author=ADMIN)
+    world.plane.outcomes.void(outcome.seq, "the beacon is down", author=ADMIN)
     final = next(entry for entry in world.log if entry.kind == "gpu.resolve.void")
     assert (final.author, final.body["reason"]) == ("root", "the beacon is down")
     assert (final.body["seed"], final.body["result_digest"]) == (None, None)
     assert final.body["entropy"] == CHANCE.entropy(outcome.chain, 0).hex()
     with pytest.raises(Refused, match="is void"):
-        world.plane.void(outcome.seq, "again", author=ADMIN)
-    assert fairlead_verify.verify(world.plane.export_outcome(outcome.seq, author=BOB))[0] == 0
+        world.plane.outcomes.void(outcome.seq, "again", author=ADMIN)
+    assert (
+        fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))[0] == 0
+    )
     world.turn(0.01)
     status = world.status("Reservation", "winner-slot")
     assert (status["state"], status["reason"]) == ("Blocked", "OutcomeVoided")
@@ -309,10 +311,10 @@ def test_an_operator_voids_what_is_never_revealed() -> None:
     world.config = replace(world.config, beacon=None)
     world.plane = world.open()
     place = {"region": "west", "cluster": "a", "domain": "d1"}
-    world.plane.resolve(flavor="H100", gpus=1, location=place, author=ADMIN)
+    world.plane.resolver.resolve(flavor="H100", gpus=1, location=place, author=ADMIN)
     last = outcomes(world)[-1]
-    assert (last.chain, last.k, last.stage) == (outcome.chain, 1, Stage.APPLIED)
-    assert fairlead_verify.verify(world.plane.export_outcome(last.seq, author=BOB))[0] == 0
+    assert (last.chain, last.k, last.stage) == (outcome.chain, 1, OutcomeStage.APPLIED)
+    assert fairlead_verify.verify(world.plane.outcome_reports.export(last.seq, author=BOB))[0] == 0
 
 
 def test_a_void_with_a_known_value_says_what_the_outcome_would_have_been() -> None:
@@ -320,13 +322,13 @@ def test_a_void_with_a_known_value_says_what_the_outcome_would_have_been() -> No
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    world.plane.act("Run", "winner", "cancel", author=ADMIN)
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    world.plane.verbs.act("Run", "winner", "cancel", author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
     (outcome,) = outcomes(world)
-    assert (outcome.stage, outcome.reason) == (Stage.VOID, "the run that it was for is gone")
+    assert (outcome.stage, outcome.reason) == (OutcomeStage.VOID, "the run that it was for is gone")
     assert victims(world) == []
     assert closed(world) == {}
-    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
     assert parse_json(data)["result"]["resolved"] is True
     assert fairlead_verify.verify(data)[0] == 0
 
@@ -338,15 +340,15 @@ def test_nobody_is_cut_for_a_run_that_will_not_start(how: str) -> None:
     world.turn(0.5)
     (outcome,) = outcomes(world)
     if how == "reservation":
-        world.plane.delete("Reservation", "winner-slot", author=ADMIN)
+        world.plane.objects.delete("Reservation", "winner-slot", author=ADMIN)
     elif how == "fits":
         for name in ("b0", "b1"):
-            world.plane.act("Run", name, "cancel", author=ADMIN)
+            world.plane.verbs.act("Run", name, "cancel", author=ADMIN)
     else:
         world.apply(budget("a", "a", envelope(concurrency=1)))
     before = len(closed(world))
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
-    assert outcomes(world)[0].stage is Stage.VOID
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
+    assert outcomes(world)[0].stage is OutcomeStage.VOID
     assert len(closed(world)) == before
     world.turn(0.001)
     if how == "fits":
@@ -358,27 +360,27 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     world = crowded(beacon=BEACON)
     world.turn(0.5)
     (outcome,) = outcomes(world)
-    kept, world.chance = world.chance, MasterChance(b"x" * 32)
+    kept, world.chance = world.chance, MasterEntropy(b"x" * 32)
     world.plane = world.open()
     assert "not the one" in world.plane.faults["*chance"]
-    world.plane.add_beacon("drand", outcome.beacon["round"], "ab" * 32, author=ADMIN)
+    world.plane.outcomes.add_beacon("drand", outcome.beacon.round, "ab" * 32, author=ADMIN)
     with pytest.raises(Refused, match="nothing can be disclosed"):
-        world.plane.void(outcome.seq, "the key is lost", author=ADMIN)
+        world.plane.outcomes.void(outcome.seq, "the key is lost", author=ADMIN)
     world.apply(
         budget("d", "d", envelope(flavor="A100")),
         node("n2", 1, flavor="A100"),
         run("other", owner="d", flavor="A100"),
     )
     world.turn(0.1)
-    assert (outcomes(world)[0].stage, victims(world)) == (Stage.COMMITTED, [])
+    assert (outcomes(world)[0].stage, victims(world)) == (OutcomeStage.COMMITTED, [])
     assert phases(world)["other"] == "Running", "the rest goes on without it"
-    assert "d" not in world.plane._projection.resolver.owners
+    assert "d" not in world.projection.resolver.owners
     world.chance = kept
     world.plane = world.open()
     world.turn(0.1)
     assert phases(world)["winner"] == "Running"
-    assert "d" in world.plane._projection.resolver.owners
-    data = world.plane.export_outcome(outcome.seq, author=BOB)
+    assert "d" in world.projection.resolver.owners
+    data = world.plane.outcome_reports.export(outcome.seq, author=BOB)
     assert fairlead_verify.verify(data)[0] == 0
     first, second = open_master(tmp_path / "keys"), open_master(tmp_path / "keys")
     assert first.owner_secret("a") == second.owner_secret("a") != first.owner_secret("b")
@@ -387,7 +389,7 @@ def test_a_lost_master_secret_is_a_fault_and_not_another_draw(tmp_path: Path) ->
     with pytest.raises(PermanentFault, match="owner alone"):
         open_master(tmp_path / "keys")
     with pytest.raises(PermanentFault, match="32 bytes"):
-        MasterChance(b"short")
+        MasterEntropy(b"short")
 
 
 # -- crashes --------------------------------------------------------------------------------------
@@ -482,6 +484,6 @@ def test_several_scopes_have_chains_of_their_own() -> None:
         world.turn(0.01)
         scope = parse_json(world.ledger.blob_get(outcomes(world)[-1].conflict_digest))["scope"]
         assert len(scope["location"]) == location, (size, scope)
-        world.plane.act("Run", f"w{size}", "cancel", author=ADMIN)
+        world.plane.verbs.act("Run", f"w{size}", "cancel", author=ADMIN)
         world.turn(0.01)
     assert len({each.chain for each in outcomes(world)}) == 3

@@ -34,7 +34,7 @@ def test_two_replicas_never_spend_the_last_gpus_twice() -> None:
     assert len({entry.body["run"] for entry in opened}) == 8
     for plane in planes:
         plane.reconcile()
-        assert plane.budgets()[0]["used_gpus"] == 8
+        assert plane.reports.budgets()[0]["used_gpus"] == 8
 
 
 class Rival(MemoryLedger):
@@ -79,8 +79,8 @@ def test_a_clock_that_is_set_back_ends_no_lease_before_its_start() -> None:
     world.apply(run("r"))
     world.turn()
     world.now_ms -= 4 * HOUR
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
-    assert world.plane._projection.closed[-1].used_ms == 0
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
+    assert world.projection.closed[-1].used_ms == 0
 
 
 def test_checkpoints_are_taken_and_begun_from() -> None:
@@ -93,7 +93,7 @@ def test_checkpoints_are_taken_and_begun_from() -> None:
     world.turn(20)
     world.apply(budget("b"), run("open", owner="b", gpus=2))
     world.turn()
-    world.plane.checkpoint()
+    world.plane.committer.checkpoint()
     kept = world.ledger.snapshot_get(checkpoints.NAME)
     assert kept is not None
     assert 0 < kept.seq <= world.plane.seq
@@ -103,9 +103,9 @@ def test_checkpoints_are_taken_and_begun_from() -> None:
     other = msgspec.json.decode(kept.state) | {"version": 99}
     for state in (b"rubbish", msgspec.json.encode(other)):
         world.ledger.snapshot_put(checkpoints.NAME, kept.seq, state)
-        found = world.open()._projection
+        found = world.open().committer.projection
         assert found.seq == world.plane.seq
-        assert found.leases == world.plane._projection.leases
+        assert found.leases == world.projection.leases
 
 
 def test_the_order_of_budgets_does_not_matter() -> None:
@@ -120,7 +120,9 @@ def test_the_order_of_budgets_does_not_matter() -> None:
         ]
         world.apply(*(budgets[i] for i in order), node(), run("r", gpus=6))
         world.turn()
-        return [(row["budget"], row["envelope"], row["gpus"]) for row in world.plane.leases()]
+        return [
+            (row["budget"], row["envelope"], row["gpus"]) for row in world.plane.reports.leases()
+        ]
 
     expected = [("c", "b", 1), ("c", "x", 1), ("b", "y", 2), ("a", "z", 2)]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
@@ -139,7 +141,7 @@ def test_a_control_plane_on_sqlite(tmp_path: Path) -> None:
         world.turn(1)
         assert world.headroom("a")["gpuHoursUsed"] == 8 + 6
         before = state_of(world)
-        world.plane.checkpoint()
+        world.plane.committer.checkpoint()
         world.plane = world.open()
         assert state_of(world) == before
         assert ledger.verify().ok
@@ -155,10 +157,10 @@ def test_without_an_executor_nothing_is_started_and_time_is_the_end() -> None:
     world = World()
     plane = ControlPlane(world.ledger, None, lambda: world.now_ms)
     for each in (budget("a"), node(), run("r", command=["train"], duration="1h"), run("s")):
-        plane.apply(each, author=ADMIN)
+        plane.objects.apply(each, author=ADMIN)
     plane.reconcile()
     world.now_ms += 2 * HOUR
     plane.reconcile()
-    assert plane.get("Run", "r")["status"]["phase"] == "Completed"
-    plane.act("Run", "s", "cancel", author=ADMIN)
-    assert plane.leases() == []
+    assert plane.objects.get("Run", "r")["status"]["phase"] == "Completed"
+    plane.verbs.act("Run", "s", "cancel", author=ADMIN)
+    assert plane.reports.leases() == []

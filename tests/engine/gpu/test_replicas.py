@@ -27,7 +27,7 @@ def test_two_replicas_on_postgres_never_overspend(postgres: str, tmp_path: Path)
     with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema, time_ms=START) as ledger:
         plane = ControlPlane(ledger, None, lambda: START)
         a100 = {**envelope(concurrency=100), "flavor": "A100"}
-        plane.apply_all(
+        plane.objects.apply_all(
             [
                 budget("a", "a", envelope(concurrency=GPUS)),
                 budget("b", "b", a100),
@@ -67,7 +67,7 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
     with PostgresLedger.open(postgres, KeyDirectory(keys), schema=schema, time_ms=START) as ledger:
         plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
         runs = [run(f"r{i}", owner="bc"[i % 2]) for i in range(16)]
-        plane.apply_all(
+        plane.objects.apply_all(
             [
                 node(devices=16),
                 *(budget(name, name, envelope(concurrency=16)) for name in "abc"),
@@ -78,7 +78,7 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
         plane.reconcile()
         winners = [run(f"w{i}", owner="a", gpus=4) for i in range(3)]
         slots = [reservation(f"s{i}", f"w{i}") for i in range(3)]
-        plane.apply_all([*winners, *slots], author=ADMIN)
+        plane.objects.apply_all([*winners, *slots], author=ADMIN)
         rivals = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.engine.gpu.rival", postgres, schema, str(keys)],
@@ -103,8 +103,8 @@ def test_two_replicas_resolve_one_scope_at_once(postgres: str, tmp_path: Path) -
         gone = {e.body["run"] for e in entries if e.body.get("reason") == "Preempted"}
         assert gone, "and somebody was"
         plane = ControlPlane(ledger, None, lambda: START, Config(resolver="enforce"), CHANCE)
-        for outcome in plane.outcomes():
-            data = plane.export_outcome(outcome["outcome"], author=ADMIN, owner="b")
+        for outcome in plane.outcome_reports.list():
+            data = plane.outcome_reports.export(outcome["outcome"], author=ADMIN, owner="b")
             assert fairlead_verify.verify(data)[0] == 0
         assert ledger.verify().ok
 

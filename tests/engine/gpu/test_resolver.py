@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.engine.gpu import Refused
-from fairlead.engine.gpu.resolver.state import Stage
+from fairlead.engine.gpu.state import OutcomeStage
 from fairlead.schema.border import BadInput
 from tests.engine.gpu.resolving import closed, outcomes, phases, reservation, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run, state_of
@@ -22,7 +22,7 @@ def test_a_reservation_that_fits_starts_at_its_time() -> None:
     status = world.status("Reservation", "r-slot")
     assert (status["state"], status["activated"]) == ("Active", "2026-01-01T02:00:00Z")
     assert outcomes(world) == []
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     world.turn()
     assert world.status("Reservation", "r-slot")["state"] == "Released"
 
@@ -43,7 +43,7 @@ def test_spares_then_steps_then_a_draw_make_room_for_a_reservation() -> None:
     reserve(world, run("big", gpus=8), hours=1)
     world.turn(1)
     (outcome,) = outcomes(world)
-    assert outcome.stage is Stage.APPLIED
+    assert outcome.stage is OutcomeStage.APPLIED
     assert outcome.deficit_gpus == 8
     found = phases(world)
     assert found["big"] == "Running"
@@ -58,17 +58,17 @@ def test_spares_then_steps_then_a_draw_make_room_for_a_reservation() -> None:
     kinds = sorted(reason for reason, _ in closed(world).values())
     assert "RandomPreempt" in kinds
     assert set(kinds) <= {"DropSpare", "Shrink", "RandomPreempt"}
-    applied = world.plane.metrics()
+    applied = world.plane.reports.metrics()
     assert applied["resolver_invocations_total"] == [({}, 1)]
     assert applied["resolver_lottery_draws_total"] == [({}, 1)]
     assert sum(value for _, value in applied["resolver_spares_dropped_total"]) == kinds.count(
         "DropSpare"
     )
     assert sum(value for _, value in applied["resolver_shrinks_total"]) == kinds.count("Shrink")
-    taken = [slot for row in world.plane.leases() for slot in row["slots"]]
+    taken = [slot for row in world.plane.reports.leases() for slot in row["slots"]]
     assert len(taken) == len(set(taken))
     again = world.open()
-    assert again._projection.leases == world.plane._projection.leases
+    assert again.committer.projection.leases == world.projection.leases
 
 
 def test_the_order_of_entries_is_the_protocols() -> None:
@@ -190,16 +190,16 @@ def test_a_resolver_that_is_not_enforced_cuts_nobody(mode: str) -> None:
     )
     other = [run("next", gpus=4), reservation("next-slot", "next", 5)]
     size = len(world.log)
-    shown = world.plane.apply_all(other, author=ADMIN, dry_run=True)[1].preview["forecast"]
+    shown = world.plane.objects.apply_all(other, author=ADMIN, dry_run=True)[1].preview["forecast"]
     assert (shown["deficitGPUs"], [row["run"] for row in shown["atRisk"]]) == (4, ["old"])
-    assert (len(world.log), world.plane.get("Run", "next")) == (size, None)
-    found = world.plane.forecast("Reservation", "new-slot")
+    assert (len(world.log), world.plane.objects.get("Run", "next")) == (size, None)
+    found = world.plane.resolver.preview("Reservation", "new-slot")
     assert found["atRisk"] == [
         {"run": "old", "owner": "b", "tier": "funded", "oneIn": 1, "certain": False}
     ]
     assert (found["deficitGPUs"], found["scope"]["location"]["domain"]) == (4, "d1")
     assert phases(world)["old"] == "Running"
-    assert world.plane.resolve(flavor="H100", gpus=2, author=ADMIN)["outcome"] is None
+    assert world.plane.resolver.resolve(flavor="H100", gpus=2, author=ADMIN)["outcome"] is None
 
 
 def test_one_resolve_for_one_activation() -> None:
@@ -210,16 +210,16 @@ def test_one_resolve_for_one_activation() -> None:
     reserve(world, run("new", gpus=8))
     world.turn()
     (outcome,) = outcomes(world)
-    assert outcome.stage is Stage.DRAWN
-    world.plane.act("Node", "n1", "cordon", author=ADMIN)
+    assert outcome.stage is OutcomeStage.DRAWN
+    world.plane.verbs.act("Node", "n1", "cordon", author=ADMIN)
     world.executor.end("old", world.now_ms + 5, signal=15)
     world.turn(0.1)
-    assert outcomes(world)[0].stage is Stage.APPLIED
+    assert outcomes(world)[0].stage is OutcomeStage.APPLIED
     assert phases(world)["new"] == "Reserved"
     world.turn(0.1)
     status = world.status("Reservation", "new-slot")
     assert (status["state"], status["reason"]) == ("Blocked", "NoDevices")
-    world.plane.act("Node", "n1", "uncordon", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "uncordon", author=ADMIN)
     world.turn(0.1)
     assert phases(world)["new"] == "Running"
     assert len(outcomes(world)) == 1
@@ -230,22 +230,26 @@ def test_by_hand_for_a_scope() -> None:
     world = world_of()
     world.apply(run("x", owner="b", gpus=4), run("y", owner="c", gpus=4))
     world.turn()
-    shown = world.plane.resolve(
+    shown = world.plane.resolver.resolve(
         flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN, dry_run=True
     )
     assert sorted(row["oneIn"] for row in shown["forecast"]["atRisk"]) == [2, 2]
-    done = world.plane.resolve(flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN)
+    done = world.plane.resolver.resolve(
+        flavor="H100", gpus=4, location={"domain": "d1"}, author=ADMIN
+    )
     (outcome,) = outcomes(world)
-    assert (done["outcome"], outcome.stage) == (outcome.seq, Stage.APPLIED)
+    assert (done["outcome"], outcome.stage) == (outcome.seq, OutcomeStage.APPLIED)
     assert sorted(phases(world).values()) == ["Pending", "Running"]
     with pytest.raises(Refused, match="would be missing"):
-        world.plane.resolve(flavor="H100", gpus=40, author=ADMIN)
+        world.plane.resolver.resolve(flavor="H100", gpus=40, author=ADMIN)
     for flavor, place, problem in (
         ("H200", {}, "flavor: no node has 'H200'; there are H100"),
         ("H100", {"domain": "d9"}, "location: no node with H100 is in domain=d9"),
     ):
         with pytest.raises(BadInput, match=problem):
-            world.plane.resolve(flavor=flavor, gpus=1, location=place, author=ADMIN, dry_run=True)
+            world.plane.resolver.resolve(
+                flavor=flavor, gpus=1, location=place, author=ADMIN, dry_run=True
+            )
 
 
 def test_a_tightened_budget_cuts_under_its_cap_only() -> None:
@@ -260,15 +264,15 @@ def test_a_tightened_budget_cuts_under_its_cap_only() -> None:
     world.turn(1)
     world.apply(budget("b", "b", envelope(concurrency=4)))
     assert set(phases(world).values()) == {"Running"}
-    shown = world.plane.resolve_cap("b", "west", author=ADMIN, dry_run=True)
+    shown = world.plane.resolver.resolve_cap("b", "west", author=ADMIN, dry_run=True)
     assert shown["forecast"]["deficitGPUs"] == 4
-    world.plane.resolve_cap("b", "west", author=ADMIN)
+    world.plane.resolver.resolve_cap("b", "west", author=ADMIN)
     found = phases(world)
     assert found["other"] == "Running"
     assert sorted([found["mine-1"], found["mine-2"]]) == ["Pending", "Running"]
-    unfunded = [row for row in world.plane.leases() if not row["funded"]]
+    unfunded = [row for row in world.plane.reports.leases() if not row["funded"]]
     assert unfunded == []
-    assert world.plane.resolve_cap("b", "west", author=ADMIN)["outcome"] is None
+    assert world.plane.resolver.resolve_cap("b", "west", author=ADMIN)["outcome"] is None
 
 
 def test_headroom_and_concurrency_follow_every_cut() -> None:
@@ -278,7 +282,7 @@ def test_headroom_and_concurrency_follow_every_cut() -> None:
     world.turn()
     reserve(world, run("new", gpus=6), hours=2)
     world.turn(2)
-    rows = {row["budget"]: row for row in world.plane.budgets()}
+    rows = {row["budget"]: row for row in world.plane.reports.budgets()}
     assert [rows[name]["used_gpus"] for name in "ab"] == [6, 0]
     assert [rows[name]["free_gpus"] for name in "ab"] == [2, 8]
     assert rows["b"]["used_gpu_hours"] == 16
@@ -297,7 +301,7 @@ def test_a_drawn_run_loses_what_it_has_elsewhere_too() -> None:
     world.turn()
     assert phases(world) == {"wide": "Pending", "new": "Running"}
     (outcome,) = outcomes(world)
-    assert outcome.stage is Stage.APPLIED
+    assert outcome.stage is OutcomeStage.APPLIED
     assert world.status("Node", "n2")["leased"] == 0
 
 
@@ -314,7 +318,7 @@ def test_a_draw_that_helps_nobody_is_given_up_once() -> None:
     world.turn()
     (outcome,) = outcomes(world)
     assert (outcome.stage, outcome.reason) == (
-        Stage.VOID,
+        OutcomeStage.VOID,
         "the run that it was for would not fit into what is freed",
     )
     world.turn(0.01)
@@ -338,10 +342,10 @@ def test_a_released_reservation_is_no_obstacle_to_the_next() -> None:
     world.turn()
     world.turn(2)
     assert world.status("Reservation", "r-slot")["state"] == "Released"
-    world.plane.delete("Run", "r", author=ADMIN)
-    assert world.plane.explain("Reservation", "r-slot")["run"] is None
+    world.plane.objects.delete("Run", "r", author=ADMIN)
+    assert world.plane.reports.explain("Reservation", "r-slot")["run"] is None
     world.apply(run("r"), reservation("again", "r", 9))
-    world.plane.delete("Reservation", "r-slot", author=ADMIN)
+    world.plane.objects.delete("Reservation", "r-slot", author=ADMIN)
     world.turn()
     assert phases(world) == {"r": "Reserved"}
 
@@ -355,7 +359,7 @@ def test_nominated_runs_go_first() -> None:
         run("other", owner="c", gpus=4),
     )
     world.turn()
-    world.plane.act("Run", "offer", "nominate", author=ADMIN)
+    world.plane.verbs.act("Run", "offer", "nominate", author=ADMIN)
     reserve(world, run("new", gpus=4))
     world.turn()
     assert phases(world) == {
@@ -364,8 +368,8 @@ def test_nominated_runs_go_first() -> None:
         "other": "Running",
         "new": "Running",
     }
-    world.plane.act("Run", "keep", "nominate", author=ADMIN)
-    world.plane.act("Run", "keep", "denominate", author=ADMIN)
+    world.plane.verbs.act("Run", "keep", "nominate", author=ADMIN)
+    world.plane.verbs.act("Run", "keep", "withdraw", author=ADMIN)
     assert world.status("Run", "keep")["nominated"] is False
 
 
@@ -381,15 +385,15 @@ def test_a_run_may_be_started_by_resolving_by_those_who_may() -> None:
     carol, alice = Author("carol", frozenset({"c"})), Author("alice", frozenset({"a"}))
     for dry_run in (True, False):
         with pytest.raises(Forbidden):
-            world.plane.carry_out("Run", "no", "resolve", author=carol, dry_run=dry_run)
-    shown = world.plane.carry_out("Run", "new", "resolve", author=alice, dry_run=True)
+            world.plane.verbs.act("Run", "no", "resolve", author=carol, dry_run=dry_run)
+    shown = world.plane.verbs.act("Run", "new", "resolve", author=alice, dry_run=True)
     assert [row["run"] for row in shown.preview["forecast"]["atRisk"]] == ["old"]
     assert outcomes(world) == []
-    world.plane.act("Run", "new", "resolve", author=alice)
+    world.plane.verbs.act("Run", "new", "resolve", author=alice)
     world.turn()
     assert phases(world)["new"] == "Running"
     with pytest.raises(Refused, match="not waiting"):
-        world.plane.act("Run", "new", "resolve", author=ADMIN)
+        world.plane.verbs.act("Run", "new", "resolve", author=ADMIN)
 
 
 def test_draining_goes_through_the_resolver() -> None:
@@ -402,14 +406,16 @@ def test_draining_goes_through_the_resolver() -> None:
         run("gang", owner="c", gpus=4),
     )
     world.turn()
-    on = {row["run"]: row["slots"] for row in world.plane.leases() if row["role"] == "Active"}
+    on = {
+        row["run"]: row["slots"] for row in world.plane.reports.leases() if row["role"] == "Active"
+    }
     target = on["gang"][0].split("#")[0]
     size = len(world.log)
-    shown = world.plane.carry_out("Node", target, "drain", author=ADMIN, dry_run=True).preview
+    shown = world.plane.verbs.act("Node", target, "drain", author=ADMIN, dry_run=True).preview
     assert (shown["runs"], len(world.log)) == ([], size)
     assert {row["run"]: row["oneIn"] for row in shown["forecast"]["atRisk"]}["gang"] == 1
-    world.plane.act("Node", target, "drain", author=ADMIN)
-    for row in world.plane.leases():
+    world.plane.verbs.act("Node", target, "drain", author=ADMIN)
+    for row in world.plane.reports.leases():
         assert all(not slot.startswith(f"{target}#") for slot in row["slots"])
     (outcome,) = outcomes(world)
     assert (outcome.cause, outcome.node) == ("drain", target)
@@ -427,12 +433,12 @@ def test_a_reservation_is_checked_against_the_other_objects() -> None:
         world.apply(reservation("s", "nobody"))
     world.apply(run("r"))
     with pytest.raises(Forbidden):
-        world.plane.apply(reservation("s", "r"), author=Author("bob", frozenset({"b"})))
+        world.plane.objects.apply(reservation("s", "r"), author=Author("bob", frozenset({"b"})))
     world.apply(reservation("s", "r", 5))
     with pytest.raises(Refused, match="reserved already"):
         world.apply(reservation("t", "r"))
     with pytest.raises(Refused, match="reserved"):
-        world.plane.delete("Run", "r", author=ADMIN)
+        world.plane.objects.delete("Run", "r", author=ADMIN)
     world.apply(run("q"))
     with pytest.raises(BadInput, match=r"spec\.run: cannot be changed"):
         world.apply(reservation("s", "q"))
@@ -443,8 +449,8 @@ def test_a_reservation_is_checked_against_the_other_objects() -> None:
         world.apply(reservation("s", "r", 9))
     with pytest.raises(Refused, match="is Running"):
         world.apply(reservation("t", "q"))
-    world.plane.delete("Reservation", "s", author=ADMIN)
-    assert world.plane.list("Reservation") == []
+    world.plane.objects.delete("Reservation", "s", author=ADMIN)
+    assert world.plane.objects.list("Reservation") == []
     assert phases(world)["r"] == "Running"
 
 
@@ -454,7 +460,7 @@ def test_a_deleted_reservation_lets_its_run_wait_like_any_other() -> None:
     reserve(world, run("r"), hours=9)
     world.turn()
     assert phases(world) == {"r": "Reserved"}
-    world.plane.delete("Reservation", "r-slot", author=ADMIN)
+    world.plane.objects.delete("Reservation", "r-slot", author=ADMIN)
     world.turn()
     assert phases(world) == {"r": "Running"}
 
@@ -480,7 +486,7 @@ def test_projections_are_equal_after_a_restart() -> None:
     before = state_of(world)
     world.plane = world.open()
     assert state_of(world) == before
-    world.plane.checkpoint()
+    world.plane.committer.checkpoint()
     world.plane = world.open()
     assert state_of(world) == before
     world.turn(1)
@@ -499,7 +505,7 @@ def test_groups_that_must_stay_together_get_a_place_whoever_is_drawn() -> None:
         reserve(world, run("big", gpus=6, groupGPUs=3))
         world.turn()
         assert phases(world)["big"] == "Running", seed
-        mine = [row for row in world.plane.leases() if row["run"] == "big"]
+        mine = [row for row in world.plane.reports.leases() if row["run"] == "big"]
         for group in {row["group"] for row in mine}:
             slots = [slot for row in mine if row["group"] == group for slot in row["slots"]]
             assert len({slot.split("#")[0] for slot in slots}) == 1

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fairlead.engine.gpu import Denied
+from fairlead.engine.gpu.fold import COUNTED
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.resolver.fold import COUNTED
 from fairlead.engine.gpu.state import Phase
 from tests.engine.gpu.resolving import reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, budget, envelope, node, run, state_of
@@ -56,7 +56,7 @@ class ResolverModel(RuleBasedStateMachine):
             if reserved:
                 reserve(self.world, mine)  # due at once
             else:
-                self.world.plane.apply(mine, author=ADMIN)
+                self.world.plane.objects.apply(mine, author=ADMIN)
         except (Denied, ValueError):
             return
 
@@ -64,14 +64,14 @@ class ResolverModel(RuleBasedStateMachine):
     def remove(self, name: str) -> None:
         for kind, about in (("Reservation", f"{name}-slot"), ("Run", name)):
             try:
-                self.world.plane.delete(kind, about, author=ADMIN)
+                self.world.plane.objects.delete(kind, about, author=ADMIN)
             except Denied:
                 continue
 
-    @rule(name=names, verb=st.sampled_from(["cancel", "nominate", "denominate", "resolve"]))
+    @rule(name=names, verb=st.sampled_from(["cancel", "nominate", "withdraw", "resolve"]))
     def act(self, name: str, verb: str) -> None:
         try:
-            self.world.plane.act("Run", name, verb, author=ADMIN)
+            self.world.plane.verbs.act("Run", name, verb, author=ADMIN)
         except Denied:
             return
 
@@ -81,16 +81,16 @@ class ResolverModel(RuleBasedStateMachine):
         self.world.apply(budget(owner, owner, envelope(concurrency=gpus), aggregateCaps=[cap]))
         try:
             if cap_gpus is None:
-                self.world.plane.resolve_cap(owner, "west", author=ADMIN)
+                self.world.plane.resolver.resolve_cap(owner, "west", author=ADMIN)
             else:
-                self.world.plane.resolve_budget(owner, author=ADMIN)
+                self.world.plane.resolver.resolve_budget(owner, author=ADMIN)
         except Denied:
             return
 
     @rule(which=st.sampled_from(["n1", "n2"]), verb=st.sampled_from(["drain", "uncordon", "fail"]))
     def service(self, which: str, verb: str) -> None:
         try:
-            self.world.plane.act("Node", which, verb, author=ADMIN)
+            self.world.plane.verbs.act("Node", which, verb, author=ADMIN)
         except Denied:
             return
 
@@ -108,18 +108,18 @@ class ResolverModel(RuleBasedStateMachine):
     def restart(self, checkpoint: bool) -> None:
         before = state_of(self.world)
         if checkpoint:
-            self.world.plane.checkpoint()
+            self.world.plane.committer.checkpoint()
         self.world.plane = self.world.open()
         assert state_of(self.world) == before
 
     @invariant()
     def a_gang_is_whole_or_not_running(self) -> None:
         """Every group of a running run has all its active GPUs; what waits or ended has none."""
-        projection = self.world.plane._projection
+        projection = self.world.projection
         for name, state in projection.runs.items():
             spec = projection.run_spec(name)
             if state.phase is not Phase.RUNNING:
-                assert (state.leases, state.cut) == ({}, None), name
+                assert (state.leases, state.reclaim) == ({}, None), name
                 continue
             least = spec.gpus if spec.malleable is None else spec.malleable.min_gpus
             assert least <= state.width <= spec.gpus, name
@@ -136,7 +136,7 @@ class ResolverModel(RuleBasedStateMachine):
             for entry in self.world.log
             if entry.kind == "lease.close" and entry.body.get("outcome") is not None
         )
-        counters = self.world.plane._projection.resolver.counters
+        counters = self.world.projection.resolver.counters
         for reason in ("DropSpare", "Shrink"):
             assert counters.get(COUNTED[reason], 0) == closed[reason]
         applied = sum(entry.kind == "gpu.resolve.applied" for entry in self.world.log)
@@ -160,7 +160,7 @@ class ResolverModel(RuleBasedStateMachine):
         again = Projection()
         for entry in self.world.ledger.entries(0, 100_000):
             again.apply(entry)
-        live = self.world.plane._projection
+        live = self.world.projection
         assert (again.leases, again.runs) == (live.leases, live.runs)
         assert again.resolver == live.resolver
         assert self.world.ledger.verify().ok

@@ -35,7 +35,7 @@ def test_healthy_near_limit_and_back() -> None:
     assert near["message"] == "envelope west: 9 of 10 GPUs"
     assert near["lastTransitionTime"] == "2026-01-01T01:00:00Z"
     assert conditions(world)["Healthy"]["lastTransitionTime"] == began
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     world.turn(1)
     assert true(world) == {"Healthy"}
 
@@ -59,7 +59,7 @@ def test_exhausted_when_no_hours_are_left() -> None:
     assert conditions(world)["Healthy"]["reason"] == "HoursUsedUp"
     events = [
         each
-        for each in world.plane.events(0, 1000)
+        for each in world.plane.events.read(0, 1000)
         if each["kind"] == "budget.condition"
         and each["body"]["type"] == "Exhausted"
         and each["body"]["status"]
@@ -108,7 +108,7 @@ def test_every_kind_of_cap_reaches_every_condition(kind: str) -> None:
     world.turn(1)
     assert true(world) == {"NearLimit", "Exhausted", "Overcommitted"}
     assert conditions(world)["Exhausted"]["message"].startswith(kind)
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     world.apply(capped(maxConcurrency=4, maxGPUHours=100))
     world.turn()
     assert true(world) == {"Healthy"}
@@ -129,7 +129,7 @@ def test_a_late_word_of_an_end_takes_nothing_off_the_counter() -> None:
     scraped = total_hours(world)
     world.executor.end("r", world.now_ms - HOUR // 2)
     world.turn(1)
-    assert world.plane._projection.closed[-1].used_ms == 2 * HOUR
+    assert world.projection.closed[-1].used_ms == 2 * HOUR
     assert total_hours(world) == scraped == 4
     world.apply(run("s", gpus=4))
     world.turn()
@@ -151,14 +151,14 @@ def test_the_hour_counter_does_not_go_down_over_a_restart() -> None:
     world.turn()
     assert total_hours(world) == 4, "nor this one"
     world.plane = world.open()
-    assert world.plane.metrics()["budget_gpu_hours_total"] == [], "nothing is known yet"
+    assert world.plane.reports.metrics()["budget_gpu_hours_total"] == [], "nothing is known yet"
     world.executor.poll = hears  # type: ignore[method-assign]
     world.turn()
     assert total_hours(world) == 6
 
 
 def total_hours(world: World) -> float:
-    (found,) = [value for _, value in world.plane.metrics()["budget_gpu_hours_total"]]
+    (found,) = [value for _, value in world.plane.reports.metrics()["budget_gpu_hours_total"]]
     return found
 
 
@@ -172,11 +172,11 @@ def test_a_clock_that_was_ahead_is_told_until_it_is_caught_up() -> None:
     world.apply(budget("a"), node(), run("r", gpus=2))
     world.turn()
     world.turn(2)
-    world.plane.act("Run", "r", "pause", author=ADMIN)
+    world.plane.verbs.act("Run", "r", "pause", author=ADMIN)
     world.now_ms -= HOUR  # the clock was an hour ahead, and is put right
     world.turn()
-    assert world.plane.clock_behind_ms == HOUR
-    assert world.plane.metrics()["ledger_clock_behind_seconds"] == [({}, 3600.0)]
+    assert world.plane.committer.clock_behind_ms == HOUR
+    assert world.plane.reports.metrics()["ledger_clock_behind_seconds"] == [({}, 3600.0)]
     assert world.plane.faults["*clock"] == (
         "the clock is 3600 s behind the last entry, of 2026-01-01T02:00:00Z, and no time passes "
         "until then: set the clock right if it is slow, else wait"
@@ -186,7 +186,7 @@ def test_a_clock_that_was_ahead_is_told_until_it_is_caught_up() -> None:
     assert "*clock" not in world.plane.faults
     assert total_hours(world) == 4, "no time has passed"
     world.turn(1)
-    assert world.plane.metrics()["ledger_clock_behind_seconds"] == [({}, 0.0)]
+    assert world.plane.reports.metrics()["ledger_clock_behind_seconds"] == [({}, 0.0)]
     assert total_hours(world) > 5
 
 
@@ -217,26 +217,26 @@ def test_tables() -> None:
     )
     world.turn()
     world.turn(2)
-    rows = {row["budget"]: row for row in world.plane.budgets()}
+    rows = {row["budget"]: row for row in world.plane.reports.budgets()}
     assert (rows["s"]["used_gpus"], rows["s"]["lent_gpus"], rows["s"]["free_gpu_hours"]) == (
         2,
         2,
         96,
     )
-    sponsors = world.plane.sponsors("a", "H100")
+    sponsors = world.plane.reports.sponsors("a", "H100")
     assert [(row["owner"], row["free_gpus"], row["free_gpu_hours"]) for row in sponsors] == [
         ("s", 1, 6),
         ("t", 8, None),
     ]
-    assert world.plane.sponsors("a", "A100") == []
+    assert world.plane.reports.sponsors("a", "A100") == []
     owed = {"borrower": "a", "lender": "s", "gpus": 2, "gpu_hours": 4.0}
-    assert world.plane.owes() == [owed]
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
-    assert world.plane.owes() == [{**owed, "gpus": 0}]
-    charged = [(row["payer"], row["used_ms"] / HOUR) for row in world.plane.charges()]
+    assert world.plane.reports.owes() == [owed]
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
+    assert world.plane.reports.owes() == [{**owed, "gpus": 0}]
+    charged = [(row["payer"], row["used_ms"] / HOUR) for row in world.plane.reports.charges()]
     assert charged == [("a", 2.0), ("s", 4.0)]
-    world.plane.delete("Budget", "s", author=ADMIN)
-    assert world.plane.owes()[0]["lender"] == "s", "a debt outlives its budget"
+    world.plane.objects.delete("Budget", "s", author=ADMIN)
+    assert world.plane.reports.owes()[0]["lender"] == "s", "a debt outlives its budget"
 
 
 def test_who_paid_is_who_had_the_budget_then() -> None:
@@ -248,19 +248,19 @@ def test_who_paid_is_who_had_the_budget_then() -> None:
     world.turn()
     world.turn(1)
     world.apply(budget("shared", "t", lent))
-    assert [(row["lender"], row["gpu_hours"]) for row in world.plane.owes()] == [("s", 2.0)]
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
+    assert [(row["lender"], row["gpu_hours"]) for row in world.plane.reports.owes()] == [("s", 2.0)]
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
     world.apply(run("q", gpus=1, funding=loan))
     world.turn()
     world.turn(1)
-    world.plane.act("Run", "q", "cancel", author=ADMIN)
+    world.plane.verbs.act("Run", "q", "cancel", author=ADMIN)
     for _ in range(2):
-        assert [(row["lender"], row["gpu_hours"]) for row in world.plane.owes()] == [
+        assert [(row["lender"], row["gpu_hours"]) for row in world.plane.reports.owes()] == [
             ("s", 2.0),
             ("t", 1.0),
         ]
-        assert [row["payer"] for row in world.plane.charges()] == ["s", "t"]
-        world.plane.delete("Budget", "shared", author=ADMIN)
+        assert [row["payer"] for row in world.plane.reports.charges()] == ["s", "t"]
+        world.plane.objects.delete("Budget", "shared", author=ADMIN)
         world.apply(budget("shared", "u"))
     payers = [entry.body["payer"] for entry in world.log if entry.kind == "charge.post"]
     assert payers == ["s", "t"]
@@ -271,15 +271,15 @@ def test_explain() -> None:
     world = World()
     world.apply(budget("a"), node(), run("r", gpus=4), run("s", gpus=6))
     world.turn()
-    found = world.plane.explain("Run", "r")
+    found = world.plane.reports.explain("Run", "r")
     assert (found["cover"]["kind"], found["cover"]["output"]["gpus"]) == ("gpu.fund", 4)
     assert found["placement"]["output"]["placed"] is True
-    refused = world.plane.explain("Run", "s")
+    refused = world.plane.reports.explain("Run", "s")
     assert (refused["placement"], refused["waitingFor"]["to"]) == (None, 10)
-    assert [row["run"] for row in world.plane.explain("Budget", "a")["leases"]] == ["r"]
-    assert world.plane.explain("Node", "n1")["runs"] == ["r"]
+    assert [row["run"] for row in world.plane.reports.explain("Budget", "a")["leases"]] == ["r"]
+    assert world.plane.reports.explain("Node", "n1")["runs"] == ["r"]
     with pytest.raises(NotFound):
-        world.plane.explain("Run", "nobody")
+        world.plane.reports.explain("Run", "nobody")
 
 
 def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
@@ -297,15 +297,15 @@ def test_metrics_are_plain_values_and_counters_never_go_down() -> None:
     last = 0.0
     for _ in range(3):
         world.turn(1)
-        found = world.plane.metrics()
+        found = world.plane.reports.metrics()
         (total,) = [value for labels, value in found["budget_gpu_hours_total"]]
         assert total > last
         last = total
     assert found["cover_plans_total"] == [({"result": "ACLDenied"}, 1), ({"result": "funded"}, 1)]
     assert found["budget_lending_denied_total"] == [({"budget": "s", "envelope": "west"}, 1)]
-    world.plane.act("Run", "r", "cancel", author=ADMIN)
-    assert world.plane.metrics()["budget_gpu_hours_total"][0][1] == last == 12
-    gauges = world.plane.metrics()
+    world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
+    assert world.plane.reports.metrics()["budget_gpu_hours_total"][0][1] == last == 12
+    gauges = world.plane.reports.metrics()
     assert gauges["budget_concurrency_remaining"] == [
         ({"budget": "a", "envelope": "west"}, 8),
         ({"budget": "s", "envelope": "west"}, 8),
@@ -318,22 +318,22 @@ def test_events_tell_whose_they_are_and_nothing_private() -> None:
     world = World()
     world.apply(budget("a"), node(), run("r", command=["secret-tool"], env={"KEY": "v"}))
     world.turn()
-    events = world.plane.events(0, 1000)
+    events = world.plane.events.read(0, 1000)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     about = {(event["kind"], event["owner"]) for event in events}
     assert ("object.applied", "a") in about
     assert ("lease.open", "a") in about
     assert ("run.phase", "a") in about
     assert "secret-tool" not in str(events)
-    assert world.plane.events(events[-1]["seq"], 10) == []
+    assert world.plane.events.read(events[-1]["seq"], 10) == []
 
 
 def test_waiting_ends_with_news_or_with_its_time() -> None:
     """Another thread's command wakes the one that waits."""
     world = World()
-    assert world.plane.wait(1, 0.01) == 1
+    assert world.plane.events.wait(1, 0.01) == 1
     found: list[int] = []
-    watcher = threading.Thread(target=lambda: found.append(world.plane.wait(1, 10)))
+    watcher = threading.Thread(target=lambda: found.append(world.plane.events.wait(1, 10)))
     watcher.start()
     world.apply(budget("a"))
     watcher.join()
@@ -346,12 +346,12 @@ def test_leases_are_read_only_objects() -> None:
     world.apply(budget("a"), node(), run("r", gpus=2, duration="1h"))
     world.turn()
     (name,) = world.status("Run", "r")["leases"]
-    lease = world.plane.get("Lease", name)
+    lease = world.plane.objects.get("Lease", name)
     assert lease["spec"]["payer"] == {"budget": "a", "envelope": "west"}
-    assert world.plane.list("Lease") == [lease]
-    assert world.plane.list("Lease", owner="b") == []
+    assert world.plane.objects.list("Lease") == [lease]
+    assert world.plane.objects.list("Lease", owner="b") == []
     world.turn(2)
-    closed = world.plane.get("Lease", name)
+    closed = world.plane.objects.get("Lease", name)
     assert (closed["status"]["reason"], closed["status"]["gpuHours"]) == ("Completed", 2)
-    assert world.plane.list("Lease") == []
-    assert world.plane.get("Lease", "nobody") is None
+    assert world.plane.objects.list("Lease") == []
+    assert world.plane.objects.get("Lease", "nobody") is None

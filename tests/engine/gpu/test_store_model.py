@@ -33,7 +33,7 @@ class StoreModel(RuleBasedStateMachine):
     def applied(self, manifest: dict[str, Any]) -> None:
         key = (manifest["kind"], manifest["metadata"]["name"])
         try:
-            result = self.world.plane.apply(manifest, author=ADMIN)
+            result = self.world.plane.objects.apply(manifest, author=ADMIN)
         except (Denied, ValueError):
             return  # in use, or a field of a run that cannot change: nothing was written
         change = "configured" if key in self.model else "created"
@@ -82,7 +82,7 @@ class StoreModel(RuleBasedStateMachine):
         ]
         before = len(self.world.log)
         try:
-            done = self.world.plane.apply_all(given, author=ADMIN)
+            done = self.world.plane.objects.apply_all(given, author=ADMIN)
         except (Denied, ValueError):
             assert [e for e in self.world.log[before:] if e.kind == "object.applied"] == []
             return
@@ -94,7 +94,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(KINDS), name=names)
     def delete(self, kind: str, name: str) -> None:
         try:
-            self.world.plane.delete(kind, name, author=ADMIN)
+            self.world.plane.objects.delete(kind, name, author=ADMIN)
         except NotFound:
             assert (kind, name) not in self.model
             return
@@ -110,7 +110,7 @@ class StoreModel(RuleBasedStateMachine):
     )
     def act(self, kind: str, name: str, verb: str) -> None:
         try:
-            found = self.world.plane.act(kind, name, verb, author=ADMIN)
+            found = self.world.plane.verbs.act(kind, name, verb, author=ADMIN).object
         except Denied:
             return
         if (kind, name) in self.versions:
@@ -134,7 +134,7 @@ class StoreModel(RuleBasedStateMachine):
     def restart(self, checkpoint: bool) -> None:
         before = state_of(self.world)
         if checkpoint:
-            self.world.plane.checkpoint()
+            self.world.plane.committer.checkpoint()
         self.world.plane = self.world.open()
         self.heard = False
         assert state_of(self.world) == before
@@ -142,18 +142,18 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def objects_are_the_models(self) -> None:
         for kind in KINDS:
-            found = {each["metadata"]["name"]: each for each in self.world.plane.list(kind)}
+            found = {each["metadata"]["name"]: each for each in self.world.plane.objects.list(kind)}
             assert set(found) == {name for key, name in self.model if key == kind}
             for name, each in found.items():
                 wanted = self.model[kind, name]
                 assert {key: each["spec"][key] for key in wanted if key != "envelopes"} == {
                     key: value for key, value in wanted.items() if key != "envelopes"
                 }
-                assert each == self.world.plane.get(kind, name)
+                assert each == self.world.plane.objects.get(kind, name)
 
     @invariant()
     def the_watch_misses_nothing(self) -> None:
-        events = self.world.plane.events(self.seen, 10_000)
+        events = self.world.plane.events.read(self.seen, 10_000)
         assert [each["seq"] for each in events] == list(
             range(self.seen + 1, self.seen + 1 + len(events))
         )
@@ -166,7 +166,7 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         """Nothing negative; free + held + spent = granted; ended runs hold no leases."""
-        projection = self.world.plane._projection
+        projection = self.world.projection
         now_ms = max(self.world.now_ms, projection.time_ms)
         for found in projection.budgets.values():
             for each in found.envelopes:
@@ -183,7 +183,7 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_beside_the_objects_agrees_with_them(self) -> None:
         """Live runs, runs by owner, objects by kind: never a walk over history, and never stale."""
-        projection = self.world.plane._projection
+        projection = self.world.projection
         runs = projection.runs.items()
         assert projection.live == {name: each for name, each in runs if not each.phase.ended}
         assert projection.run_owners == Counter(projection.run_spec(name).owner for name, _ in runs)
@@ -194,7 +194,7 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def what_was_charged_stays_charged(self) -> None:
         """Whatever is edited: no day of no payer ever costs less than it did."""
-        charges = self.world.plane._projection.charges
+        charges = self.world.projection.charges
         for key, (used_ms, overdraft_ms) in self.charged.items():
             assert charges[key][0] >= used_ms
             assert charges[key][1] >= overdraft_ms
@@ -205,7 +205,7 @@ class StoreModel(RuleBasedStateMachine):
         """budget_gpu_hours_total, also over restarts, after which the first turn shows it again."""
         found = {
             str(labels): value
-            for labels, value in self.world.plane.metrics()["budget_gpu_hours_total"]
+            for labels, value in self.world.plane.reports.metrics()["budget_gpu_hours_total"]
         }
         if not self.heard:
             assert found == {}
@@ -221,7 +221,7 @@ class StoreModel(RuleBasedStateMachine):
         again = Projection()
         for entry in self.world.ledger.entries(0, 100_000):
             again.apply(entry)
-        live = self.world.plane._projection
+        live = self.world.projection
         now_ms = max(self.world.now_ms, live.time_ms) + HOUR
         assert dict(again.accounts.at(now_ms)) == dict(live.accounts.at(now_ms))
         assert (again.leases, again.runs) == (live.leases, live.runs)

@@ -13,18 +13,18 @@ def test_cancelling_a_process_charges_its_grace(world: World) -> None:
     """The lease ends when the process is gone, not when somebody wished it."""
     world.apply(budget("a"), node(), run("r", command=["train"]))
     world.turn()
-    world.plane.act("Run", "r", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     assert world.executor.calls[-1] == ("stop", "r", 30_000)
     assert world.status("Run", "r")["stopping"] is True
-    world.plane.act("Run", "r", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     world.executor.end("r", world.now_ms + 20_000, signal=15)
     world.turn(0.01)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"]) == ("Failed", "Cancelled")
-    assert world.plane._projection.closed[-1].end_reason == "Cancelled"
-    assert world.plane._projection.closed[-1].used_ms == 20_000
+    assert world.projection.closed[-1].end_reason == "Cancelled"
+    assert world.projection.closed[-1].used_ms == 20_000
     with pytest.raises(Refused) as refused:
-        world.plane.act("Run", "r", "cancel", author=ALICE)
+        world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     assert refused.value.reason == "RunEnded"
 
 
@@ -33,7 +33,7 @@ def test_a_pause_keeps_the_lease(world: World) -> None:
     world.apply(budget("a"), node(), run("r", command=["train"]))
     world.turn()
     for verb in ("pause", "pause", "resume", "pause"):
-        world.plane.act("Run", "r", verb, author=ALICE)
+        world.plane.verbs.act("Run", "r", verb, author=ALICE)
         world.turn(0.1)
     told = [call[0] for call in world.executor.calls]
     assert told == ["start", "pause", "resume", "pause"]
@@ -41,33 +41,33 @@ def test_a_pause_keeps_the_lease(world: World) -> None:
     world.plane = world.open()
     world.turn()
     assert world.executor.calls[-1] == ("pause", "r")
-    world.plane.act("Run", "r", "resume", author=ALICE)
+    world.plane.verbs.act("Run", "r", "resume", author=ALICE)
     world.plane = world.open()
     world.turn()
     assert world.executor.calls[-1] == ("resume", "r")
-    world.plane.act("Run", "r", "cancel", author=ALICE)
+    world.plane.verbs.act("Run", "r", "cancel", author=ALICE)
     with pytest.raises(Refused, match="not running"):
-        world.plane.act("Run", "r", "pause", author=ALICE)
+        world.plane.verbs.act("Run", "r", "pause", author=ALICE)
 
 
 def test_cordon_keeps_new_leases_away_and_drain_ends_the_old_ones(world: World) -> None:
     """A drained gang waits again and starts elsewhere, with another job."""
     world.apply(budget("a"), node(), run("r", gpus=2, command=["train"]))
     world.turn()
-    world.plane.act("Node", "n1", "cordon", author=ADMIN)
-    world.plane.act("Node", "n1", "cordon", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "cordon", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "cordon", author=ADMIN)
     world.apply(run("s"))
     world.turn()
     assert (world.status("Run", "r")["phase"], world.status("Run", "s")["reason"]) == (
         "Running",
         "NoDevices",
     )
-    world.plane.act("Node", "n1", "drain", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "drain", author=ADMIN)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"]) == ("Pending", "Drained")
     assert ("stop", "r", 0) in world.executor.calls
     world.executor.end("r", world.now_ms, signal=9)
-    world.plane.act("Node", "n1", "uncordon", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "uncordon", author=ADMIN)
     world.turn()
     assert world.status("Run", "r")["phase"] == "Running"
     assert len([job for job in world.executor.jobs.values() if job.run == "r"]) == 2
@@ -78,7 +78,7 @@ def test_a_gang_without_enough_spares_waits_again(world: World) -> None:
     world.apply(budget("a"), node("n1", 3), node("n2", 3))
     world.apply(run("r", gpus=3, groupGPUs=3, sparesPerGroup=2))
     world.turn()
-    world.plane.act("Node", "n1", "fail", author=ADMIN)
+    world.plane.verbs.act("Node", "n1", "fail", author=ADMIN)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"], status["width"]) == ("Pending", "NodeFailed", 0)
     reasons = {entry.body["reason"] for entry in world.log if entry.kind == "lease.close"}
@@ -90,12 +90,12 @@ def test_a_lost_spare_leaves_the_rest_running(world: World) -> None:
     world.apply(budget("a"), node("n1", 2), node("n2", 2), node("n3", 2))
     world.apply(run("r", gpus=3, groupGPUs=3, sparesPerGroup=3))
     world.turn()
-    before = {row["role"]: row["slots"] for row in world.plane.leases()}
+    before = {row["role"]: row["slots"] for row in world.plane.reports.leases()}
     assert before == {"Active": ["n1#0", "n1#1", "n2#0"], "Spare": ["n3#0", "n3#1", "n2#1"]}
-    world.plane.act("Node", "n2", "fail", author=ADMIN)
-    after = sorted((row["role"], row["slots"]) for row in world.plane.leases())
+    world.plane.verbs.act("Node", "n2", "fail", author=ADMIN)
+    after = sorted((row["role"], row["slots"]) for row in world.plane.reports.leases())
     assert after == [("Active", ["n1#0", "n1#1"]), ("Active", ["n3#0"]), ("Spare", ["n3#1"])]
-    world.plane.act("Node", "n3", "fail", author=ADMIN)
+    world.plane.verbs.act("Node", "n3", "fail", author=ADMIN)
     assert world.status("Run", "r")["phase"] == "Pending"
 
 
@@ -104,10 +104,10 @@ def test_a_swap_opens_active_leases_on_the_spares(world: World) -> None:
     world.apply(budget("a"), node("n1", 1), node("n2", 1), node("n3", 2))
     world.apply(run("r", gpus=2, groupGPUs=2, sparesPerGroup=2, duration="4h", command=["x"]))
     world.turn()
-    active = [row for row in world.plane.leases() if row["role"] == "Active"]
+    active = [row for row in world.plane.reports.leases() if row["role"] == "Active"]
     assert active[0]["slots"] == ["n3#0", "n3#1"]
     world.turn(1)
-    world.plane.act("Node", "n3", "fail", author=ADMIN)
+    world.plane.verbs.act("Node", "n3", "fail", author=ADMIN)
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"], status["width"], status["spares"]) == (
         "Running",
@@ -115,7 +115,7 @@ def test_a_swap_opens_active_leases_on_the_spares(world: World) -> None:
         2,
         0,
     )
-    assert [row["slots"] for row in world.plane.leases()] == [["n1#0", "n2#0"]]
+    assert [row["slots"] for row in world.plane.reports.leases()] == [["n1#0", "n2#0"]]
     reasons = [entry.body["reason"] for entry in world.log if entry.kind == "lease.close"]
     assert sorted(reasons) == ["DropSpare", "NodeFailed"]
     # The new job waits until the old one, whose devices are gone, has ended.
@@ -131,9 +131,9 @@ def test_an_unknown_verb_is_refused(world: World) -> None:
     """And so is one on nothing."""
     world.apply(node())
     with pytest.raises(Refused, match="cannot 'reboot'"):
-        world.plane.act("Node", "n1", "reboot", author=ADMIN)
+        world.plane.verbs.act("Node", "n1", "reboot", author=ADMIN)
     with pytest.raises(NotFound):
-        world.plane.act("Run", "r", "cancel", author=ADMIN)
+        world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
 
 
 # -- the executor fails -------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_start_that_cannot_succeed_fails_the_run(world: World) -> None:
     world.turn()
     status = world.status("Run", "r")
     assert (status["phase"], status["reason"]) == ("Failed", "StartFailed")
-    assert world.plane.leases() == []
+    assert world.plane.reports.leases() == []
 
 
 def test_a_crash_between_record_and_start_is_healed(world: World) -> None:
@@ -197,7 +197,7 @@ def test_a_pause_that_fails_is_tried_again(world: World) -> None:
     world.apply(budget("a"), node(), run("r", command=["train"]))
     world.turn()
     world.executor.pause = _raising(TemporaryFault("busy", retry_after_ms=1))  # type: ignore[method-assign]
-    world.plane.act("Run", "r", "pause", author=ALICE)
+    world.plane.verbs.act("Run", "r", "pause", author=ALICE)
     assert world.plane.faults == {"r": "busy"}
     del world.executor.pause  # type: ignore[method-assign]
     world.turn()

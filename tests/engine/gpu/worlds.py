@@ -1,13 +1,14 @@
 """A control plane on a ledger in memory, an executor that obeys, and a clock that is set."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.engine.gpu import Author, Config, ControlPlane
+from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
 from fairlead.ledger import MemoryLedger
-from fairlead.ports.chance import Chance
+from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
@@ -46,7 +47,7 @@ def run(name: str, owner: str = "a", gpus: int = 1, **more: Any) -> dict[str, An
 
 def state_of(world: "World") -> bytes:
     """All that a control plane knows, its accounts looked at now."""
-    projection = world.plane._projection
+    projection = world.projection
     projection.accounts.advance(max(world.now_ms, projection.time_ms))
     return export(projection)
 
@@ -107,7 +108,7 @@ class World:
         ledger: Ledger | None = None,
         *,
         config: Config | None = None,
-        chance: Chance | None = None,
+        chance: EntropySource | None = None,
     ) -> None:
         self.now_ms = START
         self.ledger: Ledger = ledger or MemoryLedger(time_ms=START)
@@ -120,16 +121,26 @@ class World:
             self.ledger, self.executor, lambda: self.now_ms, self.config, self.chance
         )
 
+    @property
+    def projection(self) -> Projection:
+        """What the control plane knows; another one after `open`."""
+        return self.plane.committer.projection
+
+    def reconfigure(self, **changes: Any) -> None:
+        """The same control plane, started again with other settings."""
+        self.config = replace(self.config or Config(), **changes)
+        self.plane = self.open()
+
     def apply(self, *manifests: dict[str, Any]) -> None:
         for each in manifests:
-            self.plane.apply(each, author=ADMIN)
+            self.plane.objects.apply(each, author=ADMIN)
 
     def turn(self, hours: float = 0) -> None:
         self.now_ms += int(hours * HOUR)
         self.plane.reconcile(self.now_ms)
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
-        found = self.plane.get(kind, name)
+        found = self.plane.objects.get(kind, name)
         assert found is not None
         return found["status"]
 

@@ -17,8 +17,8 @@ from fairlead.engine.traffic import GroupRules
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import STATE, STATUS, StateDirectory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
-from fairlead.node.traffic.metrics import serve_metrics
-from fairlead.node.traffic.orders import ORDERS, change_order
+from fairlead.node.traffic.commands import COMMANDS, change_command
+from fairlead.node.traffic.reports import serve_metrics
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.recorder import FileRecorder, read, replay
@@ -27,7 +27,7 @@ from tests.node.traffic.servers import until
 BACKENDS = (Backend("a", "127.0.0.1", 9001), Backend("b", "127.0.0.1", 9002))
 
 
-class NoEyes:
+class NoSensors:
     """An agent that sees nothing but its plane."""
 
     signals = prober = nodes = None
@@ -56,7 +56,7 @@ class Folder:
     """Makes agents on one state directory and one plane."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.eyes, self.said = path / "state", NoEyes(), []
+        self.path, self.sensors, self.said = path / "state", NoSensors(), []
         self.plane = MemoryDataplane(now_ms)
 
     said: list[str]
@@ -70,9 +70,9 @@ class Folder:
         return TrafficAgent(
             AgentConfig("n1", self.path, tick_ms=20),
             specs or [spec()],
-            open_plane=plane or (lambda: self.plane),
+            open_dataplane=plane or (lambda: self.plane),
             open_recorder=lambda path: FileRecorder(path, sync_each=False),
-            eyes=self.eyes,
+            sensors=self.sensors,
             warn=self.said.append,
             reload=reload,
         )
@@ -139,10 +139,10 @@ def test_what_cannot_wait_makes_one_tick_between_two(folder: Folder) -> None:
     try:
         until(lambda: agent.ticks == 1, "the first tick")
         began = time.monotonic()
-        folder.eyes.alarm()
+        folder.sensors.alarm()
         until(lambda: agent.ticks == 2, "a tick between two")
         assert time.monotonic() - began < 1
-        folder.eyes.alarm()
+        folder.sensors.alarm()
         until(lambda: agent.ticks == 3, "the next when it is due")
         assert time.monotonic() - began > 1
         assert agent.early_ticks == 1
@@ -166,7 +166,7 @@ def test_one_agent_per_directory(folder: Folder) -> None:
 def test_isolation_by_the_operator_survives_a_restart(folder: Folder) -> None:
     """From the first tick of the next agent on."""
     folder.run(folder.agent(), 2)
-    change_order(StateDirectory(folder.path), "web", "b", "isolate")
+    change_command(StateDirectory(folder.path), "web", "b", "isolate")
     folder.run(folder.agent(), 2)
     folder.plane = MemoryDataplane(now_ms)
     agent = folder.run(folder.agent(), 1)
@@ -215,7 +215,7 @@ def test_a_damaged_state_is_said_and_forgotten(folder: Folder, text: str) -> Non
 def test_damaged_orders_stop_the_start(folder: Folder) -> None:
     """Nobody knows who was isolated: a person has to look."""
     folder.path.mkdir()
-    (folder.path / ORDERS).write_text("{")
+    (folder.path / COMMANDS).write_text("{")
     agent = folder.agent()
     with pytest.raises(PermanentFault, match="damaged"):
         agent.start()
@@ -255,7 +255,7 @@ def test_a_reload_adds_and_removes(folder: Folder) -> None:
     assert undone == []
 
 
-def test_a_reload_that_the_plane_refuses_leaves_the_eyes_where_they_were(folder: Folder) -> None:
+def test_a_reload_that_the_plane_refuses_leaves_the_sensors_as_they_were(folder: Folder) -> None:
     """Whoever looks elsewhere already would find nobody for the groups that stay."""
     undone: list[str] = []
     twice = [spec(*BACKENDS), spec(*BACKENDS, name="api")]  # the same door
@@ -269,29 +269,29 @@ def test_a_reload_that_the_plane_refuses_leaves_the_eyes_where_they_were(folder:
     assert folder.said[0].startswith("not reloaded: ")
 
 
-def test_orders_that_are_damaged_later_are_said_once(folder: Folder) -> None:
+def test_commands_that_are_damaged_later_are_reported_once(folder: Folder) -> None:
     """The last ones stand."""
     agent = folder.agent()
     agent.start()
     agent.tick()
-    (folder.path / ORDERS).write_text("{")
+    (folder.path / COMMANDS).write_text("{")
     for _ in range(3):
         agent.tick()
     agent.close()
     assert len(folder.said) == 1
-    assert folder.said[0].startswith("the last orders stand: ")
+    assert folder.said[0].startswith("the last commands stay: ")
 
 
 def test_backends_that_are_looked_up_are_followed(folder: Folder) -> None:
     """Whoever appears behind the name joins, whoever vanishes leaves."""
     empty = RouteGroup("web", "127.0.0.1", 9000, Proto.TCP, ())
-    folder.eyes.found = {"web": BACKENDS[:1]}
+    folder.sensors.found = {"web": BACKENDS[:1]}
     agent = folder.agent(GroupSpec(empty, GroupRules(), looked_up=True))
     agent.start()
     assert agent.tick().groups["web"].plan.slots == {"a": 256}
-    folder.eyes.found = {"web": BACKENDS}
+    folder.sensors.found = {"web": BACKENDS}
     assert agent.tick().groups["web"].plan.slots == {"a": 256, "b": 0}
-    folder.eyes.found = {"web": BACKENDS[1:]}
+    folder.sensors.found = {"web": BACKENDS[1:]}
     assert agent.tick().groups["web"].plan.slots == {"b": 256}
     agent.close()
 

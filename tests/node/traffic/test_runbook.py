@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import Cause
-from fairlead.node.traffic.metrics import TrafficCollector
+from fairlead.node.traffic.reports import TrafficCollector
 from tests.node.traffic.test_agent import Folder
 
 RUNBOOK = (Path(__file__).parents[3] / "docs" / "operate" / "traffic.md").read_text()

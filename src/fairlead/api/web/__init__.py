@@ -1,7 +1,7 @@
-"""The web page: three files of our own, served as they are; nothing comes from elsewhere.
+"""The web page: three files, served as they are.
 
-It shows what anybody on this machine may read, and it has no way to change anything. The policy
-lets the browser load these files, ask this server, and nothing more.
+It shows what every user of this machine may read, and cannot change anything. The content policy
+allows these files and requests to this server, nothing else.
 """
 
 from importlib.resources import files

@@ -150,11 +150,11 @@ async function refresh() {
       "No budgets yet: fairlead apply -f budgets.yaml");
     fill("run-rows", runs.items, (run) => run.metadata.uid, runCells,
       "No runs yet: fairlead submit -f run.yaml");
-    fill("lease-rows", leases, (row) => row.lease, leaseCells, "Nothing is leased.");
+    fill("lease-rows", leases, (row) => row.lease, leaseCells, "No device is leased.");
     fill("reservation-rows", reservations.items, (item) => item.metadata.uid, reservationCells,
       "No reservations: fairlead reserve RUN --at TIME");
     fill("outcome-rows", outcomes.reverse().slice(0, OUTCOMES_MAX), (row) => String(row.outcome),
-      outcomeCells, "Nobody ever had to give way.");
+      outcomeCells, "No run was ever preempted.");
     byId("head").replaceChildren(...headLines(head));
     say(live ? "Live" : "Waiting for events…");
   } catch (error) {

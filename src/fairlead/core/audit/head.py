@@ -1,6 +1,6 @@
 """Heads: what one has to remember of a ledger to notice any later change, as bytes to sign.
 
-Whoever holds a signed head elsewhere can have every entry below it proved, and every later head
+A holder of a signed head can have every entry below it proved, and every later head
 proved to be a continuation. Signing and the checking of signatures need a library and are the
 ledger's; here is only what is signed.
 """

@@ -1,7 +1,7 @@
 """Proofs that an entry is in a tree and that a tree only grew (RFC 9162, 2.1.3 and 2.1.4).
 
-Making one needs O(log n) stored nodes, checking one needs none: whoever holds a head can check
-with these functions what they are shown, and need not trust whoever shows it. Checks answer False
+Making one needs O(log n) stored nodes, checking one needs none: a holder of a head can check
+with these functions what it is shown, and need not trust the source. Checks answer False
 to anything that is not a proof, however it is malformed.
 """
 

@@ -1,17 +1,23 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
 from fairlead.core.gpu.conflict import (
+    Action,
     Conflict,
     ConflictLease,
     ConflictRun,
+    CutTier,
+    Forecast,
     Malleable,
+    Resolution,
+    RiskRound,
     Role,
+    Round,
     Scope,
     ScopeCap,
     conflict_bytes,
     conflict_digest,
 )
-from fairlead.core.gpu.cover import Plan, Refusal, cover
+from fairlead.core.gpu.cover import Binding, Book, Line, Plan, Refusal, cover
 from fairlead.core.gpu.deficit import (
     CandidateLease,
     CapDemand,
@@ -56,11 +62,8 @@ from fairlead.core.gpu.queue import (
     queue,
 )
 from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
-from fairlead.core.gpu.resolution import Action, CutTier, Forecast, Resolution, RiskRound, Round
 from fairlead.core.gpu.resolve import Notice, forecast, notice_of, resolve
-from fairlead.core.gpu.route import Book
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
-from fairlead.core.gpu.walk import Binding, Line
 
 __all__ = [
     "HOUR_MS",

@@ -398,7 +398,7 @@ class Accounts:
 
     def rolls_over(self, now_ms: int) -> int | None:
         """The first end of a period, up to now, that an account with open leases has not seen."""
-        ends = (each.until_ms for each in self._accounts.values() if each.leases)
+        ends = (account.until_ms for account in self._accounts.values() if account.leases)
         return min((end_ms for end_ms in ends if end_ms <= now_ms), default=None)
 
     def advance(self, now_ms: int) -> None:

@@ -5,15 +5,15 @@ flavor and every label of the scope are equal and, where a cap binds, one of its
 The digest names the conflict for good, whatever the order of its lists.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
-from fairlead.core.canonical import encoded, text
-from fairlead.core.lottery import Pseudonyms
-from fairlead.core.reasons import Exclusion
-from fairlead.core.units import Count, Name, PositiveCount
+from fairlead.core.canonical import as_json, encoded, text
+from fairlead.core.lottery import Draw, Odds, Pseudonyms, Tokens
+from fairlead.core.reasons import CutKind, Exclusion
+from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, PositiveCount, repeats
 
 
 class Role(StrEnum):
@@ -42,13 +42,8 @@ class Scope:
 
     def document(self) -> dict[str, object]:
         """As JSON carries it."""
-        cap = self.cap
-        return {
-            "flavor": self.flavor,
-            "location": dict(self.location),
-            "cap": cap
-            and {"budget": cap.budget, "name": cap.name, "envelopes": list(cap.envelopes)},
-        }
+        document: dict[str, object] = as_json(self)
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +56,12 @@ class Malleable:
 
 @dataclass(frozen=True, slots=True)
 class ConflictRun:
-    """A run with leases; `nominated` by its owner to give way before the owner's others."""
+    """A run with leases; `nominated`: its owner offers it for preemption first."""
 
     id: Name
     owner: Name
     malleable: Malleable | None = None
     nominated: bool = False
-
-    def document(self) -> dict[str, object]:
-        """As JSON carries it."""
-        steps = self.malleable
-        return {
-            "id": self.id,
-            "owner": self.owner,
-            "malleable": steps and {"min_gpus": steps.min_gpus, "step_gpus": steps.step_gpus},
-            "nominated": self.nominated,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +79,6 @@ class ConflictLease:
     budget: str
     envelope: str
 
-    def document(self) -> dict[str, object]:
-        """As JSON carries it."""
-        return {
-            "id": self.id,
-            "run": self.run,
-            "role": self.role,
-            "group": self.group,
-            "gpus": self.gpus,
-            "flavor": self.flavor,
-            "location": dict(self.location),
-            "funded": self.funded,
-            "budget": self.budget,
-            "envelope": self.envelope,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -119,16 +89,23 @@ class Conflict:
     runs: tuple[ConflictRun, ...]
     leases: tuple[ConflictLease, ...]
 
+    def faults(self) -> Iterator[OutOfRange]:
+        """Repeated ids, leases of unknown runs, and more GPUs than JSON can count."""
+        yield from repeats("runs", "id", [run.id for run in self.runs])
+        yield from repeats("leases", "id", [lease.id for lease in self.leases])
+        runs = {run.id for run in self.runs}
+        for i, lease in enumerate(self.leases):
+            if lease.run not in runs:
+                yield OutOfRange(f"leases[{i}].run", f"names an unknown run, {lease.run!r}")
+        if sum(lease.gpus for lease in self.leases) > INTEGER_MAX:
+            yield OutOfRange("leases", f"add up to more than {INTEGER_MAX} GPUs")
+
     def document(self) -> dict[str, object]:
         """The input of `gpu.resolve` without a seed, runs and leases by id."""
-        return {
-            "scope": self.scope.document(),
-            "deficit_gpus": self.deficit_gpus,
-            "runs": [run.document() for run in sorted(self.runs, key=lambda run: run.id)],
-            "leases": [
-                lease.document() for lease in sorted(self.leases, key=lambda lease: lease.id)
-            ],
-        }
+        runs = tuple(sorted(self.runs, key=lambda run: run.id))
+        leases = tuple(sorted(self.leases, key=lambda lease: lease.id))
+        document: dict[str, object] = as_json(replace(self, runs=runs, leases=leases))
+        return document
 
 
 def conflict_digest(conflict: Conflict) -> str:
@@ -155,7 +132,7 @@ def conflict_bytes(conflict: Conflict) -> bytes:
             f'"gpus":{text(lease.gpus)},"group":{text(lease.group)},"id":{text(lease.id)},'
             f'"location":{places[place]},"role":{quoted[lease.role]},"run":{quoted[lease.run]}}}'
         )
-    runs = [run.document() for run in sorted(conflict.runs, key=lambda run: run.id)]
+    runs = [as_json(run) for run in sorted(conflict.runs, key=lambda run: run.id)]
     leases = ",".join([lines[name] for name in sorted(lines)])
     return encoded(
         f'{{"deficit_gpus":{text(conflict.deficit_gpus)},"leases":[{leases}],'
@@ -227,3 +204,97 @@ def renamed(conflict: Conflict, names: Pseudonyms) -> Conflict:
             for lease in conflict.leases
         ),
     )
+
+
+# -- what is decided of a conflict -------------------------------------------------------------
+
+
+class CutTier(StrEnum):
+    """The order of preemption. A run is in one tier with all its leases."""
+
+    UNFUNDED = "unfunded"
+    NOMINATED = "nominated"
+    FUNDED = "funded"
+
+    @classmethod
+    def of(cls, *, unfunded: bool, nominated: bool) -> "CutTier":
+        """A run with an unfunded candidate, one that its owner nominated, or any other."""
+        if unfunded:
+            return cls.UNFUNDED
+        return cls.NOMINATED if nominated else cls.FUNDED
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A lease that ends; only GPUs in scope help against the deficit."""
+
+    lease: str
+    run: str
+    kind: CutKind
+    gpus: int
+    in_scope: bool
+    tier: CutTier
+    draw: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The lottery of one tier: who had tokens, and what was drawn."""
+
+    tier: CutTier
+    tokens: Tokens
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Enough is freed, or nothing is done and so many GPUs would still be missing."""
+
+    deficit_gpus: int
+    freed_gpus: int = 0
+    actions: tuple[Action, ...] = ()
+    withdrawn: tuple[Action, ...] = ()
+    """Structural cuts that the draws made unnecessary, in the order in which they were made."""
+    rounds: tuple[Round, ...] = ()
+    shortfall_gpus: int = 0
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the deficit is met."""
+        return not self.shortfall_gpus
+
+    def draws(self) -> Iterator[tuple[CutTier, Draw]]:
+        """All draws, in order, with their tiers."""
+        for lottery in self.rounds:
+            for draw in lottery.draws:
+                yield lottery.tier, draw
+
+
+@dataclass(frozen=True, slots=True)
+class RiskRound:
+    """A lottery that will be held: each token with its odds in the first draw of this round."""
+
+    tier: CutTier
+    odds: tuple[Odds, ...]
+    missing_gpus: int
+    """What is still to be freed when it begins."""
+    all_lost: bool
+    """Even all tokens together are no more than what is missing: every one will be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is known before a seed is: the cuts without chance, and the odds of the rest."""
+
+    deficit_gpus: int
+    actions: tuple[Action, ...] = ()
+    """The structural cuts, in order. Those that turn out to be unnecessary will come back."""
+    withdrawn: tuple[Action, ...] = ()
+    """Structural cuts that come back for certain; known only where no draw is open."""
+    risks: tuple[RiskRound, ...] = ()
+    shortfall_gpus: int = 0
+
+    @property
+    def first_odds(self) -> tuple[Odds, ...]:
+        """The odds of every token in draw 0; empty when nothing is drawn."""
+        return self.risks[0].odds if self.risks else ()

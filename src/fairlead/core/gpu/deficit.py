@@ -21,6 +21,7 @@ from fairlead.core.gpu.conflict import (
     Conflict,
     ConflictLease,
     ConflictRun,
+    CutTier,
     Malleable,
     Role,
     Scope,
@@ -29,7 +30,6 @@ from fairlead.core.gpu.conflict import (
 )
 from fairlead.core.gpu.model import Budget
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
-from fairlead.core.gpu.resolution import CutTier
 from fairlead.core.gpu.resolve import Notice, notice_of
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting, Pseudonyms
@@ -206,7 +206,7 @@ def caps_of(budget: Budget) -> list[CapDemand]:
     """
     caps: list[CapDemand] = []
     for cap in budget.aggregate_caps:
-        members, metered = tuple(sorted(cap.envelopes)), cap.max_hours_ms is not None
+        members, metered = tuple(sorted(set(cap.envelopes))), cap.max_hours_ms is not None
         caps.append(
             CapDemand(
                 CapKind.AGGREGATE, budget.name, cap.name, cap.flavor, members, cap.max_gpus, metered
@@ -426,11 +426,11 @@ def _movable(demand: GangDemand, holdings: Holdings) -> _Movable:
         for run in holdings.runs
         if run.flavor == flavor and run.id != demand.run and not run.ending
     }
-    found: dict[int, tuple[Mapping[str, str], list[HeldLease]]] = {}
+    found: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], list[HeldLease]]] = {}
     for lease in holdings.leases:
         if lease.run in runs:
             location = locations.of(lease)
-            found.setdefault(id(location), (location, []))[1].append(lease)
+            found.setdefault(tuple(location.items()), (location, []))[1].append(lease)
     return list(found.values())
 
 

@@ -12,6 +12,7 @@ hours, own before lent), each seeing what the one before it demoted.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from fairlead.core.gpu.accounts import Account, Accounts, Held
 from fairlead.core.gpu.model import Budget
@@ -43,7 +44,7 @@ class _Cap:
 
 def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
     """Every cap of a budget that has a limit, in the order in which they are asked."""
-    for envelope in sorted(budget.envelopes, key=lambda each: each.name):
+    for envelope in sorted(budget.envelopes, key=attrgetter("name")):
         account = accounts.get(budget.name, envelope.name)
         if account is None:
             continue
@@ -55,8 +56,8 @@ def caps_of(budget: Budget, accounts: Accounts) -> Iterator[_Cap]:
             yield _Cap("lending", envelope.name, own, lending.max_gpus, lent=True)
         if lending.max_hours_ms is not None:
             yield _Cap("lending", envelope.name, own, lending.max_hours_ms, hours=True, lent=True)
-    for cap in sorted(budget.aggregate_caps, key=lambda each: each.name):
-        found = (accounts.get(budget.name, name) for name in sorted(cap.envelopes))
+    for cap in sorted(budget.aggregate_caps, key=attrgetter("name")):
+        found = (accounts.get(budget.name, name) for name in sorted(set(cap.envelopes)))
         members = tuple(account for account in found if account is not None)
         if cap.max_gpus is not None:
             yield _Cap("aggregate", cap.name, members, cap.max_gpus)
@@ -72,7 +73,7 @@ def demotions(budget: Budget, accounts: Accounts, now_ms: int) -> list[Demotion]
     found: dict[str, Demotion] = {}
     for cap in _caps_at(budget, accounts, now_ms):
         if not _reached(cap, now_ms):
-            continue  # the sums say that nothing is over: nobody is looked at
+            continue  # the sums say that nothing is over: no lease is looked at
         for lease, at_ms in _over(cap, now_ms, found):
             found[lease] = Demotion(lease, at_ms, cap.kind, budget.name, cap.name, cap.hours)
     return list(found.values())
@@ -89,8 +90,8 @@ def _caps_at(budget: Budget, accounts: Accounts, now_ms: int) -> list[_Cap]:
 def _reached(cap: _Cap, now_ms: int) -> bool:
     """GPUs may fill a cap; hours that are all used up or promised pay for nothing more."""
     if cap.hours:
-        return sum(_funded_ms(each, cap, now_ms) for each in cap.accounts) >= cap.limit
-    return sum(_funded_gpus(each, cap) for each in cap.accounts) > cap.limit
+        return sum(_funded_ms(account, cap, now_ms) for account in cap.accounts) >= cap.limit
+    return sum(_funded_gpus(account, cap) for account in cap.accounts) > cap.limit
 
 
 def _funded_gpus(account: Account, cap: _Cap) -> int:
@@ -163,7 +164,7 @@ def _bare_stretch(cap: _Cap, held: Held, now_ms: int) -> tuple[int, int]:
 
     Not before the budget's last edit: what elapsed under other caps was funded by them.
     """
-    account = next(each for each in cap.accounts if held.lease.id in each.leases)
+    account = next(account for account in cap.accounts if held.lease.id in account.leases)
     since_ms = max(held.since_ms, account.defined_ms, held.restored_ms)
     expected_ms = held.lease.expected_end_ms
     if expected_ms is not None and expected_ms <= now_ms:
@@ -178,7 +179,7 @@ def _moment(excess_ms: int, now_ms: int, bare: list[tuple[int, int, int]]) -> in
     """
     times = {time_ms for _, since_ms, until_ms in bare for time_ms in (since_ms, until_ms)}
     later_ms = now_ms
-    for time_ms in sorted((each for each in times if each < now_ms), reverse=True):
+    for time_ms in sorted((time_ms for time_ms in times if time_ms < now_ms), reverse=True):
         rate = sum(gpus for gpus, since, until in bare if since <= time_ms and until >= later_ms)
         if excess_ms <= rate * (later_ms - time_ms):
             break

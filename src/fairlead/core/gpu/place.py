@@ -22,7 +22,7 @@ GANG_GPUS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine with devices; `free` are the ordinals that nobody leases."""
+    """A machine with devices; `free` are the ordinals that no lease holds."""
 
     name: Name
     flavor: Name

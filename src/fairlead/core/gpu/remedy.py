@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.core.gpu.cover import Plan, plan_on
+from fairlead.core.gpu.cover import Binding, Book, Plan, Route, Walk, find_route, plan_on, take
 from fairlead.core.gpu.model import Request
-from fairlead.core.gpu.route import Book, find_route
-from fairlead.core.gpu.walk import Binding, Route, Walk, take
 from fairlead.core.invariant import require
 
 
@@ -155,8 +153,8 @@ def _remedy(change: Change, route: Route, request: Request, index: int, gpus: in
     before: Value = cap.limit
     after: Value = _limit(cap, gpus, request)
     if change is Change.LENDING_ACL:
-        lender = next(each for each in route.candidates if index in each.gates)
-        before = lender.envelope.lending.to
+        lender = next(payer for payer in route.candidates if index in payer.gates)
+        before = tuple(sorted(lender.envelope.lending.to))
         after = (*before, request.owner)
     elif _is_switch(cap):
         before, after = False, True
@@ -178,7 +176,7 @@ def _least_room(route: Route, index: int, request: Request) -> int | None:
     room = route.gates[index].gpus + 1
     if _is_switch(cap) or (cap.hours and not request.duration_ms):
         room = max(room, enough)  # these let everything through or nothing
-    while room <= enough:  # a gate that lets all of it through is in nobody's way
+    while room <= enough:  # a gate that lets all of it through binds nothing
         gpus, slope, reach = _glide(route, index, room, enough)
         if gpus >= enough:
             return room

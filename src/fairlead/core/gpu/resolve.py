@@ -1,26 +1,266 @@
-"""Resolve: somebody has to give way. Who, is decided by rules as far as rules go, then by lot.
+"""Resolve: which leases end when GPUs are missing: by rules as far as they go, then a lottery.
 
     for each tier (unfunded, nominated, funded), until the deficit is met:
         spares in scope                  DropSpare
         steps of malleable runs          Shrink
-        whole gangs, drawn by lot        RandomPreempt
-    then give back the structural cuts that turned out to be unnecessary
+        whole gangs, selected at random  RandomPreempt
+    then withdraw the structural cuts that turned out to be unnecessary
 
 Nothing is cut when everything together would not be enough. `forecast` says before there is a seed
-who will shrink and who is at risk: the tiers that are used up wholly, and so every structural cut,
-do not depend on chance.
+which runs will shrink and which are at risk: the tiers that are used up wholly, and so every
+structural cut, do not depend on chance.
+
+`Holder`, `Ladder` and `Cutting` are the mutable state of one call. Each lease is looked at once, so
+that a cut costs what it cuts and not a walk over what is left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
-from fairlead.core.gpu.conflict import Conflict, out_of_scope
-from fairlead.core.gpu.cutting import Cutting
-from fairlead.core.gpu.resolution import CutTier, Forecast, Resolution, RiskRound, Round
-from fairlead.core.gpu.standing import Standing
+from fairlead.core.gpu.conflict import (
+    Action,
+    Conflict,
+    ConflictLease,
+    ConflictRun,
+    CutTier,
+    Forecast,
+    Malleable,
+    Resolution,
+    RiskRound,
+    Role,
+    Round,
+    candidacy,
+    out_of_scope,
+)
 from fairlead.core.invariant import require
 from fairlead.core.lottery import SEED_BYTES, Draw, Odds, OwnerWeighting, Pot, first_odds
 from fairlead.core.reasons import CutKind, Exclusion
+
+
+def in_order(leases: Iterable[ConflictLease]) -> list[ConflictLease]:
+    """The order inside a step or a draw: highest group first, then by lease id."""
+    return sorted(leases, key=lambda lease: (-lease.group, lease.id))
+
+
+class Holder:
+    """One run with candidates."""
+
+    __slots__ = ("active", "drawn", "open_gpus", "outside", "run", "spares", "unfunded")
+
+    def __init__(self, run: ConflictRun) -> None:
+        self.run = run
+        self.active: list[ConflictLease] = []
+        self.spares: list[ConflictLease] = []
+        self.outside: Sequence[ConflictLease] = ()
+        """What it holds out of scope; the other two are in scope."""
+        self.open_gpus = 0
+        """GPUs in scope that are not cut."""
+        self.unfunded = self.drawn = False
+
+    @property
+    def tier(self) -> CutTier:
+        """Fixed from the input, for the whole run."""
+        return CutTier.of(unfunded=self.unfunded, nominated=self.run.nominated)
+
+    def rest(self, gone: set[str]) -> list[ConflictLease]:
+        """What it holds besides the leases that are gone, in scope or not."""
+        held = chain(self.active, self.spares, self.outside)
+        return in_order([lease for lease in held if lease.id not in gone])
+
+
+class Ladder:
+    """The groups that a malleable run can give up: highest number on top, taken from there.
+
+    A group is on the ladder when it has active leases and all of them are in scope. The spares in
+    scope are gone before a run shrinks; those out of scope go with their group.
+    """
+
+    __slots__ = ("_groups", "_reserve", "_rungs", "_step_gpus", "surplus_gpus")
+
+    def __init__(
+        self, steps: Malleable, active: Sequence[ConflictLease], outside: Sequence[ConflictLease]
+    ) -> None:
+        width = 0
+        groups: dict[int, list[ConflictLease]] = {}
+        for lease in active:
+            width += lease.gpus
+            groups.setdefault(lease.group, []).append(lease)
+        self._reserve: dict[int, list[ConflictLease]] = {}
+        for lease in outside:
+            if lease.role is Role.ACTIVE:
+                width += lease.gpus
+                groups.pop(lease.group, None)
+            else:
+                self._reserve.setdefault(lease.group, []).append(lease)
+        self.surplus_gpus = width - steps.min_gpus
+        self._step_gpus = steps.step_gpus
+        self._groups = groups
+        self._rungs = sorted(groups)
+
+    def step(self) -> tuple[int, list[ConflictLease]] | None:
+        """Take the next step off: GPUs in scope and leases; None when there is no such step.
+
+        The fewest groups from the top whose GPUs are a multiple of the step; none is skipped. What
+        fails once fails for ever, because only the run's own steps change its ladder.
+        """
+        gpus = 0
+        for depth, group in enumerate(reversed(self._rungs), start=1):
+            gpus += sum([lease.gpus for lease in self._groups[group]])
+            if gpus > self.surplus_gpus:
+                return None
+            if gpus % self._step_gpus == 0:
+                return gpus, self._take(depth, gpus)
+        return None
+
+    def _take(self, depth: int, gpus: int) -> list[ConflictLease]:
+        taken: list[ConflictLease] = []
+        for group in self._rungs[-depth:]:
+            taken += self._groups[group]
+            taken += self._reserve.get(group, ())
+        del self._rungs[-depth:]
+        self.surplus_gpus -= gpus
+        return in_order(taken)
+
+
+def survey(conflict: Conflict) -> list[Holder]:
+    """Every run that has a candidate, by id."""
+    is_candidate = candidacy(conflict.scope)
+    runs = {run.id: run for run in conflict.runs}
+    holders: dict[str, Holder] = {}
+    outside: dict[str, list[ConflictLease]] = {}
+    for lease in conflict.leases:
+        if not is_candidate(lease):
+            outside.setdefault(lease.run, []).append(lease)
+            continue
+        holder = holders.get(lease.run)
+        if holder is None:
+            holder = holders[lease.run] = Holder(runs[lease.run])
+        (holder.active if lease.role is Role.ACTIVE else holder.spares).append(lease)
+        holder.open_gpus += lease.gpus
+        if not lease.funded:
+            holder.unfunded = True
+    for name, holder in holders.items():
+        holder.outside = outside.get(name, ())
+    return [holders[name] for name in sorted(holders)]
+
+
+@dataclass(slots=True)
+class Cut:
+    """One spare, one step or one gang; `gpus` are those in scope."""
+
+    holder: Holder
+    kind: CutKind
+    gpus: int
+    leases: list[ConflictLease]
+    draw: int | None = None
+    withdrawn: bool = False
+
+    def actions(self, outside: Set[str]) -> list[Action]:
+        """Its leases, in order; `outside` are those out of scope."""
+        run, kind, tier, draw = self.holder.run.id, self.kind, self.holder.tier, self.draw
+        return [
+            Action(lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
+            for lease in self.leases
+        ]
+
+
+class Cutting:
+    """The state of a resolve."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        self.deficit_gpus = conflict.deficit_gpus
+        self.freed_gpus = 0
+        self._cuts: list[Cut] = []
+        self._gone: set[str] = set()
+        self._outside: set[str] = set()
+        self._tiers: dict[CutTier, list[Holder]] = {tier: [] for tier in CutTier}
+        holders = survey(conflict)
+        for holder in holders:
+            self._tiers[holder.tier].append(holder)
+            self._outside.update([lease.id for lease in holder.outside])
+        self.shortfall_gpus = max(
+            0, self.deficit_gpus - sum(holder.open_gpus for holder in holders)
+        )
+        """What is missing even when everything is cut."""
+
+    @property
+    def met(self) -> bool:
+        """Whether enough is freed."""
+        return self.freed_gpus >= self.deficit_gpus
+
+    def drop_spares(self, tier: CutTier) -> None:
+        """Spares in scope one by one: by run id, highest group first, lease id."""
+        for holder in self._tiers[tier]:
+            for spare in in_order(holder.spares):
+                if self.met:
+                    return
+                self._cut(Cut(holder, CutKind.DROP_SPARE, spare.gpus, [spare]))
+
+    def shrink(self, tier: CutTier) -> None:
+        """Malleable runs step by step, always the one that is most above its minimum."""
+        queue = []
+        for holder in self._tiers[tier] if not self.met else ():
+            steps = holder.run.malleable
+            if steps is not None:
+                ladder = Ladder(steps, holder.active, holder.outside)
+                queue.append((-ladder.surplus_gpus, holder.run.id, holder, ladder))
+        heapify(queue)
+        while queue and not self.met:
+            _, name, holder, ladder = queue[0]
+            step = ladder.step()
+            if step is None:
+                heappop(queue)
+                continue
+            self._cut(Cut(holder, CutKind.SHRINK, *step))
+            heapreplace(queue, (-ladder.surplus_gpus, name, holder, ladder))
+
+    def tokens(self, tier: CutTier) -> dict[str, Holder]:
+        """The runs of a tier that still hold something in scope, by id."""
+        return {holder.run.id: holder for holder in self._tiers[tier] if holder.open_gpus}
+
+    def preempt(self, holder: Holder, draw: int | None) -> None:
+        """A gang goes whole, in scope or not."""
+        holder.drawn = True
+        kind = CutKind.RANDOM_PREEMPT
+        self._cut(Cut(holder, kind, holder.open_gpus, holder.rest(self._gone), draw))
+
+    def _cut(self, cut: Cut) -> None:
+        self._gone.update([lease.id for lease in cut.leases])
+        cut.holder.open_gpus -= cut.gpus
+        self.freed_gpus += cut.gpus
+        self._cuts.append(cut)
+
+    def give_back(self) -> None:
+        """Withdraw structural cuts that are no longer needed, the last one first.
+
+        What a drawn run lost before stays lost. A step comes back only after every later step of
+        its run, so that no hole is left among its groups; a spare only to a group that is there.
+        """
+        holding: set[str] = set()  # runs with a step that stays: earlier ones stay too
+        without: set[tuple[str, int]] = set()  # groups that stay cut
+        for cut in reversed(self._cuts):
+            run = cut.holder.run.id
+            if cut.holder.drawn:
+                continue
+            spare = cut.kind is CutKind.DROP_SPARE
+            stays = (run, cut.leases[0].group) in without if spare else run in holding
+            if not stays and self.freed_gpus - cut.gpus >= self.deficit_gpus:
+                cut.withdrawn = True
+                self.freed_gpus -= cut.gpus
+            elif not spare:
+                holding.add(run)
+                without.update((run, lease.group) for lease in cut.leases)
+        require(self.met, "what is given back was not needed")
+
+    def actions(self, *, withdrawn: bool = False) -> tuple[Action, ...]:
+        """What stays cut, or what was given back, in order of application."""
+        found: list[Action] = []
+        for cut in self._cuts:
+            if cut.withdrawn is withdrawn:
+                found += cut.actions(self._outside)
+        return tuple(found)
 
 
 def resolve(
@@ -52,7 +292,7 @@ def resolve(
     )
 
 
-def _cut_by_rule(cutting: Cutting, tier: CutTier) -> dict[str, Standing]:
+def _cut_by_rule(cutting: Cutting, tier: CutTier) -> dict[str, Holder]:
     """The structural cuts of a tier; returns the tokens if there has to be a lottery."""
     cutting.drop_spares(tier)
     cutting.shrink(tier)
@@ -62,13 +302,13 @@ def _cut_by_rule(cutting: Cutting, tier: CutTier) -> dict[str, Standing]:
 def _play(
     cutting: Cutting,
     tier: CutTier,
-    runs: dict[str, Standing],
+    runs: dict[str, Holder],
     *,
     seed: bytes,
     index: int,
     weighting: OwnerWeighting,
 ) -> Round:
-    """Draw gangs until the deficit is met or nobody of the tier is left."""
+    """Draw gangs until the deficit is met or no run of the tier is left."""
     tokens = _by_owner(runs)
     pot = Pot(tokens, weighting)
     draws: list[Draw] = []
@@ -79,10 +319,10 @@ def _play(
     return Round(tier, tokens, tuple(draws))
 
 
-def _by_owner(runs: dict[str, Standing]) -> dict[str, tuple[str, ...]]:
+def _by_owner(runs: dict[str, Holder]) -> dict[str, tuple[str, ...]]:
     tokens: dict[str, list[str]] = {}
-    for name, standing in runs.items():
-        tokens.setdefault(standing.run.owner, []).append(name)
+    for name, holder in runs.items():
+        tokens.setdefault(holder.run.owner, []).append(name)
     return {owner: tuple(names) for owner, names in sorted(tokens.items())}
 
 
@@ -102,8 +342,8 @@ def forecast(
             risks.append(_risk(cutting, tier, runs, owner_weighting))
             if not risks[-1].all_lost:
                 break
-            for standing in runs.values():
-                cutting.preempt(standing, None)
+            for holder in runs.values():
+                cutting.preempt(holder, None)
     if cutting.met:  # else a draw is open, and with it what comes back
         cutting.give_back()
     return Forecast(
@@ -117,14 +357,14 @@ def forecast(
 
 
 def _risk(
-    cutting: Cutting, tier: CutTier, runs: dict[str, Standing], weighting: OwnerWeighting
+    cutting: Cutting, tier: CutTier, runs: dict[str, Holder], weighting: OwnerWeighting
 ) -> RiskRound:
     missing = cutting.deficit_gpus - cutting.freed_gpus
     return RiskRound(
         tier=tier,
         odds=first_odds(_by_owner(runs), weighting),
         missing_gpus=missing,
-        all_lost=sum(standing.open_gpus for standing in runs.values()) <= missing,
+        all_lost=sum(holder.open_gpus for holder in runs.values()) <= missing,
     )
 
 

@@ -95,6 +95,6 @@ def _window(start: datetime, end: datetime) -> Window:
 
 
 def aggregate(totals: Mapping[Key, Usage], budget: str, members: Iterable[str]) -> Usage:
-    """The sum over several envelopes of one budget, each in its own period."""
-    parts = [used for name in members if (used := totals.get((budget, name))) is not None]
+    """The sum over several envelopes of one budget, each once and in its own period."""
+    parts = [used for name in set(members) if (used := totals.get((budget, name))) is not None]
     return Usage(*map(sum, zip(*parts, strict=True)))

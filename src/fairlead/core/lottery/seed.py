@@ -19,7 +19,7 @@ def lp(part: bytes) -> bytes:
 
 
 def entropy_hash(entropy: bytes) -> str:
-    """What is published of the entropy before anybody knows what it will decide; hex."""
+    """What is published of the entropy before it is known what it will decide; hex."""
     require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
     return sha256(entropy).hexdigest()
 

@@ -5,15 +5,17 @@
     plan = tick(Snapshot(now_ms=0, group="web", backends=(
         Backend("a", queue=3, p95_ms=40, error_rate=0, requests=200),
         Backend("b", queue=3, p95_ms=400, error_rate=0, requests=200))))
-    plan.slots, plan.admission.mode    # ({'a': 231, 'b': 25}, <Mode.NORMAL: 'normal'>)
+    plan.slots, plan.admission.mode    # ({'a': 231, 'b': 25}, <AdmissionMode.NORMAL: 'normal'>)
 
 See README.md beside this file for the terms and the flow.
 """
 
-from fairlead.core.traffic.bucket import Bucket, admit
+from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
-from fairlead.core.traffic.failsafe import Standing, judge, mode_without_agent, rendezvous
-from fairlead.core.traffic.health import Cause, Health, HealthRules, Sighting, Tracked, track
+from fairlead.core.traffic.govern import Decision, govern
+from fairlead.core.traffic.health import Cause, Evidence, Health, HealthRules, Tracked, track
+from fairlead.core.traffic.limits import Limits, liveness
+from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
     Backend,
@@ -24,22 +26,30 @@ from fairlead.core.traffic.model import (
     Snapshot,
     TickPlan,
 )
-from fairlead.core.traffic.modes import Mode, Regime
-from fairlead.core.traffic.stall import StallTotals, observe_totals
-from fairlead.core.traffic.state import State
+from fairlead.core.traffic.nodes import observe_nodes, observe_totals
+from fairlead.core.traffic.observe import Observed, observe, rested, settle
+from fairlead.core.traffic.sighting import Liveness, Sighting, StallTotals, plausible
+from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.traffic.tick import tick
 
 __all__ = [
     "DEFAULT_CONFIG",
     "Admission",
+    "AdmissionMode",
     "Backend",
     "Bucket",
     "Cause",
     "Config",
+    "Decision",
+    "Evidence",
+    "GroupMemory",
+    "GroupRules",
     "Health",
     "HealthRules",
-    "Mode",
+    "Limits",
+    "Liveness",
     "Node",
+    "Observed",
     "Pressure",
     "Psi",
     "Regime",
@@ -47,16 +57,20 @@ __all__ = [
     "Sighting",
     "Snapshot",
     "StallTotals",
-    "Standing",
     "State",
     "Theta",
     "TickPlan",
     "Tracked",
     "admit",
-    "judge",
-    "mode_without_agent",
+    "govern",
+    "liveness",
+    "observe",
+    "observe_nodes",
     "observe_totals",
+    "plausible",
     "rendezvous",
+    "rested",
+    "settle",
     "tick",
     "track",
 ]

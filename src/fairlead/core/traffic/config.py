@@ -7,9 +7,10 @@ which, and in what unit, is in `docs/reference/equations.md`.
 from dataclasses import dataclass, field, fields
 
 from fairlead.core import units
-from fairlead.core.traffic.modes import LatencyMs
 from fairlead.core.units import OutOfRange
 
+LatencyMs = float
+"""Measured milliseconds, fractions included. Times of decisions are whole milliseconds."""
 DAY_MS = 86_400_000
 # References and floors are divided by: small enough for any unit, large enough to stay finite.
 POSITIVE_MIN = 1e-9

@@ -1,14 +1,16 @@
 """Reasons (section 13): the two most urgent conditions that hold now.
 
-Reasons are conditions, not memories: a door that is still closing down a past crisis in calm is
-steady. A tick that moves slots is never steady; it says which term of the pressure moved them most.
+Reasons are conditions, not memories: admission that is still restricted after a past crisis is
+steady once it is calm. A tick that moves slots is never steady; it names the term of the pressure
+that moved them most.
 """
 
 from collections.abc import Sequence
 
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic.model import Pressure
-from fairlead.core.traffic.signals import left_sum
+from fairlead.core.traffic.model import Pressure, TickPlan
+from fairlead.core.traffic.pressure import left_sum
+from fairlead.core.traffic.state import AdmissionMode
 
 TOP = 2
 PRIORITY = tuple(TrafficReason)
@@ -19,6 +21,19 @@ def top_reasons(holding: set[TrafficReason]) -> tuple[TrafficReason, ...]:
     if holding <= {TrafficReason.MONOPOLY}:
         holding = holding | {TrafficReason.STEADY}
     return tuple(reason for reason in PRIORITY if reason in holding)[:TOP]
+
+
+def agent_reasons(plan: TickPlan, *, full: bool, stale: bool) -> tuple[TrafficReason, ...]:
+    """The plan's reasons after what the agent alone knows: its heartbeat was found stale, or open
+    admission rejected requests because too many were inside.
+    """
+    reasons = plan.reasons
+    if full and plan.admission.mode is AdmissionMode.NORMAL:
+        busy = (reason for reason in reasons if reason is not TrafficReason.STEADY)
+        reasons = (TrafficReason.FULL, *busy)
+    if stale:
+        reasons = (TrafficReason.FAILSAFE, *reasons)
+    return reasons[:TOP]
 
 
 def missing_reasons(*, latency: bool, errors: bool, queue: bool, blind: bool) -> set[TrafficReason]:

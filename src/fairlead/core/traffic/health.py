@@ -39,7 +39,7 @@ class HealthRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Evidence:
     """What was seen of a backend since the last tick."""
 
     id: str
@@ -86,7 +86,7 @@ DEFAULT_RULES = HealthRules()
 
 def track(
     before: Sequence[Health] | None,
-    sightings: Sequence[Sighting],
+    evidence: Sequence[Evidence],
     *,
     now_ms: int,
     rules: HealthRules = DEFAULT_RULES,
@@ -94,7 +94,7 @@ def track(
     """One tick of the tracker. `before` is None at the very first, when nobody is a newborn."""
     known = {health.id: health for health in before or ()}
     born_ms = None if before is None else now_ms
-    seen = sorted(sightings, key=lambda sighting: sighting.id)
+    seen = sorted(evidence, key=lambda seen: seen.id)
     # The median is of those in service: what an isolated backend measures is not the group's norm.
     serving = [s for s in seen if known.get(s.id, _NEW).cause is None]
     norm = median([s.pressure for s in serving if s.pressure is not None])
@@ -131,38 +131,36 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def _judge(
-    health: Health, sighting: Sighting, norm: float | None, now_ms: int, rules: HealthRules
+    health: Health, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
 ) -> Health:
     """Everything but outliers, which the group decides together."""
-    cause = _cause(sighting, rules)
+    cause = _cause(seen, rules)
     if cause is not None:
         # The cause that is seen now replaces an older one: it is the one to look into.
         return replace(health, cause=cause, streak=0, high_since_ms=None)
     if health.cause is None:
-        high = _above(sighting.pressure, norm, rules.outlier_ratio)
+        high = _above(seen.pressure, norm, rules.outlier_ratio)
         since_ms = now_ms if health.high_since_ms is None else health.high_since_ms
         return replace(health, high_since_ms=since_ms if high else None)
-    return _returning(health, sighting, norm, now_ms, rules)
+    return _returning(health, seen, norm, now_ms, rules)
 
 
-def _cause(sighting: Sighting, rules: HealthRules) -> Cause | None:
-    if sighting.operator_isolated:
+def _cause(seen: Evidence, rules: HealthRules) -> Cause | None:
+    if seen.operator_isolated:
         return Cause.OPERATOR
-    if sighting.check_ok is False:
+    if seen.check_ok is False:
         return Cause.CHECK
-    if sighting.connect_failures_in_a_row >= rules.connect_failures:
+    if seen.connect_failures_in_a_row >= rules.connect_failures:
         return Cause.CONNECT
     return None
 
 
 def _returning(
-    health: Health, sighting: Sighting, norm: float | None, now_ms: int, rules: HealthRules
+    health: Health, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
 ) -> Health:
     """Count successes in a row while P is low enough; enough of them, and it is back, newborn."""
-    calm = sighting.pressure is not None and (
-        norm is None or sighting.pressure < rules.return_ratio * norm
-    )
-    streak = 0 if sighting.failures or not calm else health.streak + sighting.successes
+    calm = seen.pressure is not None and (norm is None or seen.pressure < rules.return_ratio * norm)
+    streak = 0 if seen.failures or not calm else health.streak + seen.successes
     if streak < rules.return_successes:
         return replace(health, streak=streak)
     return Health(health.id, born_ms=now_ms)
@@ -173,7 +171,7 @@ def _above(pressure: float | None, norm: float | None, ratio: float) -> bool:
 
 
 def _isolate_outliers(
-    healths: list[Health], seen: Sequence[Sighting], now_ms: int, rules: HealthRules
+    healths: list[Health], seen: Sequence[Evidence], now_ms: int, rules: HealthRules
 ) -> list[Health]:
     """The worst first, and never so many that more than half the group is out."""
     room = len(healths) // 2 - sum(health.cause is not None for health in healths)
@@ -199,8 +197,8 @@ def _isolate_outliers(
     ]
 
 
-def _due(health: Health, sighting: Sighting, now_ms: int, rules: HealthRules) -> bool:
+def _due(health: Health, seen: Evidence, now_ms: int, rules: HealthRules) -> bool:
     """Isolated backends are probed now and then; the operator's are left alone."""
-    if health.cause is None or sighting.operator_isolated:
+    if health.cause is None or seen.operator_isolated:
         return False
     return health.probed_ms is None or now_ms - health.probed_ms >= rules.probe_every_ms

@@ -11,13 +11,13 @@ is stated here too, each with its reason.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import ceil
 
 from fairlead.core.apportion import largest_remainder
-from fairlead.core.traffic.failsafe import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS, fnv1a, scramble
 from fairlead.core.traffic.model import Admission
-from fairlead.core.traffic.modes import Mode
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
 
 UNPLANNED_SLOTS = 256
 """Of a group that has had no table yet."""
@@ -48,16 +48,6 @@ class Ejection:
     duration_ms: int = 1_000
     """Five ticks: by then the agent has decided."""
     ejected_percent_max: int = 50
-
-
-class Liveness(StrEnum):
-    """What a dataplane concludes from the age of the agent's heartbeat."""
-
-    NORMAL = "normal"
-    HOLD = "hold"
-    """Keep the active table, refuse new ones."""
-    FALLBACK = "fallback"
-    """Choose by a hash of the flow; `hard` relaxes to `soft`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +152,15 @@ def fallback_members(slots: Mapping[str, int]) -> tuple[str, ...]:
 def fallback_admission(admission: Admission, stored: Admission | None) -> Admission:
     """`hard` relaxes to `soft` with the stored budget: its own numbers are a drip, and a dead agent
     must not leave a group closed. Without a stored budget the drip stays."""
-    if admission.mode is not Mode.HARD:
+    if admission.mode is not AdmissionMode.HARD:
         return admission
     budget = stored or admission
-    return Admission(Mode.SOFT, budget.rate_per_s, budget.burst)
+    return Admission(AdmissionMode.SOFT, budget.rate_per_s, budget.burst)
 
 
 def retry_after_s(admission: Admission) -> int:
     """When a refused client should come back: when the next token is due."""
-    if admission.mode is Mode.NORMAL:
+    if admission.mode is AdmissionMode.NORMAL:
         return FULL_RETRY_AFTER_S
     rate = admission.rate_per_s or 0.0
     return min(RETRY_AFTER_S_MAX, max(1, ceil(1 / rate))) if rate > 0 else RETRY_AFTER_S_MAX

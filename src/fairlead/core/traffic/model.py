@@ -1,4 +1,4 @@
-"""The values of a tick: what was seen of a group in (`Snapshot`), slots and door out (`TickPlan`).
+"""The values of a tick: a group's signals in (`Snapshot`), slots and admission out (`TickPlan`).
 
 `None` is a signal that is missing. The order of the lists never matters.
 """
@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from fairlead.core import units
 from fairlead.core.reasons import TrafficReason
-from fairlead.core.traffic.config import DEFAULT_CONFIG, Config
-from fairlead.core.traffic.modes import LatencyMs, Mode, Regime
-from fairlead.core.traffic.state import State
+from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, LatencyMs
+from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.units import FLOAT_MAX, OutOfRange
 
 _MEASURES = ("queue", "p95_ms", "rtt_ms", "retrans_rate", "jitter_ms", "debt", "drain_per_s")
@@ -149,9 +148,9 @@ class Pressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The door: in normal there is no bucket, soft and hard have both numbers."""
+    """In normal there is no bucket, soft and hard have both numbers."""
 
-    mode: Mode = Mode.NORMAL
+    mode: AdmissionMode = AdmissionMode.NORMAL
     rate_per_s: float | None = None
     burst: float | None = None
 

@@ -1,18 +1,105 @@
-"""Backend pressure (section 2): several resistances in one number, each term kept with its label.
+"""Signals to pressure (sections 1 to 3, 9.1 and 12): several resistances in one number.
 
     P = W_Q*Q/Q_ref + W_L*L/L_ref + W_E*clip(E/E_ref, 0, E_max)  [+ K_E where E > eta]
 
-plus the layers of section 3 where they are switched on, then floored at P_min: an idle backend is
-not infinitely attractive.
+plus the optional layers (path, node, backlog debt) where their weights are not 0, floored at P_min:
+an idle backend is not infinitely attractive. Each term keeps its label.
+
+Missing is never zero. A backend whose latency is unknown is not fast, and one without requests is
+not healthy; it is only unknown, and the group's worst is assumed. A signal that no backend has is
+left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config
-from fairlead.core.traffic.layers import layer_terms
 from fairlead.core.traffic.model import Backend, Node, Pressure
-from fairlead.core.traffic.signals import impute, normalise
+from fairlead.core.traffic.nodes import EPSILON, stall_score
+from fairlead.core.traffic.state import BackendMemory
+
+# A latency of 1e308 ms is rubbish, but finite rubbish: it must not turn into infinity on the way.
+TERM_MAX = 1e300
+
+
+def left_sum(values: Iterable[float]) -> float:
+    """Σ in the given order. `sum` of floats rounds differently from Python 3.12 on."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def wilson_lower(rate: float, requests: int, z: float) -> float:
+    """The lower end of Wilson's interval: the error rate that so few requests really prove."""
+    if not requests or not rate:
+        return 0.0
+    square = z * z
+    centre = rate + square / (2 * requests)
+    margin = z * sqrt(rate * (1 - rate) / requests + square / (4 * requests * requests))
+    return max(0.0, (centre - margin) / (1 + square / requests))
+
+
+def normalise(value: float, weight: float, reference: float) -> float:
+    """W*x/x_ref: a term of pressure. Every reference is a named parameter."""
+    return min(weight * (value / reference), TERM_MAX) if weight else 0.0
+
+
+class Imputed(NamedTuple):
+    """A signal of every backend; `values` is None where nobody has it. `missing`: some have not."""
+
+    values: list[float] | None
+    missing: bool
+
+
+def impute(signal: Sequence[float | None]) -> Imputed:
+    """The signal with the group's worst in place of what is unknown."""
+    known = [value for value in signal if value is not None]
+    if not known:
+        return Imputed(None, missing=bool(signal))
+    if len(known) == len(signal):
+        return Imputed(known, missing=False)
+    worst = max(known)
+    return Imputed([worst if value is None else value for value in signal], missing=True)
+
+
+class Counted(NamedTuple):
+    """The rate that counts now (None: missing), and what to remember of it."""
+
+    rate: float | None
+    kept_rate: float | None
+    kept_ms: int | None
+
+
+def count_errors(
+    backends: Sequence[Backend], memories: Sequence[BackendMemory], clock_ms: int, config: Config
+) -> list[Counted]:
+    """Every backend's rate, in the order of the backends."""
+    return [
+        count(backend, memory, clock_ms, config)
+        for backend, memory in zip(backends, memories, strict=True)
+    ]
+
+
+def count(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config) -> Counted:
+    """One backend's rate. Without a rate or a volume there is no evidence at all: missing.
+
+    Of no requests at all many a sensor says null rather than 0; what is remembered answers both.
+    """
+    rate, requests = backend.error_rate, backend.requests
+    kept = Counted(memory.error_rate, memory.error_rate, memory.error_ms)
+    if requests == 0 and memory.error_ms is not None:
+        if clock_ms - memory.error_ms <= config.error_keep_ms:
+            return kept
+        kept = Counted(None, None, None)
+    if rate is None or requests is None:
+        return kept._replace(rate=None)
+    if not requests:
+        return Counted(0.0, None, None)
+    enough = requests >= config.error_requests_min
+    counted = rate if enough else wilson_lower(rate, requests, config.wilson_z)
+    return Counted(counted, counted, clock_ms)
 
 
 class Pressures(NamedTuple):
@@ -78,3 +165,78 @@ def _pressure(
     for _, value in layers:
         total += value
     return Pressure(max(total, config.p_min), queue, latency, error, penalty, layers)
+
+
+Terms = tuple[tuple[str, float], ...]
+Signal = list[float | None]
+
+
+def layer_terms(
+    backends: Sequence[Backend], nodes: Mapping[str, Node], config: Config
+) -> list[Terms]:
+    """Labelled terms of each backend; an empty list where no layer is on."""
+    if not config.layered:
+        return []
+    under = [None if b.node is None else nodes.get(b.node) for b in backends]
+    columns: list[tuple[str, list[float]]] = []
+    for label, weight, reference, signal in _signals(backends, under, config):
+        if weight:
+            values = impute(signal).values or [0.0] * len(backends)
+            columns.append((label, [normalise(value, weight, reference) for value in values]))
+    if config.w_debt:
+        columns.append(("debt", [debt_term(backend, config) for backend in backends]))
+    return [tuple((label, terms[i]) for label, terms in columns) for i in range(len(backends))]
+
+
+def _signals(
+    backends: Sequence[Backend], under: Sequence[Node | None], config: Config
+) -> list[tuple[str, float, float, Signal]]:
+    scores: Signal = [None if node is None else _score(node, config) for node in under]
+    return [
+        ("rtt", config.w_rtt, config.rtt_ref_ms, [b.rtt_ms for b in backends]),
+        ("retransmits", config.w_retx, config.retx_ref, [b.retrans_rate for b in backends]),
+        ("jitter", config.w_jit, config.jit_ref_ms, [b.jitter_ms for b in backends]),
+        ("stall", config.w_psi, 1.0, scores),
+        ("fds", config.w_fd, config.fd_ref, [_fullness(node, "fds") for node in under]),
+        ("conntrack", config.w_ct, config.ct_ref, [_fullness(node, "conntrack") for node in under]),
+        (
+            "iowait",
+            config.w_io,
+            config.io_ref,
+            [None if node is None else node.iowait_ratio for node in under],
+        ),
+    ]
+
+
+def _score(node: Node, config: Config) -> float | None:
+    given = node.stall_score
+    score = stall_score(node.psi, config.theta) if given is None else given
+    return None if score is None else min(score, config.stall_score_max)
+
+
+def _fullness(node: Node | None, name: str) -> float | None:
+    """used/limit of a resource of the node."""
+    for resource in () if node is None else node.resources:
+        if resource.name == name and resource.limit and resource.used is not None:
+            return resource.used / resource.limit
+    return None
+
+
+def debt_term(backend: Backend, config: Config) -> float:
+    """W_debt*clip(T_drain/T_ref, 0, debt_max), T_drain = debt/drain rate.
+
+    The equations divide the debt by T_drain, which is the drain rate again: a backend that drains
+    faster would look worse. The time to drain is what a new request would wait.
+    """
+    if backend.debt is None or backend.drain_per_s is None:
+        return 0.0
+    drain_s = backend.debt / max(EPSILON, backend.drain_per_s)
+    return config.w_debt * min(drain_s / config.t_ref_s, config.debt_max)
+
+
+def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
+    """G*; 0 where there is nobody."""
+    return config.p_ref * left_sum(
+        slot / config.s_total / pressure.total
+        for slot, pressure in zip(slots, pressures, strict=True)
+    )

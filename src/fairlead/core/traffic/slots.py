@@ -1,15 +1,73 @@
-"""Slots (section 5): shares as whole openings, moved a few at a time without breaking their sum.
+"""Pressure to shares to slots (sections 4, 5 and 8), moved a few at a time.
 
-Clipping every backend's change alone breaks the sum: of 100 slots 94 are left. So both sides are
-clipped, the smaller side decides how much moves, and the other side shares that out.
+    w_b = (1/P_b) / sum_i (1/P_i)      over the backends that are not isolated
+
+Clipping each backend's change alone would break the sum (of 100 slots 94 are left). So both sides
+are clipped, the smaller side decides how much moves, and the other side shares that out.
 """
 
 from collections.abc import Sequence
 from math import floor
+from typing import NamedTuple
 
 from fairlead.core.apportion import largest_remainder
 from fairlead.core.invariant import require
 from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.model import Backend, Pressure
+from fairlead.core.traffic.pressure import left_sum
+from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Gate, Guard, State
+
+
+def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
+    """w of every backend; all 0 when nobody is routable."""
+    shares = [
+        0.0 if backend.isolated else 1 / pressure.total
+        for backend, pressure in zip(backends, pressures, strict=True)
+    ]
+    return normalised(shares)
+
+
+def held_weights(
+    backends: Sequence[Backend], memories: Sequence[BackendMemory], fallback: list[float]
+) -> list[float]:
+    """The weights as they were, for a group that has gone blind.
+
+    Only where somebody with a weight has left are the others scaled up. Who came since then has no
+    weight to hold, and gets none; if that is everybody, the blind guess is all there is.
+    """
+    kept = [
+        0.0 if backend.isolated else memory.weight
+        for backend, memory in zip(backends, memories, strict=True)
+    ]
+    total = left_sum(kept)
+    if not total:
+        return fallback
+    return kept if abs(total - 1) < 1e-9 else normalised(kept)
+
+
+def warm_shares(
+    weights: Sequence[float], backends: Sequence[Backend], warmup_ms: int
+) -> list[float]:
+    """Shares for the target: w times age/T_warmup for newborns, renormalised.
+
+    Where all are newborn there is nobody to spare them, and nothing is scaled.
+    """
+    factors = [
+        1.0 if b.age_ms is None or b.age_ms >= warmup_ms else b.age_ms / warmup_ms for b in backends
+    ]
+    routable = [f for f, b in zip(factors, backends, strict=True) if not b.isolated]
+    if max(routable, default=1.0) < 1.0 or min(routable, default=1.0) == 1.0:
+        return list(weights)
+    scaled = [w * f for w, f in zip(weights, factors, strict=True)]
+    # Held weights may all lie with newborns of age 0.
+    return normalised(scaled) if any(scaled) else list(weights)
+
+
+def normalised(shares: Sequence[float]) -> list[float]:
+    """The same shares with a sum of 1; all 0 stay 0."""
+    total = left_sum(shares)
+    return [share / total for share in shares] if total else list(shares)
+
 
 # A double in (0, 1] times this is a whole number, unless it is below 2^-53 and no slot anyway.
 _UNIT = 2.0**106
@@ -50,3 +108,135 @@ def hand_over(slots: Sequence[int], target: Sequence[int], freed: Sequence[bool]
 def rescale(slots: Sequence[int], s_total: int) -> list[int]:
     """The same shares of another total, for a group whose number of slots was changed."""
     return list(slots) if sum(slots) == s_total else largest_remainder(s_total, slots)
+
+
+class Placed(NamedTuple):
+    """Slots in the order of the backends; `bypass` lists whom it was for."""
+
+    slots: list[int]
+    bypass: tuple[str, ...]
+
+
+def parked_slots(
+    backends: Sequence[Backend], pressures: Sequence[Pressure], s_total: int
+) -> list[int]:
+    """All slots to the lowest P, ties by id: even a drip has to go somewhere."""
+    totals = [pressure.total for pressure in pressures]
+    best = totals.index(min(totals))
+    return [s_total if index == best else 0 for index in range(len(backends))]
+
+
+def place(
+    backends: Sequence[Backend], target: Sequence[int], before: State | None, config: Config
+) -> Placed:
+    """Slots after everything that does not wait; the slew comes later, if the gate lets it."""
+    ids = [backend.id for backend in backends]
+    if before is None:
+        return Placed(list(target), ())
+    held = slots_before(before, config)
+    wanted = dict(zip(ids, target, strict=True))
+    routable = {backend.id for backend in backends if not backend.isolated}
+    if before.parked or not routable:
+        losing = {name for name, slots in held.items() if slots > wanted.get(name, 0)}
+        returning = {name for name in routable if wanted[name] > held.get(name, 0)}
+        return Placed(list(target), tuple(sorted(losing | returning)))
+    names = sorted(held.keys() | wanted.keys())
+    freed = [name not in routable and held.get(name, 0) > 0 for name in names]
+    if not any(freed):
+        return Placed([held.get(name, 0) for name in ids], ())
+    slots = [held.get(name, 0) for name in names]
+    after = hand_over(slots, [wanted.get(name, 0) for name in names], freed)
+    by_name = dict(zip(names, after, strict=True))
+    leaving = tuple(name for name, free in zip(names, freed, strict=True) if free)
+    return Placed([by_name[name] for name in ids], leaving)
+
+
+def slots_before(before: State, config: Config) -> dict[str, int]:
+    """Slots in force by id, those of removed backends included, on today's total."""
+    slots = rescale([memory.slots for memory in before.backends], config.s_total)
+    return dict(zip((memory.id for memory in before.backends), slots, strict=True))
+
+
+def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
+    """max |w - slots/S|."""
+    return max(
+        (abs(share - slot / s_total) for share, slot in zip(shares, slots, strict=True)),
+        default=0.0,
+    )
+
+
+def advance_gate(gate: Gate, off: float, clock_ms: int, config: Config) -> Gate:
+    """The gate after seeing a deviation of `off`."""
+    if off <= config.delta_w:
+        return Gate()
+    since_ms = clock_ms if gate.since_ms is None else gate.since_ms
+    held = clock_ms - since_ms >= config.t_hold_ms
+    return Gate(since_ms, stepping=gate.stepping or held)
+
+
+def observed_skew(
+    backends: Sequence[Backend], weights: Sequence[float], config: Config
+) -> float | None:
+    """max |share - w| by request shares; None (and no guard) where it says nothing.
+
+    It says nothing about a monopoly, where somebody's requests are unknown, and below 50 requests:
+    five of ten is a coin, not a share.
+    """
+    counts = [backend.requests for backend in backends]
+    requests = [count for count in counts if count is not None]
+    total = sum(requests)
+    if len(requests) < len(backends) or total < config.skew_requests_min:
+        return None
+    if len(backends) == 1 and any(weights):
+        return None
+    return max(abs(each / total - w) for each, w in zip(requests, weights, strict=True))
+
+
+def predicted_skew(slots: Sequence[int], weights: Sequence[float], s_total: int) -> float:
+    """max |s/S - w|: the skew once the requests follow the slots."""
+    return max(abs(slot / s_total - w) for slot, w in zip(slots, weights, strict=True))
+
+
+class Step(NamedTuple):
+    """Slots after the step, the guard after it, and whether it was held back altogether."""
+
+    slots: list[int]
+    guard: Guard
+    held: bool
+
+
+def regrow(guard: Guard, clock_ms: int, config: Config) -> Guard:
+    """One doubling for each 5 quiet seconds."""
+    doublings = (clock_ms - guard.since_ms) // config.guard_quiet_ms
+    if doublings >= guard.halvings:
+        return Guard()
+    since_ms = guard.since_ms + doublings * config.guard_quiet_ms
+    return Guard(guard.halvings - doublings, since_ms)
+
+
+def guarded_step(
+    slots: Sequence[int],
+    target: Sequence[int],
+    *,
+    weights: Sequence[float],
+    skew: float | None,
+    guard: Guard,
+    crisis: bool,
+    clock_ms: int,
+    config: Config,
+) -> Step:
+    """One step towards the target, if it does not make the skew worse by more than epsilon."""
+    limit = step_limit(config, crisis=crisis, halvings=guard.halvings)
+    after = slew(slots, target, limit)
+    if skew is None or after == list(slots) or not _worse(after, weights, skew, config):
+        return Step(after, guard, held=False)
+    halvings = guard.halvings + (limit > 1 and guard.halvings < HALVINGS_MAX)
+    guard = Guard(halvings, clock_ms if halvings else 0)
+    after = slew(slots, target, step_limit(config, crisis=crisis, halvings=halvings))
+    if _worse(after, weights, skew, config):
+        return Step(list(slots), guard, held=True)
+    return Step(after, guard, held=False)
+
+
+def _worse(slots: Sequence[int], weights: Sequence[float], skew: float, config: Config) -> bool:
+    return predicted_skew(slots, weights, config.s_total) > skew + config.epsilon_skew

@@ -8,21 +8,55 @@ not freeze the governor for that hour.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 
 from fairlead.core import units
 from fairlead.core.traffic.config import SLOTS_MAX
-from fairlead.core.traffic.modes import Mode, Regime
 from fairlead.core.units import INTEGER_MAX, OutOfRange
+
+
+class AdmissionMode(StrEnum):
+    """Who is let in. Ordered: each is stricter than the one before it."""
+
+    NORMAL = "normal"
+    """Everybody."""
+    SOFT = "soft"
+    """As many as the bucket lets; the others are told to try again."""
+    HARD = "hard"
+    """A drip, so that signals do not go blind; the others are refused."""
+
+    @property
+    def level(self) -> int:
+        """0, 1, 2: for comparing."""
+        return _LEVELS[self]
+
+
+_LEVELS = {mode: level for level, mode in enumerate(AdmissionMode)}
+MODES = tuple(AdmissionMode)
+
+
+class Regime(StrEnum):
+    """What the group goes through, as told by its modes."""
+
+    LAMINAR = "laminar"
+    """Normal."""
+    TRANSITION = "transition"
+    """Soft, coming from normal."""
+    CRISIS = "crisis"
+    """Hard: slots may move four times as fast."""
+    RECOVERY = "recovery"
+    """Soft, coming from hard: the bucket reopens little by little."""
+
 
 VERSION = 1
 HALVINGS_MAX = 8
 """At 5 quiet seconds per doubling the guard lets go within 40 s."""
 
 _REGIMES = {
-    Mode.NORMAL: (Regime.LAMINAR,),
-    Mode.SOFT: (Regime.TRANSITION, Regime.RECOVERY),
-    Mode.HARD: (Regime.CRISIS,),
+    AdmissionMode.NORMAL: (Regime.LAMINAR,),
+    AdmissionMode.SOFT: (Regime.TRANSITION, Regime.RECOVERY),
+    AdmissionMode.HARD: (Regime.CRISIS,),
 }
 
 
@@ -87,12 +121,12 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AdmissionState:
     """Admission: since when the current level is calm (None: it is triggered), and the rate that
     recovery grows from.
     """
 
-    mode: Mode = Mode.NORMAL
+    mode: AdmissionMode = AdmissionMode.NORMAL
     regime: Regime = Regime.LAMINAR
     calm_since_ms: int | None = None
     rate_base: float | None = None
@@ -114,7 +148,7 @@ class State:
     nodes: tuple[NodeMemory, ...] = ()
     gate: Gate = Gate()
     guard: Guard = Guard()
-    door: Door = Door()
+    admission: AdmissionState = AdmissionState()
 
     def __post_init__(self) -> None:
         _whole(self.now_ms, "now_ms", 0, INTEGER_MAX)
@@ -126,7 +160,7 @@ class State:
         for index, node in enumerate(self.nodes):
             self._check_node(node, f"nodes[{index}]")
         self._check_times()
-        self._check_door()
+        self._check_admission()
 
     def _check_backends(self) -> None:
         _ascending([backend.id for backend in self.backends], "backends", "id")
@@ -172,18 +206,20 @@ class State:
         _whole(self.guard.halvings, "guard.halvings", 0, HALVINGS_MAX)
         _whole(self.guard.since_ms, "guard.since_ms", 0, self.clock_ms)
 
-    def _check_door(self) -> None:
-        door = self.door
-        if door.regime not in _REGIMES[door.mode]:
-            raise OutOfRange("door.regime", f"must fit the mode {door.mode}, got {door.regime!r}")
-        if door.calm_since_ms is not None:
-            if door.mode is Mode.NORMAL:
-                raise OutOfRange("door.calm_since_ms", "must be null in normal")
-            _whole(door.calm_since_ms, "door.calm_since_ms", 0, self.clock_ms)
-        if (door.regime is Regime.RECOVERY) is not (door.rate_base is not None):
-            raise OutOfRange("door.rate_base", "must be given in recovery, and only there")
-        if door.rate_base is not None:
-            units.weight(door.rate_base, "door.rate_base")
+    def _check_admission(self) -> None:
+        admission = self.admission
+        if admission.regime not in _REGIMES[admission.mode]:
+            raise OutOfRange(
+                "admission.regime", f"must fit the mode {admission.mode}, got {admission.regime!r}"
+            )
+        if admission.calm_since_ms is not None:
+            if admission.mode is AdmissionMode.NORMAL:
+                raise OutOfRange("admission.calm_since_ms", "must be null in normal")
+            _whole(admission.calm_since_ms, "admission.calm_since_ms", 0, self.clock_ms)
+        if (admission.regime is Regime.RECOVERY) is not (admission.rate_base is not None):
+            raise OutOfRange("admission.rate_base", "must be given in recovery, and only there")
+        if admission.rate_base is not None:
+            units.weight(admission.rate_base, "admission.rate_base")
 
 
 def _whole(value: int, field: str, low: int, high: int) -> None:

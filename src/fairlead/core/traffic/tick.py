@@ -1,7 +1,7 @@
-"""One tick of a group: signals to pressure, pressure to shares, shares to slots, and the door.
+"""One tick of a group: signals to pressure, pressure to shares, shares to slots, and admission.
 
     signals -> pressure -> weights -> target -> placement -> gate -> guarded step -> slots
-    nodes   -> stall, ttf ---------------------------------> door (with conductance of the slots)
+    nodes   -> stall, ttf ---------------------------------> admission (with conductance)
 
 Pure: the same snapshot gives the same plan, whatever the order of its lists. The agent calls it
 every 200 ms per group, `fairlead decide traffic.tick` by hand, `fairlead.fleet` for thousands.
@@ -16,25 +16,44 @@ from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic.admission import (
     Triggers,
     admission_of,
-    advance_door,
+    advance_admission,
     crisis_ahead,
     relaxes,
 )
-from fairlead.core.traffic.conductance import conductance
 from fairlead.core.traffic.config import Config
-from fairlead.core.traffic.errors import Counted, count_errors
 from fairlead.core.traffic.explain import missing_reasons, moving_term, top_reasons
-from fairlead.core.traffic.gate import advance_gate, deviation
-from fairlead.core.traffic.guard import Step, guarded_step, regrow
 from fairlead.core.traffic.model import Admission, Backend, Pressure, Snapshot, TickPlan
-from fairlead.core.traffic.modes import MODES, Mode
-from fairlead.core.traffic.placement import parked_slots, place
-from fairlead.core.traffic.pressure import Pressures, measure_pressure
-from fairlead.core.traffic.skew import observed_skew
-from fairlead.core.traffic.slots import target_slots
-from fairlead.core.traffic.state import BackendMemory, Door, Gate, Guard, State
-from fairlead.core.traffic.watch import Watch, watch_nodes
-from fairlead.core.traffic.weights import held_weights, inverse_weights, warm_shares
+from fairlead.core.traffic.nodes import Watch, watch_nodes
+from fairlead.core.traffic.pressure import (
+    Counted,
+    Pressures,
+    conductance,
+    count_errors,
+    measure_pressure,
+)
+from fairlead.core.traffic.slots import (
+    Step,
+    advance_gate,
+    deviation,
+    guarded_step,
+    held_weights,
+    inverse_weights,
+    observed_skew,
+    parked_slots,
+    place,
+    regrow,
+    target_slots,
+    warm_shares,
+)
+from fairlead.core.traffic.state import (
+    MODES,
+    AdmissionMode,
+    AdmissionState,
+    BackendMemory,
+    Gate,
+    Guard,
+    State,
+)
 from fairlead.core.units import INTEGER_MAX
 
 
@@ -57,12 +76,12 @@ class Scene(NamedTuple):
     retry_index: float | None
 
     @property
-    def door(self) -> Door:
+    def admission(self) -> AdmissionState:
         """As the last tick left it."""
-        return Door() if self.before is None else self.before.door
+        return AdmissionState() if self.before is None else self.before.admission
 
     @property
-    def level(self) -> Mode:
+    def level(self) -> AdmissionMode:
         """What the triggers ask for, conductance apart."""
         return Triggers(
             nobody=not self.routable,
@@ -94,12 +113,14 @@ def tick(snapshot: Snapshot) -> TickPlan:
     flow = conductance(moved.slots, scene.pressures.each, scene.config)
     level = scene.level
     if flow < scene.config.g_min:
-        level = MODES[max(level.level, Mode.SOFT.level)]
+        level = MODES[max(level.level, AdmissionMode.SOFT.level)]
     last_ms = 0 if scene.before is None else scene.before.clock_ms
-    door = advance_door(scene.door, level, scene.clock_ms, scene.config, last_ms=last_ms)
-    relaxed = door.mode.level < scene.door.mode.level
+    admission = advance_admission(
+        scene.admission, level, scene.clock_ms, scene.config, last_ms=last_ms
+    )
+    relaxed = admission.mode.level < scene.admission.mode.level
     require(not (relaxed and moved.stepped), "slots and admission never reopen in the same tick")
-    return _plan(snapshot, scene, moved, door, flow)
+    return _plan(snapshot, scene, moved, admission, flow)
 
 
 def _look(snapshot: Snapshot) -> Scene:
@@ -161,12 +182,12 @@ def _move(scene: Scene) -> Moved:
     off = deviation(scene.shares, placed.slots, config.s_total) if scene.routable else 0.0
     gate = advance_gate(gate, off, clock_ms, config)
     # In the tick of a bypass only the freed slots move; blind, nothing does; and a tick that would
-    # open the door leaves the slots alone, whether conductance then confirms it or not.
+    # relax admission leaves the slots alone, whether conductance then confirms it or not.
     still = (
         before is None
         or bool(placed.bypass)
         or scene.pressures.blind
-        or relaxes(scene.door, scene.level, clock_ms, config)
+        or relaxes(scene.admission, scene.level, clock_ms, config)
     )
     step = Step(placed.slots, guard, held=False)
     if gate.stepping and not still:
@@ -207,24 +228,26 @@ def _step(scene: Scene, slots: list[int], guard: Guard) -> Step:
         weights=scene.weights,
         skew=scene.skew,
         guard=guard,
-        crisis=crisis_ahead(scene.door, scene.level, scene.clock_ms, scene.config),
+        crisis=crisis_ahead(scene.admission, scene.level, scene.clock_ms, scene.config),
         clock_ms=scene.clock_ms,
         config=scene.config,
     )
 
 
-def _plan(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door, flow: float) -> TickPlan:
+def _plan(
+    snapshot: Snapshot, scene: Scene, moved: Moved, admission: AdmissionState, flow: float
+) -> TickPlan:
     ids = [backend.id for backend in scene.backends]
     require(sum(moved.slots) == (scene.config.s_total if ids else 0), "the slots add up to S_total")
     monopoly = len(ids) == 1 and scene.routable == 1
     return TickPlan(
-        state=_state(snapshot, scene, moved, door),
+        state=_state(snapshot, scene, moved, admission),
         slots=dict(zip(ids, moved.slots, strict=True)),
         weights=dict(zip(ids, scene.weights, strict=True)),
         target=dict(zip(ids, scene.target, strict=True)),
         pressure=dict(zip(ids, scene.pressures.each, strict=True)),
-        admission=_admission(scene, door),
-        regime=door.regime,
+        admission=_admission(scene, admission),
+        regime=admission.regime,
         ttf_s=scene.watch.ttf_s,
         stall=scene.watch.stall,
         skew=scene.skew,
@@ -236,12 +259,12 @@ def _plan(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door, flow: floa
     )
 
 
-def _admission(scene: Scene, door: Door) -> Admission:
+def _admission(scene: Scene, admission: AdmissionState) -> Admission:
     requests = sum(backend.requests or 0 for backend in scene.backends)
-    return admission_of(door, requests, scene.clock_ms, scene.config)
+    return admission_of(admission, requests, scene.clock_ms, scene.config)
 
 
-def _state(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door) -> State:
+def _state(snapshot: Snapshot, scene: Scene, moved: Moved, admission: AdmissionState) -> State:
     return State(
         now_ms=snapshot.now_ms,
         clock_ms=scene.clock_ms,
@@ -257,7 +280,7 @@ def _state(snapshot: Snapshot, scene: Scene, moved: Moved, door: Door) -> State:
         nodes=scene.watch.nodes,
         gate=moved.gate,
         guard=moved.guard,
-        door=door,
+        admission=admission,
     )
 
 

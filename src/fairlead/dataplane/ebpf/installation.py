@@ -11,7 +11,6 @@ never taken for whole. The agent that has it open holds a lock on PINS; kill -9 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from fairlead.dataplane.ebpf.layout import (
     CommandBlock,
     KernelSettings,
 )
+from fairlead.host.files import try_lock
 from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
@@ -97,12 +97,9 @@ class Installation:
         self.pins, self.live = pins, pins / "live"
         with as_faults(f"{pins}: cannot be used"):
             pins.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(pins, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise PermanentFault(f"{pins}: another agent has this dataplane open") from error
+            self._lock = try_lock(pins)
+        if self._lock is None:
+            raise PermanentFault(f"{pins}: another agent has this dataplane open")
 
     def attach(self, cgroup: Path, program: Path, capacity: Capacity, soft_errno: int) -> None:
         """Take over what is installed, or install it; afterwards it is attached to `cgroup`."""
@@ -207,13 +204,13 @@ class Installation:
 
     def close(self) -> None:
         """Let go; what is pinned goes on."""
-        if self._lock >= 0:
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
     def remove(self) -> None:
         """Take everything out of the kernel and let go."""
-        if self._lock < 0:  # let go before: another agent may have it now
+        if self._lock is None:  # let go before: another agent may have it now
             if self.pins.exists():
                 Installation(self.pins).remove()
             return

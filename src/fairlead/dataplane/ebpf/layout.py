@@ -20,7 +20,7 @@ from typing import Any
 
 from fairlead.core.traffic.limits import Concurrency, Fallback
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, Limits, Mode, Proto, Table
+from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, Proto, Table
 
 SLOTS_MAX = BUCKETS = 1024
 NAME_BYTES = 128
@@ -32,7 +32,7 @@ INDEX_BITS = 20
 BACKENDS_MAX = 1 << INDEX_BITS
 UINT32_MAX = 0xFFFF_FFFF
 
-MODES = (Mode.NORMAL, Mode.SOFT, Mode.HARD)
+MODES = (AdmissionMode.NORMAL, AdmissionMode.SOFT, AdmissionMode.HARD)
 """By their number in the kernel."""
 _FOR_EVER_US = 2**64 - 1
 # No machine connects this often, so a larger budget is none; and below it nothing overflows.

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from fairlead.dataplane.ebpf.kernel import LIBRARY, BpfError, libbpf
+from fairlead.host.paths import cache_directory
 from fairlead.ports.faults import PermanentFault
 
 SOURCES = Path(__file__).with_name("bpf")
@@ -39,16 +40,7 @@ def object_file() -> Path:
     for source in sorted(SOURCES.iterdir()):
         if source.suffix in {".c", ".h"}:
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return _cache_directory() / f"ebpf-{digest.hexdigest()[:16]}.bpf.o"
-
-
-def _cache_directory() -> Path:
-    """Root loads what it finds there, so root's is a directory that only root writes to."""
-    if os.geteuid() == 0:
-        return Path("/var/cache/fairlead")
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "fairlead"
+    return cache_directory() / f"ebpf-{digest.hexdigest()[:16]}.bpf.o"
 
 
 def tools_missing() -> list[str]:

@@ -5,7 +5,6 @@ session of its own, so that it outlives its agent.
 """
 
 import contextlib
-import http.client
 import importlib
 import importlib.util
 import json
@@ -18,16 +17,20 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fairlead.dataplane.envoy.documents import EnvoySettings, Files
 from fairlead.dataplane.proxy import HASHED, RETRY_MS, SIDES, RequestLog, address, wait_for_end
+from fairlead.host.clock import wait_until
+from fairlead.host.http import Endpoint, NoReply, exchange
+from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _TIMEOUT_S, _TAKE_UP_S, _START_S, _STOP_S = 10.0, 10.0, 30.0, 20.0
-_POLL_S, _START_POLL_S = 0.002, 0.02
+_POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
 _UNREACHED = {"UF", "URX"}  # the connection failed, or was refused
 _TOTALS = (
@@ -40,33 +43,17 @@ _FULL = re.compile(r"^http\.(.*)\.no_cluster$")  # `inside.lua` found the group 
 _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_eject)$")
 
 
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("envoy", timeout=_TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     """What Envoy answers."""
-    connection = _Connection(path)
     try:
-        connection.request(method, target)
-        answer = connection.getresponse()
-        body = answer.read()
-    except (OSError, http.client.HTTPException) as error:
+        reply = exchange(Endpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S)
+    except NoReply as error:
         raise TemporaryFault(
             f"Envoy does not answer at {path}: {error}", retry_after_ms=RETRY_MS
         ) from error
-    finally:
-        connection.close()
-    if answer.status != http.HTTPStatus.OK:
-        raise TemporaryFault(f"Envoy answers {answer.status} to {target}", retry_after_ms=RETRY_MS)
-    return body
+    if reply.status != HTTPStatus.OK:
+        raise TemporaryFault(f"Envoy answers {reply.status} to {target}", retry_after_ms=RETRY_MS)
+    return reply.body
 
 
 def listens(path: Path) -> bool:
@@ -212,37 +199,26 @@ class EnvoyProcess:
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
-        self._child = subprocess.Popen(
-            [
-                envoy_program(self._binary),
-                "-c",
-                str(self._files.bootstrap),
-                "--disable-hot-restart",
-                "--concurrency",
-                str(settings.workers),
-                "--file-flush-interval-msec",
-                "100",
-                "--drain-time-s",
-                "5",
-                "--log-level",
-                "warning",
-                "--log-path",
-                str(log),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+        options = {
+            "-c": self._files.bootstrap,
+            "--concurrency": settings.workers,
+            "--file-flush-interval-msec": 100,
+            "--drain-time-s": 5,
+            "--log-level": "warning",
+            "--log-path": log,
+        }
+        named = [str(part) for option in options.items() for part in option]
+        child = spawn([envoy_program(self._binary), "--disable-hot-restart", *named])
+        self._child = child
+        ready = wait_until(
+            lambda: child.poll() is not None or self._live(), within_s=_START_S, every_s=0.02
         )
-        deadline = time.monotonic() + _START_S
-        while not self._live():
-            if self._child.poll() is not None:
-                raise PermanentFault(f"Envoy did not start: {_gist(log)}")
-            if time.monotonic() > deadline:
-                self._child.kill()
-                self._child.wait()
-                raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
-            time.sleep(_START_POLL_S)
+        if child.poll() is not None:
+            raise PermanentFault(f"Envoy did not start: {_gist(log)}")
+        if not ready:
+            child.kill()
+            child.wait()
+            raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
 
     def stop(self) -> None:
         """End Envoy, now, and wait until it is gone."""

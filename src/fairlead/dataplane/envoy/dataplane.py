@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess, GroupCount, H
 from fairlead.dataplane.envoy.documents import EnvoySettings, Files
 from fairlead.dataplane.envoy.routes import Layout
 from fairlead.dataplane.proxy import (
+    RETRY_MS,
     SIDES,
     Restarts,
     address,
@@ -27,7 +27,7 @@ from fairlead.dataplane.proxy import (
     check_free,
     escape,
     other_side,
-    replace_file,
+    replace_text,
 )
 from fairlead.dataplane.tables import (
     Active,
@@ -39,6 +39,7 @@ from fairlead.dataplane.tables import (
     configured,
     group_seen,
 )
+from fairlead.host.process import run_detached
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
@@ -50,6 +51,7 @@ from fairlead.ports.dataplane import (
     Stale,
     Table,
 )
+from fairlead.ports.faults import TemporaryFault
 
 
 class EnvoyDataplane:
@@ -166,8 +168,8 @@ class EnvoyDataplane:
         running = self._process.running()
         if running and not same:
             self._process.stop()
-        replace_file(path, text)
-        replace_file(self._files.schema, str(SCHEMA_VERSION))
+        replace_text(path, text)
+        replace_text(self._files.schema, str(SCHEMA_VERSION))
         return running and same
 
     def _start(self, groups: Sequence[RouteGroup]) -> None:
@@ -235,14 +237,9 @@ def guard(folder: Path) -> None:
     """See to it that a dead-man process watches this folder."""
     if _guarded(folder):
         return
-    script = Path(deadman.__file__)
-    subprocess.run(
-        [sys.executable, "-I", "-S", str(script), str(folder), str(FALLBACK_AFTER_MS)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=True,
-    )
+    command = [sys.executable, "-I", "-S", deadman.__file__, str(folder), str(FALLBACK_AFTER_MS)]
+    if code := run_detached(command):
+        raise TemporaryFault(f"the dead-man process ended with {code}", retry_after_ms=RETRY_MS)
 
 
 def unguard(folder: Path) -> None:

@@ -10,13 +10,16 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
 from fairlead.dataplane.envoy import deadman
-from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, escape, replace_file
-from fairlead.ports.dataplane import Mode, RouteGroup, Table
+from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, drafts, escape, replace_text
+from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
@@ -27,47 +30,11 @@ _WATCHES, _GROUP_WATCHES = 3, 4
 _WATCHES_OF_OTHERS = 16  # processes of the same user
 _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
-LUA, FLOW = "envoy.filters.http.lua", "fairlead.flow"
-LOG_FORMAT = "%UPSTREAM_CLUSTER% %UPSTREAM_HOST% %RESPONSE_CODE% %RESPONSE_FLAGS% %DURATION%\n"
-_TYPE = "type.googleapis.com/envoy."
-_UNLIMITED = 1_000_000_000  # Envoy's own limits would refuse without our saying so
 _BIAS = "fairlead.bias."
 _FINE = 1000
 """Parts of a slot: what distinguishes equal weights must not be felt in a split."""
-_EJECTION = Ejection()
-# Failed connects are left to the agent alone.
-_OUTLIERS: Document = {
-    "consecutive_5xx": _EJECTION.consecutive_errors,
-    "interval": f"{_EJECTION.interval_ms / 1000}s",
-    "base_ejection_time": f"{_EJECTION.duration_ms / 1000}s",
-    "max_ejection_time": f"{_EJECTION.duration_ms / 1000}s",
-    "max_ejection_percent": _EJECTION.ejected_percent_max,
-    "split_external_local_origin_errors": True,
-    "enforcing_consecutive_local_origin_failure": 0,
-    "enforcing_local_origin_success_rate": 0,
-    "enforcing_consecutive_gateway_failure": 0,
-    "enforcing_success_rate": 0,
-}
-# What is asked for, and what people look at first. Envoy has some hundred numbers for every cluster
-# and listener, and walks through all of them for every question: 10 ms for 30 groups.
-_STATS = [
-    *({"prefix": each} for each in ("server.", "listener_manager.", "cluster_manager.")),
-    *(
-        {"suffix": f".{each}"}
-        for each in (
-            "version_text",
-            "update_rejected",
-            "upstream_rq_total",
-            "upstream_rq_pending_failure_eject",
-            "downstream_rq_total",
-            "downstream_rq_active",
-            "downstream_cx_active",
-            "shadow_denied",
-            "no_cluster",
-        )
-    ),
-]
 _SCRIPT = Path(__file__).with_name("admission.lua")
+_TEMPLATES = Path(__file__).with_name("templates.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +76,12 @@ class Files:
             self.schema,
             *(self.folder / name for name in deadman.FILES),
         ]
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, self.folder / deadman.ROUTES, self.folder / "endpoints"]
+        return [
+            *single,
+            *drafts(self.folder),
+            self.folder / deadman.ROUTES,
+            self.folder / "endpoints",
+        ]
 
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
         """A group's route: in place, of the active table, or for a dead agent."""
@@ -139,7 +110,7 @@ def version() -> str:
 
 def write(path: Path, document: Document) -> None:
     """Replace a document: Envoy takes it up whole."""
-    replace_file(path, json.dumps(document, sort_keys=True))
+    replace_text(path, json.dumps(document, sort_keys=True))
 
 
 def read(path: Path) -> Document | None:
@@ -159,9 +130,24 @@ def resources(path: Path) -> list[Document]:
     return list(document["resources"]) if document else []
 
 
-def typed(name: str) -> str:
-    """The full name of a message of Envoy's API."""
-    return _TYPE + name
+@cache
+def _templates() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(_TEMPLATES.read_text())
+    return document
+
+
+def filled(template: str, /, **values: Any) -> Document:
+    """A template with its values."""
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: fill(value) for key, value in part.items()}
+        if isinstance(part, list):
+            return [fill(value) for value in part]
+        return values[part[1:]] if isinstance(part, str) and part.startswith("$") else part
+
+    document: Document = fill(_templates()[template])
+    return document
 
 
 def cluster_name(group: str, side: str) -> str:
@@ -175,39 +161,25 @@ def response(version: str, resources: Sequence[Document]) -> Document:
 
 
 def bootstrap(files: Files, settings: EnvoySettings) -> Document:
-    """Where to find the rest, and where to ask."""
-    return {
-        "node": {
-            "id": "fairlead",
-            "cluster": "fairlead",
-            "metadata": {"workers": settings.workers},
-        },
-        "admin": {"address": {"pipe": {"path": str(files.admin), "mode": 0o600}}},
-        "dynamic_resources": {
-            "cds_config": from_file(files.clusters),
-            "lds_config": from_file(files.listeners),
-        },
-        "layered_runtime": {
-            "layers": [
-                {
-                    "name": "fairlead",
-                    "rtds_layer": {"name": "fairlead", "rtds_config": from_file(files.runtime)},
-                }
-            ]
-        },
-        "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _STATS}}},
-    }
+    """Where Envoy finds the rest, and where it is asked."""
+    return filled(
+        "bootstrap",
+        workers=settings.workers,
+        admin=str(files.admin),
+        clusters=_file(files.clusters),
+        listeners=_file(files.listeners),
+        runtime=_file(files.runtime),
+    )
 
 
-def from_file(path: Path) -> Document:
-    """A source that Envoy reads again whenever the file is replaced."""
-    return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}
+def _file(path: Path) -> Document:
+    return filled("file", path=str(path))
 
 
 def runtime(biases: Mapping[str, float]) -> list[Document]:
     """The bias of clusters that count the requests in their backends; of all others it is 0."""
     layer = {_BIAS + name: bias for name, bias in sorted(biases.items())}
-    return [{"@type": typed("service.runtime.v3.Runtime"), "name": "fairlead", "layer": layer}]
+    return [filled("runtime", layer=layer)]
 
 
 def biases(documents: Sequence[Document]) -> dict[str, float]:
@@ -240,34 +212,27 @@ def _name(group: RouteGroup) -> str:
 
 
 def _cluster(group: RouteGroup, side: str, files: Files, settings: EnvoySettings) -> Document:
-    name = cluster_name(group.name, side)
-    most = {
-        "max_connections": _UNLIMITED,
-        "max_pending_requests": _UNLIMITED,
-        "max_requests": _UNLIMITED,
-    }
-    made: Document = {
-        "@type": typed("config.cluster.v3.Cluster"),
-        "name": name,
-        "type": "EDS",
-        "eds_cluster_config": {"eds_config": from_file(files.endpoints(name))},
-        "connect_timeout": f"{settings.connect_timeout_ms / 1000}s",
-        "circuit_breakers": {"thresholds": [most]},
-        # Without it Envoy would send to isolated endpoints when too few are left.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
-    }
+    name, ejection = cluster_name(group.name, side), Ejection()
+    cluster = filled(
+        "cluster",
+        name=name,
+        endpoints=_file(files.endpoints(name)),
+        connect_timeout=_seconds(settings.connect_timeout_ms),
+    )
     if side == HASHED:
-        # Not the ring: it has as many points for three as for four, so when one leaves, the new
-        # points of the others move one flow in six that need not move.
-        return made | {"lb_policy": "MAGLEV"}
-    # With a bias of 0 it goes by turns. Envoy asks for the bias whenever weights change.
-    bias = {"default_value": 0.0, "runtime_key": _BIAS + name}
-    chosen = {"active_request_bias": bias}
-    return made | {
-        "lb_policy": "LEAST_REQUEST",
-        "least_request_lb_config": chosen,
-        "outlier_detection": _OUTLIERS,
-    }
+        return cluster | filled("hashed")
+    return cluster | filled(
+        "sided",
+        bias_key=_BIAS + name,
+        consecutive_errors=ejection.consecutive_errors,
+        interval=_seconds(ejection.interval_ms),
+        duration=_seconds(ejection.duration_ms),
+        ejected_percent_max=ejection.ejected_percent_max,
+    )
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{duration_ms / 1000}s"
 
 
 def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Document:
@@ -278,22 +243,17 @@ def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Docum
         weights = dict.fromkeys(table.limits.fallback.members, 1)
     else:
         weights = _weights(table.slots, biased=table.limits.concurrency is not None)
-    listed = []
-    for backend in sorted(group.backends, key=lambda backend: backend.id):
-        weight = weights.get(backend.id, 0)
-        listed.append(
-            {
-                "endpoint": {"address": _address(backend.host, backend.port)},
-                "load_balancing_weight": max(1, weight),
-                "health_status": "HEALTHY" if weight else "DRAINING",
-            }
+    listed = [
+        filled(
+            "endpoint",
+            host=backend.host,
+            port=backend.port,
+            weight=max(1, weights.get(backend.id, 0)),
+            health="HEALTHY" if weights.get(backend.id) else "DRAINING",
         )
-    assignment = {
-        "@type": typed("config.endpoint.v3.ClusterLoadAssignment"),
-        "cluster_name": name,
-        "endpoints": [{"lb_endpoints": listed}],
-    }
-    return response(version, [assignment])
+        for backend in sorted(group.backends, key=lambda backend: backend.id)
+    ]
+    return response(version, [filled("endpoints", name=name, listed=listed)])
 
 
 def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
@@ -307,44 +267,27 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
 
 
 def _listener(group: RouteGroup, files: Files, settings: EnvoySettings) -> Document:
-    """The virtual address: admission, counting of refusals, routing, and a log."""
-    name = escape(group.name)
-    log = {
-        "@type": typed("extensions.access_loggers.file.v3.FileAccessLog"),
-        "path": str(files.requests),
-        "log_format": {"text_format_source": {"inline_string": LOG_FORMAT}},
-    }
-    manager = {
-        "@type": typed(
-            "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-        ),
-        "stat_prefix": name,
-        "rds": {"route_config_name": name, "config_source": from_file(files.route(group.name))},
-        "http_filters": [_lua(), _counter("soft"), _counter("hard"), _router()],
-        "access_log": [{"name": "log", "typed_config": log}],
-        "local_reply_config": {"mappers": [_full()]},
-        "generate_request_id": False,
-        "server_header_transformation": "PASS_THROUGH",
-        "stream_idle_timeout": f"{settings.idle_timeout_ms / 1000}s",
-    }
-    chain = {"filters": [_flow(), {"name": "http", "typed_config": manager}]}
-    return {
-        "@type": typed("config.listener.v3.Listener"),
-        "name": name,
-        "address": _address(group.vip, group.port),
-        "filter_chains": [chain],
-    }
+    return filled(
+        "listener",
+        name=escape(group.name),
+        vip=group.vip,
+        port=group.port,
+        route=_file(files.route(group.name)),
+        script=_SCRIPT.read_text(),
+        count_soft=_counter("soft"),
+        count_hard=_counter("hard"),
+        log=str(files.requests),
+        full_status=REFUSED_STATUS["soft"],
+        full_body=refusal_body("soft"),
+        full_headers=refusal_headers("soft", FULL_RETRY_AFTER_S),
+        idle_timeout=_seconds(settings.idle_timeout_ms),
+    )
 
 
-def _full() -> Document:
-    """A request that finds the group full is answered as in soft mode. Envoy's flag for it means:
-    no such cluster."""
-    return {
-        "filter": {"response_flag_filter": {"flags": ["NC"]}},
-        "status_code": REFUSED_STATUS["soft"],
-        "body": refusal_body("soft"),
-        "headers_to_add": refusal_headers("soft", FULL_RETRY_AFTER_S),
-    }
+def _counter(mode: str) -> Document:
+    return filled(
+        "counter", name=f"fairlead.{mode}", refused=filled("refused", mode=mode), prefix=f"{mode}_"
+    )
 
 
 def refusal_body(mode: str) -> Document:
@@ -355,63 +298,6 @@ def refusal_body(mode: str) -> Document:
 def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
     """What programs read."""
     headers = {"Fairlead-Refused": mode}
-    if mode == Mode.SOFT:
+    if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)
     return [{"header": {"key": key, "value": value}} for key, value in headers.items()]
-
-
-def _flow() -> Document:
-    """Names the flow of a connection, for the clusters that hash: the client's address and port."""
-    named = {
-        "object_key": FLOW,
-        "factory_key": "envoy.hashable_string",
-        "format_string": {"text_format_source": {"inline_string": "%DOWNSTREAM_REMOTE_ADDRESS%"}},
-    }
-    return {
-        "name": "fairlead.flow",
-        "typed_config": {
-            "@type": typed("extensions.filters.network.set_filter_state.v3.Config"),
-            "on_new_connection": [named],
-        },
-    }
-
-
-def _lua() -> Document:
-    return {
-        "name": LUA,
-        "typed_config": {
-            "@type": typed("extensions.filters.http.lua.v3.Lua"),
-            "default_source_code": {"inline_string": _SCRIPT.read_text()},
-        },
-    }
-
-
-def _counter(refused: str) -> Document:
-    """Counts what the script refused: shadow rules deny nothing, but have a counter."""
-    wanted = {
-        "filter": "fairlead",
-        "path": [{"key": "refused"}],
-        "value": {"string_match": {"exact": refused}},
-    }
-    found = {"sourced_metadata": {"metadata_matcher": wanted, "metadata_source": "DYNAMIC"}}
-    policy = {"permissions": [found], "principals": [{"any": True}]}
-    return {
-        "name": f"fairlead.{refused}",
-        "typed_config": {
-            "@type": typed("extensions.filters.http.rbac.v3.RBAC"),
-            "shadow_rules": {"action": "DENY", "policies": {"refused": policy}},
-            "shadow_rules_stat_prefix": f"{refused}_",
-        },
-    }
-
-
-def _router() -> Document:
-    router = {
-        "@type": typed("extensions.filters.http.router.v3.Router"),
-        "suppress_envoy_headers": True,
-    }
-    return {"name": "envoy.filters.http.router", "typed_config": router}
-
-
-def _address(host: str, port: int) -> Document:
-    return {"socket_address": {"address": host, "port_value": port}}

@@ -14,20 +14,18 @@ from typing import Any
 from fairlead.core.traffic.limits import Concurrency, Fallback
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.documents import (
-    FLOW,
-    LUA,
     Document,
     EnvoySettings,
     Files,
     cluster_name,
+    filled,
     refusal_body,
     refusal_headers,
     response,
-    typed,
 )
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, Limits, Mode, RouteGroup, Table
+from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, RouteGroup, Table
 
 _OURS = "fairlead"
 _SCRIPT = Path(__file__).with_name("inside.lua")
@@ -47,7 +45,7 @@ def fallback_route(group: RouteGroup, now: Active, *, version: str, workers: int
     fallback = now.table.limits.fallback
     admission = _admission(fallback.admission, fallback.retry_after_s, workers)
     admission |= {"no_backend": not fallback.members}
-    target = _target(group, HASHED, None) | {"hash_policy": [{"filter_state": {"key": FLOW}}]}
+    target = _target(group, HASHED, None) | filled("hashed_target")
     return _routes(group, admission, target, now, version)
 
 
@@ -73,7 +71,7 @@ def read_route(document: Document) -> Active:
 
 
 def _read_admission(kept: Document) -> Admission:
-    return Admission(Mode(kept["mode"]), kept["rate_per_s"], kept["burst"])
+    return Admission(AdmissionMode(kept["mode"]), kept["rate_per_s"], kept["burst"])
 
 
 def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
@@ -83,18 +81,12 @@ def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
         return {"cluster": name}
     listed = ", ".join(json.dumps(cluster_name(group.name, side)) for side in (*SIDES, HASHED))
     numbers = f"local most, served, clusters = {inside_max}, {json.dumps(name)}, {{{listed}}}\n"
-    script = {
-        "@type": typed("extensions.router.cluster_specifiers.lua.v3.LuaConfig"),
-        "source_code": {"inline_string": numbers + _SCRIPT.read_text()},
-        "default_cluster": name,
-    }
-    named = {"name": "envoy.router.cluster_specifier_plugin.lua", "typed_config": script}
-    return {"inline_cluster_specifier_plugin": {"extension": named}}
+    return filled("bounded_target", script=numbers + _SCRIPT.read_text(), name=name)
 
 
 def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
     """What the script is told: each worker has a bucket, and a share of the numbers."""
-    if admission.mode == Mode.NORMAL:
+    if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     # A bucket below one token would never admit anything, however long it fills.
@@ -110,43 +102,22 @@ def _admission(admission: Admission, retry_after_s: int, workers: int) -> Docume
 def _routes(
     group: RouteGroup, admission: Document, target: Document, now: Active, version: str
 ) -> Document:
-    refusals = [_refusal(mode, admission) for mode in REFUSED_STATUS]
-    host = {
-        "name": escape(group.name),
-        "domains": ["*"],
-        "routes": [*refusals, _main(admission, target, now)],
-    }
-    route = {
-        "@type": typed("config.route.v3.RouteConfiguration"),
-        "name": escape(group.name),
-        "virtual_hosts": [host],
-    }
-    return response(version, [route])
-
-
-def _main(admission: Document, target: Document, now: Active) -> Document:
-    route: Document = {
-        "match": {"prefix": "/"},
-        "route": target | {"timeout": "0s"},
-        "metadata": {"filter_metadata": {LUA: admission, _OURS: asdict(now)}},
-    }
-    if admission["mode"] == Mode.NORMAL and not admission["no_backend"]:
-        skip = {"@type": typed("extensions.filters.http.lua.v3.LuaPerRoute"), "disabled": True}
-        route["typed_per_filter_config"] = {LUA: skip}
-    return route
-
-
-def _refusal(mode: str, admission: Document) -> Document:
-    refused = {
-        "filter": _OURS,
-        "path": [{"key": "refused"}],
-        "value": {"string_match": {"exact": mode}},
-    }
-    return {
-        "match": {"prefix": "/", "dynamic_metadata": [refused]},
-        "direct_response": {"status": REFUSED_STATUS[mode], "body": refusal_body(mode)},
-        "response_headers_to_add": refusal_headers(mode, admission.get("retry_after_s", 1)),
-    }
+    refusals = [
+        filled(
+            "refusal",
+            refused=filled("refused", mode=mode),
+            status=status,
+            body=refusal_body(mode),
+            headers=refusal_headers(mode, admission.get("retry_after_s", 1)),
+        )
+        for mode, status in REFUSED_STATUS.items()
+    ]
+    target |= {"timeout": "0s"}
+    route = filled("route", target=target, admission=admission, active=asdict(now))
+    if admission["mode"] == AdmissionMode.NORMAL and not admission["no_backend"]:
+        route["typed_per_filter_config"] = filled("unscripted")
+    routes = filled("routes", name=escape(group.name), routes=[*refusals, route])
+    return response(version, [routes])
 
 
 class Layout:

@@ -19,11 +19,12 @@ one table or the other, whole.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from string import Template
 
 from fairlead.core.canonical import digest
-from fairlead.core.traffic.failsafe import fnv1a
+from fairlead.core.traffic.admission import fnv1a
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
 from fairlead.dataplane.proxy import (
     HASHED,
@@ -31,6 +32,7 @@ from fairlead.dataplane.proxy import (
     SIDES,
     Address,
     address,
+    drafts,
     escape,
     other_side,
 )
@@ -39,8 +41,8 @@ from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
     Admission,
+    AdmissionMode,
     Limits,
-    Mode,
     RouteGroup,
     Table,
 )
@@ -59,7 +61,20 @@ _SIZE_MAX = 10**15
 _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
 _NUMBERS = 2**19  # times the 4096 points that a server can have it stays below 2^32
 _FOLDER_BYTES_MAX = 80  # a socket's path has 107, of which HAProxy needs some for a while
-_HOUR_US = 3_600_000_000
+_FIXED = {
+    "agent": AGENT,
+    "beat": BEAT,
+    "born": BORN,
+    "requests": REQUESTS,
+    "token": TOKEN,
+    "hour_us": 3_600_000_000,
+    "fallback_after_ms": FALLBACK_AFTER_MS,
+    "alive_ms_max": FALLBACK_AFTER_MS - 1,
+    "full_retry_after_s": FULL_RETRY_AFTER_S,
+    "soft_status": REFUSED_STATUS["soft"],
+    "hard_status": REFUSED_STATUS["hard"],
+}
+"""What the templates name and no setting changes."""
 Held = Mapping[str, Mapping[str, int]]
 """HAProxy backend to its servers, and how many requests are in each now."""
 Room = dict[str, int]
@@ -109,8 +124,7 @@ class Files:
     def ours(self) -> list[Path]:
         """All that may be there; the folder may hold files of others."""
         single = [self.config, self.states, self.socket, self.master, self.log]
-        drafts = [path.with_name(path.name + ".draft") for path in single]
-        return [*single, *drafts, *sorted(self.folder.glob("counted-*.json*"))]
+        return [*single, *drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
 
 
 def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
@@ -136,88 +150,29 @@ def render(
     settings: HaproxySettings,
 ) -> str:
     """The whole configuration; tables are laid out on both sides."""
-    sections = [_head(files, settings, generation(groups, settings))]
+    user = f"\n    user {settings.user}" if settings.user else ""
+    values = {
+        **asdict(settings),
+        "user": user,
+        "description": generation(groups, settings),
+        "socket": files.socket,
+        "states": files.states,
+    }
+    sections = [_filled("global.cfg", values)]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
-        sections.append(_frontend(index, group, files))
-        sections.extend(_backends(group, tables[group.name]))
+        of_group = {
+            "name": escape(group.name),
+            "address": address(group.vip, group.port),
+            "tokens": f"proc.tokens{index}",
+            "at": f"proc.at{index}",
+            "backends": "\n".join(_backends(group, tables[group.name])),
+        }
+        sections.append(_filled("group.cfg", values | of_group))
     return "\n".join(sections)
 
 
-def _head(files: Files, settings: HaproxySettings, description: str) -> str:
-    user = f"\n    user {settings.user}" if settings.user else ""
-    return f"""# Written by Fairlead; changes are lost at the next one.
-global
-    description {description}
-    nbthread {settings.threads}
-    fd-hard-limit {settings.descriptors_max}
-    hard-stop-after 30s
-    stats socket unix@{files.socket} mode 600 level admin expose-fd listeners
-    stats timeout 1h{user}
-
-ring {REQUESTS}
-    format raw
-    maxlen 512
-    size 1048576
-
-defaults
-    mode http
-    log ring@{REQUESTS} format raw local0
-    log-format "%b %s %ST %ts %Ta"
-    retries {settings.retries}
-    timeout connect {settings.connect_timeout_ms}ms
-    timeout client {settings.idle_timeout_ms}ms
-    timeout server {settings.idle_timeout_ms}ms
-    timeout queue {settings.connect_timeout_ms}ms
-
-backend {BEAT}
-    stick-table type string len 16 size 16 expire {FALLBACK_AFTER_MS}ms store gpt0
-"""
-
-
-def _frontend(index: int, group: RouteGroup, files: Files) -> str:
-    """The rules. `proc` variables belong to the process: they are the group's bucket."""
-    name, tokens, at = escape(group.name), f"proc.tokens{index}", f"proc.at{index}"
-    return f"""frontend {name}
-    bind {address(group.vip, group.port)}
-    acl alive str({AGENT}),in_table({BEAT})
-    # A new worker has an empty table: until a first heartbeat can have come, its age counts.
-    acl alive date(0,ms),sub(txn.born) 0:{FALLBACK_AFTER_MS - 1}
-    acl open var(txn.mode) -m str normal
-    acl empty var({tokens}),sub({TOKEN}) lt 0
-    acl bounded var(txn.most) -m int gt 0
-    acl full var(txn.inside),sub(txn.most) ge 0
-    http-request set-var(txn.born) str({BORN}),map_str({files.states}),add(0) unless alive
-    http-request set-var(txn.state) str({name}),map_str({files.states})
-    http-request set-var(txn.admission) var(txn.state),field(3,|)
-    http-request set-var(txn.admission) var(txn.state),field(2,|) if alive
-    http-request set-var(txn.port) src_port unless alive
-    http-request set-var(txn.flow) src,concat(:,txn.port) unless alive
-    http-request set-var(txn.side) var(txn.admission),field(1,:)
-    http-request set-var(txn.mode) var(txn.admission),field(2,:)
-    http-request set-var(txn.rate) var(txn.admission),field(3,:),add(0) unless open
-    http-request set-var(txn.size) var(txn.admission),field(4,:),add(0) unless open
-    http-request set-var(txn.retry) var(txn.admission),field(5,:) unless open
-    # How much may be inside; without an agent any number.
-    http-request set-var(txn.most) var(txn.state),field(1,|),field(3,:),add(0) if alive
-    http-request set-var(txn.inside) be_conn({name}_a) if bounded
-    http-request set-var(txn.inside) be_conn({name}_b),add(txn.inside) if bounded
-    http-request set-var(txn.inside) be_conn({name}_f),add(txn.inside) if bounded
-    http-request set-var(txn.retry) str({FULL_RETRY_AFTER_S}) if bounded full
-    http-request set-var(txn.side) str(soft) if bounded full {{ var(txn.side) -m str a b }}
-    # Refill, cap, test, subtract. The bucket starts full; time backwards refills nothing.
-    http-request set-var(txn.now) date(0,us) unless open
-    http-request set-var({at}) var(txn.now) unless open || {{ var({at}) -m found }}
-    http-request set-var({tokens}) var(txn.size) unless open || {{ var({tokens}) -m found }}
-    http-request set-var(txn.past) var(txn.now),sub({at}) unless open
-    http-request set-var({at}) var(txn.now) unless open
-    http-request set-var(txn.past) int(0) if !open {{ var(txn.past) -m int lt 0 }}
-    http-request set-var(txn.past) int({_HOUR_US}) if !open {{ var(txn.past) -m int gt {_HOUR_US} }}
-    http-request set-var({tokens}) var(txn.past),mul(txn.rate),div(1000),add({tokens}) unless open
-    http-request set-var({tokens}) var(txn.size) if !open {{ var({tokens}),sub(txn.size) gt 0 }}
-    http-request set-var(txn.side) var(txn.mode) if !open empty !full
-    http-request set-var({tokens}) var({tokens}),sub({TOKEN}) if !open !empty !full
-    use_backend {name}_%[var(txn.side)]
-"""
+def _filled(template: str, values: Mapping[str, object]) -> str:
+    return Template(Path(__file__).with_name(template).read_text()).substitute(_FIXED, **values)
 
 
 def _backends(group: RouteGroup, table: Table) -> list[str]:
@@ -228,7 +183,7 @@ def _backends(group: RouteGroup, table: Table) -> list[str]:
     # A flow is a client's connection; the ring places it by points.
     balances[HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
     numbers = _numbers([backend.id for backend in group.backends])
-    parts = [
+    return [
         f"backend {name}_{side}\n    {balances[side]}\n"
         + "".join(
             f"    server {escape(backend.id)} {address(backend.host, backend.port)}"
@@ -237,7 +192,6 @@ def _backends(group: RouteGroup, table: Table) -> list[str]:
         )
         for side in (*SIDES, HASHED)
     ]
-    return parts + [_refusal(name, mode, status) for mode, status in REFUSED_STATUS.items()]
 
 
 def _numbers(ids: Sequence[str]) -> dict[str, int]:
@@ -250,16 +204,6 @@ def _numbers(ids: Sequence[str]) -> dict[str, int]:
             number = (number + 1) % _NUMBERS
         numbers[id] = number + 1
     return numbers
-
-
-def _refusal(name: str, mode: str, status: int) -> str:
-    headers = f"hdr Fairlead-Refused {mode}"
-    if mode == "soft":
-        headers += " hdr Retry-After %[var(txn.retry)]"
-    body = f'content-type text/plain string "refused by fairlead: {mode}"'
-    return f"""backend {name}_{mode}
-    http-request return status {status} {body} {headers}
-"""
 
 
 def addresses(text: str) -> set[Address]:
@@ -353,7 +297,7 @@ def read_state(
 
 
 def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str:
-    if admission.mode == Mode.NORMAL:
+    if admission.mode == AdmissionMode.NORMAL:
         return f"{side}:{admission.mode}"
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
     refill, size = min(round(rate * 1000), _REFILL_MAX), min(round(burst * TOKEN), _SIZE_MAX)
@@ -363,6 +307,6 @@ def _write_admission(side: str, admission: Admission, retry_after_s: int) -> str
 def _read_admission(text: str) -> tuple[Admission, int]:
     _, mode, *rest = text.split(":")
     if not rest:
-        return Admission(Mode(mode)), FULL_RETRY_AFTER_S
+        return Admission(AdmissionMode(mode)), FULL_RETRY_AFTER_S
     refill, size, retry_after_s = (int(number) for number in rest)
-    return Admission(Mode(mode), refill / 1000, size / TOKEN), retry_after_s
+    return Admission(AdmissionMode(mode), refill / 1000, size / TOKEN), retry_after_s

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pwd
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,9 +18,8 @@ from fairlead.dataplane.proxy import (
     as_fault,
     check_free,
     escape,
-    now_ms,
     other_side,
-    replace_file,
+    replace_text,
     unescape,
 )
 from fairlead.dataplane.tables import (
@@ -34,6 +32,7 @@ from fairlead.dataplane.tables import (
     configured,
     group_seen,
 )
+from fairlead.host.clock import monotonic_ms, now_ms
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     SCHEMA_VERSION,
@@ -92,7 +91,7 @@ class HaproxyDataplane:
             self._install(groups, wanted, running)
         self._groups, self._generation = {group.name: group for group in groups}, wanted
         self._beat()
-        self._log.catch_up(now_ms())  # begins to follow the log
+        self._log.catch_up(monotonic_ms())  # begins to follow the log
 
     def schema_version(self) -> int:
         """Of the rules that run; ours when none do."""
@@ -148,7 +147,7 @@ class HaproxyDataplane:
     @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
-        at_ms = now_ms()
+        at_ms = monotonic_ms()
         rows = list(stats.parse(ask(self._files.socket, stats.COMMAND)))
         counted, self._held = self._counted(rows, self._groups, self._generation), stats.held(rows)
         states = self._states()
@@ -203,20 +202,20 @@ class HaproxyDataplane:
         files = (self._files.config, self._files.states)
         old = [(path, path.read_text() if path.exists() else None) for path in files]
         check_free(groups, config.addresses(old[0][1] or "") if running is not None else ())
-        replace_file(self._files.states, config.first_map(now, time.time_ns() // 1_000_000))
+        replace_text(self._files.states, config.first_map(now, now_ms()))
         rendered = config.render(
             groups,
             {name: group.table for name, group in now.items()},
             files=self._files,
             settings=self._settings,
         )
-        replace_file(self._files.config, rendered)
+        replace_text(self._files.config, rendered)
         try:
             self._take_up(wanted, reload=running is not None)
         except PermanentFault:
             for path, text in old:
                 if text is not None:
-                    replace_file(path, text)
+                    replace_text(path, text)
             raise
         self._active = now
         for path in self._files.folder.glob("counted-*.json"):

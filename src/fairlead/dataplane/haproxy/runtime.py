@@ -12,20 +12,19 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.dataplane.haproxy.config import REQUESTS, Files
 from fairlead.dataplane.proxy import RETRY_MS, RequestLog, wait_for_end
+from fairlead.host.clock import wait_until
+from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _TIMEOUT_S = 10.0
 # HAProxy reads a line into one buffer of 16 KiB.
 _LINE_BYTES_MAX = 8 * 1024
 _START_S, _STOP_S = 20.0, 20.0
-_POLL_S = 0.01
 _ADMIN_PATH = "/usr/local/sbin:/usr/sbin"  # where Debian puts it, which is not on every PATH
 _CHUNK = 1 << 18
 
@@ -104,17 +103,15 @@ class HaproxyProcess:
 
     def check(self) -> None:
         """Let HAProxy read the configuration before anything is changed."""
-        done = self._run("-c")
-        if done.returncode:
-            raise PermanentFault(f"HAProxy does not accept its configuration: {done.stdout}")
+        if problem := self._run("-c"):
+            raise PermanentFault(f"HAProxy does not accept its configuration: {problem}")
 
     def start(self, description: str) -> None:
         """Start a master that leaves us, and wait for its worker."""
         for path in (self._files.socket, self._files.master):
             path.unlink(missing_ok=True)
-        done = self._run("-W", "-D", "-S", f"{self._files.master},mode,600")
-        if done.returncode:
-            raise PermanentFault(f"HAProxy did not start: {done.stdout}")
+        if problem := self._run("-W", "-D", "-S", f"{self._files.master},mode,600"):
+            raise PermanentFault(f"HAProxy did not start: {problem}")
         self._await(description)
 
     def reload(self, description: str) -> None:
@@ -148,32 +145,21 @@ class HaproxyProcess:
         return None
 
     def _await(self, description: str) -> None:
-        deadline = time.monotonic() + _START_S
         # The master goes through exec() once more after its worker has begun.
-        while self.running() != description or self._master() is None:
-            if time.monotonic() > deadline:
-                raise PermanentFault(
-                    "HAProxy did not take its new configuration; the old one stays"
-                )
-            time.sleep(_POLL_S)
+        if not wait_until(
+            lambda: self.running() == description and self._master() is not None, within_s=_START_S
+        ):
+            raise PermanentFault("HAProxy did not take its new configuration; the old one stays")
 
-    def _run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end (with -D: until the master has left); stdout is what it printed."""
+    def _run(self, *options: str) -> str | None:
+        """Run it to its end (with -D: until the master has left); what it printed if it failed."""
         program = shutil.which(self._binary) or shutil.which(self._binary, path=_ADMIN_PATH)
         if program is None:
             raise PermanentFault(f"{self._binary} is not on PATH (apt-get install haproxy)")
-        # A file and no pipe: the master would hold a pipe open for as long as it lives.
-        log = self._files.log
-        with log.open("w") as output:
-            done = subprocess.run(
-                [program, *options, "-f", str(self._files.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                check=False,
-            )
-        return subprocess.CompletedProcess(done.args, done.returncode, _gist(log), "")
+        command = [program, *options, "-f", str(self._files.config)]
+        with self._files.log.open("w") as output:
+            failed = run_detached(command, output=output)
+        return _gist(self._files.log) if failed else None
 
 
 def _gist(log: Path) -> str:

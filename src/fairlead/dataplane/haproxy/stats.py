@@ -13,25 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.dataplane.haproxy.config import Held
-from fairlead.dataplane.proxy import HASHED, SIDES, replace_file
+from fairlead.dataplane.proxy import HASHED, SIDES, replace_text
 
 COMMAND = "show stat -1 6 -1"  # backends and servers of every proxy
 
 
 Row = Mapping[str, str]
 _FIELDS = (
-    "pxname",
-    "svname",
-    "qcur",
-    "scur",
-    "stot",
-    "econ",
-    "eresp",
-    "hrsp_1xx",
-    "hrsp_2xx",
-    "hrsp_3xx",
-    "hrsp_4xx",
-    "hrsp_5xx",
+    *("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp"),
+    *(f"hrsp_{kind}xx" for kind in "12345"),
 )
 
 
@@ -122,7 +112,7 @@ def write(path: Path, counted: Mapping[str, GroupCount]) -> None:
     for group in kept.values():
         for server in group["servers"].values():
             server["open"] = server["queue"] = 0  # what is in the old worker ends there
-    replace_file(path, json.dumps(kept, sort_keys=True))
+    replace_text(path, json.dumps(kept, sort_keys=True))
 
 
 def read(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:

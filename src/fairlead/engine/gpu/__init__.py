@@ -1,6 +1,6 @@
-"""The GPU control plane: commands, admission, settlement, objects as the ledger tells them."""
+"""The GPU control plane: services on one committer of the ledger. See README.md."""
 
-from fairlead.engine.gpu.control import Config
+from fairlead.engine.gpu.config import BeaconSource, Config
 from fairlead.engine.gpu.plane import ControlPlane
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, job_prefix
@@ -17,6 +17,7 @@ from fairlead.engine.gpu.values import (
 __all__ = [
     "Applied",
     "Author",
+    "BeaconSource",
     "Config",
     "Conflict",
     "ControlPlane",

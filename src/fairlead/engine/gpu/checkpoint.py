@@ -4,14 +4,12 @@ A checkpoint of another version, or one that cannot be read, is passed over: fol
 gives the same projection, only later.
 """
 
-from typing import Any
-
 import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
+from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.resolver.state import ResolverState
-from fairlead.engine.gpu.state import Condition, LeaseFact, RunState, Stored
+from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
 from fairlead.schema.objects import read_spec, to_budget
 from fairlead.schema.specs import BudgetSpec, ReservationSpec
@@ -28,7 +26,7 @@ class _Object(msgspec.Struct, frozen=True):
     version: int
     created_ms: int
     labels: dict[str, str]
-    document: dict[str, Any]
+    document: Document
     user: str
 
 
@@ -46,6 +44,7 @@ class _State(msgspec.Struct, frozen=True):
     denied: list[tuple[tuple[str, str], int]]
     posted: list[tuple[tuple[str, str], int]]
     resolver: ResolverState = msgspec.field(default_factory=ResolverState)
+    queue_order: tuple[str, ...] = ()
 
 
 def export(projection: Projection) -> bytes:
@@ -55,18 +54,8 @@ def export(projection: Projection) -> bytes:
         seq=projection.seq,
         time_ms=projection.time_ms,
         objects=[
-            _Object(
-                each.kind,
-                each.name,
-                each.uid,
-                each.generation,
-                each.version,
-                each.created_ms,
-                each.labels,
-                each.document,
-                each.user,
-            )
-            for _, each in sorted(projection.objects.items())
+            msgspec.convert(stored, _Object, from_attributes=True)
+            for _, stored in sorted(projection.objects.items())
         ],
         runs=dict(sorted(projection.runs.items())),
         closed=list(projection.closed),
@@ -77,6 +66,7 @@ def export(projection: Projection) -> bytes:
         denied=sorted(projection.denied.items()),
         posted=sorted(projection.posted.items()),
         resolver=projection.resolver,
+        queue_order=projection.queue_order,
     )
     return msgspec.json.encode(state)
 
@@ -88,26 +78,13 @@ def restore(data: bytes) -> Projection:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
-    for each in state.objects:
-        spec = read_spec(each.kind, each.document)
-        projection.put(
-            Stored(
-                each.kind,
-                each.name,
-                each.uid,
-                each.generation,
-                each.version,
-                each.created_ms,
-                each.labels,
-                spec,
-                each.document,
-                each.user,
-            )
-        )
+    for kept in state.objects:
+        name, spec = kept.name, read_spec(kept.kind, kept.document)
+        projection.put(Stored(spec=spec, **msgspec.structs.asdict(kept)))
         if isinstance(spec, BudgetSpec):
-            projection.budgets[each.name] = to_budget(each.name, spec)
+            projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):
-            projection.reserved[spec.run] = each.name
+            projection.reserved[spec.run] = name
     projection.runs.update(state.runs)
     for name, run in state.runs.items():
         if not run.phase.ended:
@@ -121,7 +98,7 @@ def restore(data: bytes) -> Projection:
     projection.plans.update(state.plans)
     projection.denied.update(state.denied)
     projection.posted.update(state.posted)
-    projection.resolver = state.resolver
+    projection.resolver, projection.queue_order = state.resolver, state.queue_order
     return projection
 
 

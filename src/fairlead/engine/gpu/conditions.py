@@ -1,13 +1,14 @@
-"""The five conditions of a budget: caps that are near, used up or exceeded, loans to nobody."""
+"""The five conditions of a budget: caps near, used up or exceeded, unused lending entries."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, aggregate
+from fairlead.engine.gpu.config import NEAR_LIMIT_PERCENT
+from fairlead.engine.gpu.entries import BudgetCondition, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, Stored
 
-NEAR_LIMIT_PERCENT = 90
 CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendingEntry")
 
 
@@ -117,8 +118,31 @@ def conditions(
     return described
 
 
+def condition_entries(
+    projection: Projection, now_ms: int, near_limit_percent: int
+) -> list[NewEntry]:
+    """Conditions that changed since they were last recorded."""
+    made = []
+    for stored in projection.of_kind("Budget"):
+        for condition in conditions(projection, stored, now_ms, near_limit_percent):
+            before = projection.conditions.get((stored.name, condition.type))
+            new = (condition.status, condition.generation)
+            if before is not None and (before.status, before.generation) == new:
+                continue
+            body = BudgetCondition(
+                stored.name,
+                condition.type,
+                condition.status,
+                condition.reason,
+                condition.message,
+                condition.generation,
+            )
+            made.append(NewEntry(body=body, time_ms=now_ms))
+    return made
+
+
 def _unused_entries(projection: Projection, budget: Budget) -> Iterator[str]:
-    """Lending entries that match no owner of a budget or a run: most often a slip of the pen."""
+    """Lending entries that match no owner of a budget or a run: most often a typing error."""
     if not any(envelope.lending.to for envelope in budget.envelopes):
         return
     owners = {other.owner for other in projection.budgets.values() if other.name != budget.name}

@@ -6,80 +6,88 @@ between recording it and asking; jobs that the ledger no longer wants are stoppe
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
-from fairlead.engine.gpu.control import Core
-from fairlead.engine.gpu.resolver.cuts import kept_devices
-from fairlead.engine.gpu.settle import end_run
-from fairlead.engine.gpu.state import Cut, Phase, RunState
-from fairlead.engine.gpu.values import SYSTEM
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.config import Config
+from fairlead.engine.gpu.leases import Ending, end_run
+from fairlead.engine.gpu.state import Phase, Reclaim, RunState
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.schema.times import format_time
-
-CLOCK_BEHIND_MS = 5_000
-"""From here on people are told; time servers and replicas are apart by less."""
 
 
-class Effects(Core):
-    """Starts, stops, pauses and resumes the commands of runs."""
+class Effects:
+    """Starts, stops, pauses, resumes and resizes the commands of runs."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        committer: Committer,
+        executor: Executor | None,
+        config: Config,
+        faults: dict[str, str],
+    ) -> None:
+        self._committer, self._executor, self._config = committer, executor, config
+        self._projection = committer.projection
         self._started: set[str] = set()
         """Jobs that this process asked for."""
-        self._stopped_in_place: set[str] = set()
+        self._paused: set[str] = set()
         """Jobs that this process paused."""
-        self._told: dict[str, int] = {}
-        """Runs that this process told of a smaller width, and of which cut."""
-        self._wide: dict[str, tuple[str, ...]] = {}
+        self._notified: dict[str, int] = {}
+        """Runs that this process notified of a smaller width, and since when it is smaller."""
+        self._devices: dict[str, tuple[str, ...]] = {}
         """The devices that this process last told a job to have."""
-        self._missing: set[str] = set()
-        """Jobs that are to end and that the executor does not know."""
-        self.faults: dict[str, str] = {}
-        """What the executor last failed at, by run or `*call`, and `*clock`; for status pages."""
+        self.missing: set[str] = set()
+        """Runs that are to end and whose job the executor does not know."""
+        self.faults = faults
+        """What the executor last failed at, by run or `*call`."""
 
-    def _has_process(self, name: str) -> bool:
-        return self._executor is not None and bool(self._projection.run_spec(name).command)
+    def has_process(self, run: str) -> bool:
+        """Whether a run is a command that the executor runs."""
+        return self._executor is not None and bool(self._projection.run_spec(run).command)
 
-    def _poll(self) -> list[Exit]:
-        found: list[Exit] = []
+    def was_notified(self, run: str, reclaim: Reclaim) -> bool:
+        """Whether this process told a run which devices it keeps."""
+        return self._notified.get(run) == reclaim.since_ms
+
+    def poll(self) -> list[Exit]:
+        """Jobs that ended and are not acknowledged yet."""
+        exits: list[Exit] = []
         executor = self._executor
         if executor is not None:
-            self._try("*poll", lambda: found.extend(executor.poll()))
-        return found
+            self._try("*poll", lambda: exits.extend(executor.poll()))
+        return exits
 
-    def _acknowledge(self, exits: Iterable[Exit]) -> None:
-        """They stand in the ledger; when this fails they are heard of again, and known."""
+    def acknowledge(self, exits: Iterable[Exit]) -> None:
+        """They are recorded; when this fails they are reported again, and known."""
         gone, executor = list(exits), self._executor
         if gone and executor is not None:
             self._try("*acknowledge", lambda: executor.acknowledge(gone))
 
-    def _touch_world(self) -> None:
+    def carry_out(self) -> None:
         """Every run's job as the ledger wants it."""
         executor, running = self._executor, set[str]()
         if executor is None or not self._try(
             "*running", lambda: running.update(executor.running())
         ):
             return
-        self._missing.clear()
+        self.missing.clear()
         wanted = {state.job for state in self._projection.live.values() if state.job is not None}
         for job in sorted(running - wanted):
             run = job.rsplit(".", 2)[0]
-            self._try(run, partial(executor.stop, run, 0))
+            self._try(run, partial(executor.stop, run, 0, decision=job))
         for name, state in sorted(self._projection.live.items()):
-            if state.job is not None and self._has_process(name):
+            if state.job is not None and self.has_process(name):
                 self._drive(executor, name, state, running, running - wanted)
 
     def _drive(
         self, executor: Executor, name: str, state: RunState, running: set[str], leaving: set[str]
     ) -> None:
-        job, cut = state.job or "", state.cut
-        if state.stopping or (cut is not None and cut.preempts):
-            grace_ms = self.config.grace_ms if cut is None else cut.grace_ms
-            self._try(name, lambda: executor.stop(name, grace_ms))
+        job, reclaim = state.job or "", state.reclaim
+        if state.is_ending:
+            grace_ms = self._config.grace_ms if reclaim is None else reclaim.grace_ms
+            decision = _decision(state)
+            self._try(name, lambda: executor.stop(name, grace_ms, decision=decision))
             if job not in running:
-                self._missing.add(name)  # ended already, or never started: no exit will come
+                self.missing.add(name)  # ended already, or never started: no exit will come
             return
         fresh = job not in self._started
         if fresh:
@@ -88,33 +96,34 @@ class Effects(Core):
             if not self._try(name, lambda: executor.start(self._job(name, state)), starting=True):
                 return
             self._started.add(job)
-        self._tell(executor, name, state)
-        if state.paused and job not in self._stopped_in_place:
-            if self._try(name, lambda: executor.pause(name)):
-                self._stopped_in_place.add(job)
+        self._resize(executor, name, state)
+        if state.paused and job not in self._paused:
+            if self._try(name, lambda: executor.pause(name, decision=job)):
+                self._paused.add(job)
             return
         # A crash may have come between recording that it goes on and letting it.
-        halted = job in self._stopped_in_place or (fresh and state.reason == "Resumed")
-        if halted and not state.paused and self._try(name, lambda: executor.resume(name)):
-            self._stopped_in_place.discard(job)
+        halted = job in self._paused or (fresh and state.reason == "Resumed")
+        if (
+            halted
+            and not state.paused
+            and self._try(name, lambda: executor.resume(name, decision=job))
+        ):
+            self._paused.discard(job)
 
-    def _tell(self, executor: Executor, name: str, state: RunState) -> None:
+    def _resize(self, executor: Executor, name: str, state: RunState) -> None:
         """A run that is to shrink is told which devices it keeps, before they are taken; one that
         has grown, which it has."""
-        cut, job = state.cut, state.job or ""
-        told = not state.grown if cut is None else self._was_told(name, cut)
-        if told:
+        reclaim, job = state.reclaim, state.job or ""
+        if not state.grown if reclaim is None else self.was_notified(name, reclaim):
             return
-        devices = kept_devices(state)
-        if cut is None and self._wide.get(job) == devices:
+        devices = _kept_devices(state)
+        if reclaim is None and self._devices.get(job) == devices:
             return
-        if self._try(name, lambda: executor.resize(name, devices)):
-            self._wide[job] = devices
-            if cut is not None:
-                self._told[name] = cut.since_ms
-
-    def _was_told(self, run: str, cut: Cut) -> bool:
-        return self._told.get(run) == cut.since_ms
+        decision = _decision(state)
+        if self._try(name, lambda: executor.resize(name, devices, decision=decision)):
+            self._devices[job] = devices
+            if reclaim is not None:
+                self._notified[name] = reclaim.since_ms
 
     def _try(self, name: str, effect: Callable[[], object], *, starting: bool = False) -> bool:
         """One effect; a fault is kept for people and tried again at the next turn."""
@@ -131,52 +140,43 @@ class Effects(Core):
         self.faults.pop(name, None)
         return True
 
-    def _recover(self) -> None:
-        """After an append that failed, and none that did not: is there room for an entry again?"""
-        failure = self._ledger.failure()
-        if failure is not None:
-            body = {"message": f"entries are recorded again, after: {failure}"}
-            self._commit(lambda: [self._draft("control.recovered", SYSTEM, body)])
-
-    def _watch_clock(self) -> None:
-        """A clock that was ahead once: no time passes until it is past the last entry again."""
-        behind_ms = self.clock_behind_ms
-        if behind_ms < CLOCK_BEHIND_MS:
-            self.faults.pop("*clock", None)
-            return
-        last = format_time(self._projection.time_ms)
-        self.faults["*clock"] = (
-            f"the clock is {behind_ms // 1000} s behind the last entry, of {last}, and no time "
-            "passes until then: set the clock right if it is slow, else wait"
-        )
-
     def _start_failed(self, name: str, message: str) -> None:
-        now_ms = self._now()
-        self._commit(
-            lambda: end_run(
-                self._projection,
-                name,
-                end_ms=now_ms,
-                now_ms=now_ms,
-                phase=Phase.FAILED,
-                reason="StartFailed",
-                message=message,
-                lease_reason="Cancelled",
-            )
+        now_ms = self._committer.now()
+        ending = Ending(
+            phase=Phase.FAILED, reason="StartFailed", message=message, lease_reason="Cancelled"
+        )
+        self._committer.commit(
+            lambda: end_run(self._projection, name, ending, end_ms=now_ms, now_ms=now_ms)
         )
 
     def _job(self, name: str, state: RunState) -> Job:
         spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
-        leases = sorted(state.leases.values(), key=lambda each: (each.group, each.seq))
+        leases = sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))
         return Job(
             id=state.job or "",
             run=name,
             owner=spec.owner,
             command=tuple(spec.command),
-            devices=tuple(slot for each in leases if each.is_active for slot in each.slots),
-            leases=tuple(each.id for each in leases),
+            devices=tuple(slot for lease in leases if lease.is_active for slot in lease.slots),
+            leases=tuple(lease.id for lease in leases),
             env=dict(spec.env),
             secret_env={key: secret.file for key, secret in spec.secret_env.items()},
             user=stored.user,
             working_directory=spec.working_directory,
         )
+
+
+def _decision(state: RunState) -> str:
+    """The id of the recorded decision behind an act: the outcome that preempts or shrinks a run,
+    else the plan that started its job."""
+    outcome = None if state.reclaim is None else state.reclaim.outcome
+    return state.job or "" if outcome is None else str(outcome)
+
+
+def _kept_devices(state: RunState) -> tuple[str, ...]:
+    """The devices that a run goes on with, active ones by group and slot."""
+    gone = set() if state.reclaim is None else state.reclaim.leases.keys()
+    leases = sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))
+    return tuple(
+        slot for lease in leases if lease.is_active and lease.id not in gone for slot in lease.slots
+    )

@@ -1,64 +1,100 @@
-"""Entries as events for people who watch: what, about which object, whose, and why."""
+"""Entries as events for people who watch: what, about which object, whose, and why.
 
-from typing import Any
+A border: events carry the recorded bodies as they are.
+"""
 
+from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.committer import READ_AT_ONCE, Committer
+from fairlead.engine.gpu.entries import SYSTEM, Document, decode
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.values import SYSTEM
 from fairlead.ports.ledger import Entry
 from fairlead.schema.times import format_time
 
 _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), ("lease", "Lease"))
-# Inputs are large, and specs carry commands and environment: whoever may see those asks for them.
+# Inputs are large, and specs carry commands and environment: users who may see those ask for them.
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
 
 
-def event_document(projection: Projection, entry: Entry) -> dict[str, Any]:
+class EventLog:
+    """What happened, in order."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+
+    def read(self, after: int, limit: int) -> list[Document]:
+        """What happened after an entry of the ledger, oldest first; at most 1 000 at once.
+
+        Where that begins among archived entries, the first event says which are left out.
+        """
+        with self._committer.current() as projection:  # it knows whose an event is
+            ledger, events = self._committer.ledger, []
+            after, limit = max(after, 0), min(max(limit, 1), READ_AT_ONCE)
+            moved_to = ledger.archived_to()
+            if after < moved_to:
+                moved = ledger.last("ledger.archived")
+                time_ms = projection.time_ms if moved is None else moved.time_ms
+                events.append(_gap(after=after, last=moved_to, time_ms=time_ms))
+                after, limit = moved_to, limit - 1
+            if limit:
+                events += [_event(projection, entry) for entry in ledger.entries(after, limit)]
+            return events
+
+    def wait(self, after: int, timeout_s: float) -> int:
+        """Wait until there is an entry above `after`, or the time is over; returns the last one."""
+        return self._committer.wait(after, timeout_s)
+
+
+def _event(projection: Projection, entry: Entry) -> Document:
     """One entry; `object` None for entries of other governors and of the ledger itself."""
-    body = entry.body
-    about = None
-    if "kind" in body and "name" in body and entry.kind.startswith("object."):
-        about = {"kind": body["kind"], "name": body["name"]}
-    else:
-        for key, kind in _ABOUT:
-            if body.get(key) is not None:
-                about = {"kind": kind, "name": body[key]}
-                break
+    body, about = entry.body, _about(entry)
     return {
         "seq": entry.seq,
         "time": format_time(entry.time_ms),
         "kind": entry.kind,
         "author": entry.author,
-        "object": about,
+        "object": None if about is None else {"kind": about[0], "name": about[1]},
         "owner": _owner(projection, about, entry),
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
-        "message": body.get("message") or _resolve_message(entry),
+        "message": body.get("message") or _resolver_message(entry),
         "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
     }
 
 
-def _resolve_message(entry: Entry) -> str:
-    """A sentence for the resolver's steps, whose entries hold no words."""
-    body, kind = entry.body, entry.kind
-    if kind == "gpu.resolve.commit":
-        scope = body["scope"]
-        where = "".join(f" {key}={each}" for key, each in sorted(scope["location"].items()))
-        return f"outcome {entry.seq}: {body['deficit_gpus']} {scope['flavor']} missing{where}"
-    if kind in ("gpu.resolve.draw", "gpu.resolve.void"):
-        what = "drawn" if kind.endswith("draw") else "given up"
-        return f"outcome {body['commit_seq']} is {what}, {body['label']}"
-    if kind == "gpu.resolve.applied":
-        return f"outcome {body['outcome']} is carried out"
-    if kind == "gpu.resolve.asked":
-        steps = ", ".join(each["name"] or "the place" for each in body["steps"])
+def _about(entry: Entry) -> tuple[str, str] | None:
+    body = entry.body
+    if "kind" in body and "name" in body and entry.kind.startswith("object."):
+        return body["kind"], body["name"]
+    for key, kind in _ABOUT:
+        if body.get(key) is not None:
+            return kind, body[key]
+    return None
+
+
+def _resolver_message(entry: Entry) -> str:
+    """A sentence for the resolver's steps, whose entries hold no message."""
+    body = decode(entry)
+    if isinstance(body, entries.OutcomeCommitted):
+        promised, scope = body.commitment, entry.body["scope"]
+        where = "".join(f" {key}={value}" for key, value in sorted(scope["location"].items()))
+        missing = f"{promised.deficit_gpus} {scope['flavor']} missing{where}"
+        return f"outcome {entry.seq}: {missing}"
+    if isinstance(body, entries.OutcomeDrawn):
+        shown = body.reveal
+        done = "drawn" if shown.void is None else "voided"
+        return f"outcome {shown.commit_seq} is {done}, {shown.label.value}"
+    if isinstance(body, entries.OutcomeApplied):
+        return f"outcome {body.outcome} is carried out"
+    if isinstance(body, entries.BudgetRequested):
+        steps = ", ".join(step.name or "the place" for step in body.steps)
         return f"is brought back within its caps, in this order: {steps}"
-    if kind == "run.cut":
-        by = "its owner's wish" if body["outcome"] is None else f"outcome {body['outcome']}"
-        return f"gives up {len(body['leases'])} leases by {by}"
+    if isinstance(body, entries.RunReclaimed):
+        by = "as its owner requested" if body.outcome is None else f"to outcome {body.outcome}"
+        return f"loses {len(body.leases)} leases {by}"
     return ""
 
 
-def gap_document(*, after: int, last: int, time_ms: int) -> dict[str, Any]:
+def _gap(*, after: int, last: int, time_ms: int) -> Document:
     """Stands for events that were moved to an archive: a watcher goes on behind it."""
     return {
         "seq": last,
@@ -73,15 +109,15 @@ def gap_document(*, after: int, last: int, time_ms: int) -> dict[str, Any]:
     }
 
 
-def _owner(projection: Projection, about: dict[str, Any] | None, entry: Entry) -> str | None:
-    """Whose event it is; None when the object is gone or is nobody's."""
+def _owner(projection: Projection, about: tuple[str, str] | None, entry: Entry) -> str | None:
+    """Whose event it is; None when the object is gone or has no owner."""
     body = entry.body
     if isinstance(body.get("spec"), dict):
-        found = body["spec"].get("owner")
-        return found if isinstance(found, str) else None
+        owner = body["spec"].get("owner")
+        return owner if isinstance(owner, str) else None
     if isinstance(body.get("owner"), str):
         return str(body["owner"])
-    stored = None if about is None else projection.get(about["kind"], about["name"])
+    stored = None if about is None else projection.get(*about)
     if stored is None or entry.time_ms < stored.created_ms:
-        return None  # gone; or another one has its name by now, and may be somebody else's
+        return None  # gone; or another object has its name by now, perhaps of another owner
     return projection.owner_of(stored)

@@ -5,20 +5,29 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 from fairlead.core.gpu import Book, Budget
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import of_kind, require
-from fairlead.engine.gpu.resolver import fold as resolving
-from fairlead.engine.gpu.resolver.state import Reservation, ResolverState
-from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored, job_prefix
+from fairlead.engine.gpu.entries import Body, Stamp, decode
+from fairlead.engine.gpu.fold import FOLDS
+from fairlead.engine.gpu.state import (
+    Condition,
+    LeaseFact,
+    OutcomeStage,
+    Phase,
+    ResolverState,
+    RunState,
+    Stored,
+    job_prefix,
+    parse_slot,
+)
 from fairlead.ports.ledger import Entry
-from fairlead.schema.objects import read_spec, to_budget, to_node
-from fairlead.schema.specs import BudgetSpec, NodeSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import to_node
+from fairlead.schema.specs import NodeSpec, ReservationSpec, RunSpec
+from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
 DayKey = tuple[int, str, str, str, str, bool]
@@ -51,6 +60,8 @@ class Projection:
         """budget_lending_denied_total by (budget, envelope)."""
         self.posted: dict[tuple[str, str], int] = {}
         """All GPU-milliseconds ever posted, by payer."""
+        self.queue_order: tuple[str, ...] = ()
+        """Waiting runs in the order that was last recorded."""
         self.resolver = ResolverState()
         self.reserved: dict[str, str] = {}
         """Runs that have a reservation, and which."""
@@ -63,13 +74,16 @@ class Projection:
 
     def apply(self, entry: Entry) -> None:
         """Fold one entry; one that was folded before is passed over."""
-        if entry.seq <= self.seq:
-            return
-        require(entry.seq == self.seq + 1, "entries are folded in order, none left out")
-        fold = _FOLDS.get(entry.kind)
+        if entry.seq > self.seq:
+            self.fold(Stamp(entry.seq, entry.time_ms, entry.author), decode(entry))
+
+    def fold(self, at: Stamp, body: Body | None) -> None:
+        """Fold what an entry says; None: an entry of another governor."""
+        require(at.seq == self.seq + 1, "entries are folded in order, none left out")
+        fold = None if body is None else FOLDS.get(type(body))
         if fold is not None:
-            fold(self, entry, entry.body)
-        self.seq, self.time_ms = entry.seq, max(self.time_ms, entry.time_ms)
+            fold(self, at, body)
+        self.seq, self.time_ms = at.seq, max(self.time_ms, at.time_ms)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -90,7 +104,7 @@ class Projection:
         return self._book
 
     def nodes(self) -> list[Node]:
-        """Nodes with the devices that nobody leases; kept until one of either changes."""
+        """Nodes with their free devices; kept until one of either changes."""
         if self._nodes is not None:
             return self._nodes
         found = []
@@ -123,27 +137,18 @@ class Projection:
         return known
 
     def free_gpus(self, flavor: str) -> int:
-        """Devices that nobody leases, on nodes in service; kept like the nodes."""
+        """Free devices on nodes in service; kept like the nodes."""
         if not self._free:
             for node in self.nodes():
                 free = 0 if node.cordoned else len(node.free)
                 self._free[node.flavor] = self._free.get(node.flavor, 0) + free
         return self._free.get(flavor, 0)
 
-    def _moved(self) -> None:
-        """A device was leased or given back, or there are other nodes."""
+    def devices_moved(self) -> None:
+        """A device was leased or released, or a node changed."""
         self._nodes = None
         self._placements.clear()
         self._free.clear()
-
-    def pending(self) -> list[str]:
-        """Runs that wait, in order of submission and then name."""
-        waiting = [
-            (state.submitted_seq, name)
-            for name, state in self.live.items()
-            if state.phase is Phase.PENDING and self.is_pending(name)
-        ]
-        return [name for _, name in sorted(waiting)]
 
     def is_pending(self, run: str) -> bool:
         """Whether a run is there, and waits to be started as soon as it fits."""
@@ -156,6 +161,17 @@ class Projection:
         """Whether a run is to be started by its reservation, and not as soon as it fits."""
         name = self.reserved.get(run)
         return name is not None and self.resolver.reservations[name].waits
+
+    def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
+        """Whether a run waits because what is free is meant for the run of an open outcome."""
+        outcome = self.resolver.open_outcome(self.run_spec(run).flavor)
+        if outcome is None:
+            return False
+        return outcome.stage is OutcomeStage.DRAWN or now_ms < outcome.time_ms + hold_ms
+
+    def runs_on(self, node: str) -> list[str]:
+        """Runs with a device on a node, by name."""
+        return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
 
     def run_spec(self, name: str) -> RunSpec:
         """The spec of a run that exists."""
@@ -187,7 +203,16 @@ class Projection:
         self.objects[key] = stored
         self._names.setdefault(stored.kind, set()).add(stored.name)
 
-    def _drop(self, kind: str, name: str) -> None:
+    def set_budget(self, name: str, budget: Budget | None) -> None:
+        """A budget as it is from now on; None: it is gone."""
+        if budget is None:
+            del self.budgets[name]
+        else:
+            self.budgets[name] = budget
+        self._book = None
+
+    def drop(self, kind: str, name: str) -> None:
+        """An object is gone."""
         stored = self.objects.pop((kind, name))
         self._names[kind].discard(name)
         if isinstance(stored.spec, RunSpec):
@@ -200,7 +225,7 @@ class Projection:
 
     def adopt(self, fact: LeaseFact) -> None:
         """Index an open lease of a run by its id and its devices."""
-        self._moved()
+        self.devices_moved()
         self.leases[fact.id] = fact
         for slot in fact.slots:
             node, ordinal = parse_slot(slot)
@@ -208,212 +233,17 @@ class Projection:
             require(ordinal not in taken, "a device is leased once")
             taken[ordinal] = fact.id
 
-    # -- folds --------------------------------------------------------------------------------
-
-    def _object_applied(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        kind, name = body["kind"], body["name"]
-        before = self.objects.get((kind, name))
-        spec = read_spec(kind, body["spec"])
-        self.put(
-            Stored(
-                kind,
-                name,
-                body["uid"],
-                body["generation"],
-                entry.seq,
-                entry.time_ms if before is None else before.created_ms,
-                body["labels"],
-                spec,
-                body["spec"],
-                entry.author if before is None else before.user,
-            )
-        )
-        self._moved()
-        if isinstance(spec, BudgetSpec):
-            self.budgets[name] = to_budget(name, spec)
-            self.accounts.define(self.budgets[name], entry.time_ms)
-            self._book = None
-        elif isinstance(spec, RunSpec) and before is None:
-            state = RunState(submitted_seq=entry.seq, since_ms=entry.time_ms)
-            self.runs[name] = self.live[name] = state
-        elif isinstance(spec, ReservationSpec) and before is None:
-            self.reserved[spec.run] = name
-            self.resolver.reservations[name] = Reservation(since_ms=entry.time_ms)
-        self.resolver.world_seq = entry.seq
-
-    def _object_deleted(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        kind, name = body["kind"], body["name"]
-        self._drop(kind, name)
-        self._moved()
-        if kind == "Budget":
-            del self.budgets[name]
-            self._book = None
-            for key in [key for key in self.conditions if key[0] == name]:
-                del self.conditions[key]
-        elif kind == "Reservation":
-            del self.resolver.reservations[name]
-            self.reserved = {run: by for run, by in self.reserved.items() if by != name}
-        self.resolver.world_seq = entry.seq
-
-    def _run_phase(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        state = self.runs[body["run"]]
-        phase = Phase(body["phase"])
-        if phase is not state.phase:
-            state.since_ms = entry.time_ms
-        state.phase, state.reason, state.message = phase, body["reason"], body["message"]
-        state.paused, state.stopping = body.get("paused", False), body.get("stopping", False)
-        state.shortfall_gpus = body.get("shortfall_gpus", 0)
-        if state.shortfall_gpus:
-            state.refusal = None  # it is funded now, and waits for devices alone
-        if phase is Phase.RUNNING and body.get("job") is not None:
-            state.job, state.started_ms = body["job"], entry.time_ms
-            state.attempt += 1
-            state.refusal, state.shrunk = None, False
-            state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
-        if phase is not Phase.RUNNING:
-            state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False
-        if phase.ended:
-            self.live.pop(body["run"], None)
-            state.ended_ms = body["ended_ms"]
-            state.exit_code, state.exit_signal = body.get("code"), body.get("signal")
-            state.exit_reason = body.get("exit_reason")
-
-    def _run_grown(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        state = self.runs[body["run"]]
-        if body["width"] >= state.grows_to:
-            state.shrunk, state.grows_to = False, 0
-
-    def _gpu_cover(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        state, output = self.runs[body["run"]], body["output"]
-        refusal = output["refusal"]
-        result = "funded" if refusal is None else refusal["code"]
-        self.plans[result] = self.plans.get(result, 0) + 1
-        state.refusal = refusal
-        if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
-            state.cover_seq = entry.seq
-        for binding in () if refusal is None else refusal["binding"]:
-            if binding["kind"] in ("acl", "lending"):
-                key = (binding["budget"], binding["name"])
-                self.denied[key] = self.denied.get(key, 0) + 1
-
-    def _gpu_place(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        state = self.runs[body["run"]]
-        if state.phase is not Phase.RUNNING:
-            state.place_seq = entry.seq
-
-    def _lease_open(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        fact = LeaseFact(
-            body["lease"],
-            body["run"],
-            body["owner"],
-            body["role"],
-            body["group"],
-            tuple(body["slots"]),
-            body["budget"],
-            body["envelope"],
-            body["borrowed"],
-            body["start_ms"],
-            body["expected_end_ms"],
-            body["reason"],
-            entry.seq,
-            payer=self.budgets[body["budget"]].owner,
-        )
-        state = self.runs[fact.run]
-        state.leases[fact.id] = fact
-        if fact.reason == "Grow":
-            state.numbered, state.grown = state.numbered + 1, True
-        self.resolver.world_seq = entry.seq
-        self.adopt(fact)
-        self.accounts.hold(fact.to_lease())
-
-    def _lease_close(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        fact = self.leases.pop(body["lease"])
-        self._moved()
-        state = self.runs[fact.run]
-        if body["reason"] == "Shrink":
-            state.shrunk = True
-            # What its owner gave up is given up; what an outcome took may come back.
-            if body.get("outcome") is None or not state.numbered:
-                state.grows_to = 0
-            elif not state.grows_to:
-                state.grows_to = state.width
-        del state.leases[fact.id]
-        for slot in fact.slots:
-            node, ordinal = parse_slot(slot)
-            del self.taken[node][ordinal]
-        charge = self.accounts.post(fact.id, body["end_ms"])
-        # The charge stands in the entry after this one; it must be what the accounts say.
-        self.closed.append(
-            replace(
-                fact,
-                end_ms=body["end_ms"],
-                end_reason=body["reason"],
-                used_ms=charge.used_ms,
-                overdraft_ms=charge.overdraft_ms,
-            )
-        )
-        resolving.lease_closed(self, entry, body)
-        payer = (fact.budget, fact.envelope)
-        self.posted[payer] = self.posted.get(payer, 0) + charge.used_ms
-        for part in charge.parts:
-            key = (part.day, fact.owner, fact.payer, *payer, fact.borrowed)
-            sums = self.charges.setdefault(key, [0, 0])
-            sums[0] += part.used_ms
-            sums[1] += part.overdraft_ms
-
-    def _charge_post(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        last = self.closed[-1]
-        require(last.id == body["lease"], "a charge follows its lease's end")
-        require(
-            (last.used_ms, last.overdraft_ms) == (body["used_ms"], body["overdraft_ms"]),
-            "the accounts post what was recorded",
-        )
-
-    def _lease_unfunded(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.resolver.world_seq = entry.seq
-        self.accounts.of_lease(body["lease"]).demote(body["lease"], body["at_ms"])
-
-    def _lease_funded(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.resolver.world_seq = entry.seq
-        self.accounts.of_lease(body["lease"]).restore(body["lease"], body["at_ms"])
-
-    def _budget_condition(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        key = (body["budget"], body["type"])
-        before = self.conditions.get(key)
-        moved = before is None or before.status != body["status"]
-        self.conditions[key] = Condition(
-            body["type"],
-            body["status"],
-            body["reason"],
-            body["message"],
-            body["generation"],
-            entry.time_ms if moved or before is None else before.since_ms,
-        )
-
-
-_FOLDS: dict[str, Callable[[Projection, Entry, Mapping[str, Any]], None]] = {
-    "object.applied": Projection._object_applied,
-    "object.deleted": Projection._object_deleted,
-    "run.phase": Projection._run_phase,
-    "run.grown": Projection._run_grown,
-    "gpu.fund": Projection._gpu_cover,
-    "gpu.place": Projection._gpu_place,
-    "lease.open": Projection._lease_open,
-    "lease.close": Projection._lease_close,
-    "charge.post": Projection._charge_post,
-    "lease.unfunded": Projection._lease_unfunded,
-    "lease.funded": Projection._lease_funded,
-    "budget.condition": Projection._budget_condition,
-    **resolving.FOLDS,
-}
-
-
-def parse_slot(slot: str) -> tuple[str, int]:
-    """`node#ordinal`."""
-    node, _, ordinal = slot.partition("#")
-    return node, int(ordinal)
-
 
 def node_spec(stored: Stored) -> NodeSpec:
     """The spec of a Node."""
     return of_kind(stored.spec, NodeSpec, "a Node has a node's spec")
+
+
+def reservation_spec(stored: Stored) -> ReservationSpec:
+    """The spec of a Reservation."""
+    return of_kind(stored.spec, ReservationSpec, "a Reservation has a reservation's spec")
+
+
+def starts_ms(stored: Stored) -> int:
+    """When a reservation is due."""
+    return parse_time(reservation_spec(stored).earliest_start, "spec.earliestStart")

@@ -1,55 +1,60 @@
-"""Tables for people and for chargeback, worked out from the projection."""
+"""Tables for people and for chargeback, worked out from the projection.
+
+A border: rows are documents, as the API shows them.
+"""
 
 from collections.abc import Iterator
-from typing import Any
 
-from fairlead.core.gpu import Usage
+from fairlead.core.gpu import Envelope, Usage
 from fairlead.core.gpu.charges import Part
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.entries import Document
+from fairlead.engine.gpu.fold import COUNTED
+from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.projection import DayKey
-from fairlead.engine.gpu.resolver.fold import COUNTED
+from fairlead.engine.gpu.resolver.export import OutcomeReports
+from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import LeaseFact
 from fairlead.engine.gpu.status import lease_document
-from fairlead.engine.gpu.store import Rows, Store
 from fairlead.ports.ledger import Archived
 from fairlead.schema.times import format_time, hours
 
+Rows = list[Document]
 
-class Reports(Store):
+
+class Reports:
     """Read-only questions over all objects."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        committer: Committer,
+        objects: Objects,
+        settlement: Settlement,
+        outcomes: OutcomeReports,
+    ) -> None:
+        self._committer, self._objects = committer, objects
+        self._settlement, self._outcomes = settlement, outcomes
+        self._projection = committer.projection
         self._scraped: dict[tuple[str, str], int] = {}
         """The highest value that each hour counter was shown with."""
-        self._ends_known_ms: int | None = None
-        """Up to when every end is recorded: the last turn that heard of all; None before one."""
 
     def budgets(self) -> Rows:
         """One row per envelope: what it grants, what is used, held and left."""
         rows: Rows = []
-        for found in self.list("Budget"):
-            true = [
-                each["type"] for each in found["status"]["conditions"] if each["status"] == "True"
-            ]
-            specs = {each["name"]: each for each in found["spec"]["envelopes"]}
-            for row in found["status"]["headroom"]:
+        for budget in self._objects.list("Budget"):
+            spec, status = budget["spec"], budget["status"]
+            true = [each["type"] for each in status["conditions"] if each["status"] == "True"]
+            for envelope, row in zip(spec["envelopes"], status["headroom"], strict=True):
                 rows.append(
                     {
-                        "budget": found["metadata"]["name"],
-                        "owner": found["spec"]["owner"],
+                        "budget": budget["metadata"]["name"],
+                        "owner": spec["owner"],
                         "envelope": row["name"],
                         "flavor": row["flavor"],
-                        "location": specs[row["name"]]["location"],
-                        "limit_gpus": specs[row["name"]]["concurrency"],
-                        "used_gpus": row["concurrencyUsed"],
-                        "free_gpus": row["concurrency"],
-                        "lent_gpus": row["lentGPUs"],
-                        "limit_gpu_hours": specs[row["name"]]["maxGPUHours"],
-                        "used_gpu_hours": row["gpuHoursUsed"],
-                        "held_gpu_hours": row["gpuHoursHeld"],
-                        "free_gpu_hours": row["gpuHours"],
-                        "overdraft_gpu_hours": row["overdraftGPUHours"],
-                        "period_end": row["periodEnd"],
+                        "location": envelope["location"],
+                        "limit_gpus": envelope["concurrency"],
+                        "limit_gpu_hours": envelope["maxGPUHours"],
+                        **{column: row[name] for column, name in _HEADROOM.items()},
                         "conditions": true,
                     }
                 )
@@ -57,20 +62,17 @@ class Reports(Store):
 
     def leases(self) -> Rows:
         """Open leases, by id."""
-        with self._lock:
-            self._catch_up()
-            now_ms = self._now()
-            rows: Rows = []
-            for _, lease in sorted(self._projection.leases.items()):
-                document = lease_document(self._projection, lease, now_ms)
+        with self._committer.current() as projection:
+            now_ms, rows = self._committer.now(), []
+            for _, lease in sorted(projection.leases.items()):
+                document = lease_document(projection, lease, now_ms)
                 spec, status = document["spec"], document["status"]
                 rows.append(
                     {
                         "lease": lease.id,
                         **{key: spec[key] for key in ("run", "owner", "role", "group", "slots")},
                         "gpus": lease.gpus,
-                        "budget": lease.budget,
-                        "envelope": lease.envelope,
+                        **spec["payer"],
                         "borrowed": lease.borrowed,
                         "funded": status["funded"],
                         "start": spec["start"],
@@ -82,9 +84,8 @@ class Reports(Store):
 
     def sponsors(self, owner: str, flavor: str) -> Rows:
         """Envelopes outside the family that lend to an owner, with what they can still lend."""
-        with self._lock:
-            self._catch_up()
-            now_ms = self._now()
+        with self._committer.current():
+            now_ms = self._committer.now()
             book = self._projection.book(now_ms)
             family = set(book.families.kin(owner))
             rows: Rows = []
@@ -114,8 +115,7 @@ class Reports(Store):
 
     def owes(self) -> Rows:
         """Who owes whom: loans by borrower and lender, GPUs now and GPU-hours ever."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             sums: dict[tuple[str, str], list[int]] = {}
             for (_, owner, payer, _, _, borrowed), (used_ms, _) in self._charges().items():
                 if borrowed:
@@ -130,58 +130,39 @@ class Reports(Store):
 
     def charges(self) -> Rows:
         """Charges in GPU-milliseconds by UTC day, owner and envelope; open leases up to now."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return [
-                {
-                    "day": day,
-                    "owner": owner,
-                    "payer": payer,
-                    "budget": budget,
-                    "envelope": envelope,
-                    "borrowed": borrowed,
-                    "used_ms": used_ms,
-                    "overdraft_ms": overdraft_ms,
-                }
-                for (day, owner, payer, budget, envelope, borrowed), (
-                    used_ms,
-                    overdraft_ms,
-                ) in sorted(self._charges().items())
+                dict(zip(_CHARGE, (*key, *sums), strict=True))
+                for key, sums in sorted(self._charges().items())
             ]
 
     def accruals(self) -> Rows:
         """What each open lease comes to so far, by UTC day; in GPU-milliseconds."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return [
                 {
                     "lease": lease.id,
                     "run": lease.run,
-                    "day": part.day,
-                    "owner": lease.owner,
-                    "payer": lease.payer,
-                    "budget": lease.budget,
-                    "envelope": lease.envelope,
-                    "borrowed": lease.borrowed,
-                    "used_ms": part.used_ms,
-                    "overdraft_ms": part.overdraft_ms,
+                    **dict(zip(_CHARGE, (*_day_key(lease, part), *_sums(part)), strict=True)),
                 }
                 for lease, part in self._accrued()
             ]
 
-    def explain(self, kind: str, name: str) -> dict[str, Any]:
+    def explain(self, kind: str, name: str) -> Document:
         """Why an object is as it is: its status, and the recorded decisions behind it."""
-        with self._lock:
-            self._catch_up()
-            document = self._document(kind, name)
+        with self._committer.current():
+            document = self._objects.document(kind, name)
             if kind == "Budget":
                 paid = [row for row in self.leases() if row["budget"] == name]
                 return {"object": document, "leases": paid}
             if kind == "Node":
-                return {"object": document, "runs": self._runs_on(name)}
+                return {"object": document, "runs": self._projection.runs_on(name)}
             if kind == "Reservation":
                 run = self._projection.get("Run", document["spec"]["run"])
-                return {"object": document, "run": None if run is None else self._render(run)}
+                return {
+                    "object": document,
+                    "run": None if run is None else self._objects.render(run),
+                }
             state = self._projection.runs[name]
             mine = [row for row in self.leases() if row["run"] == name]
             return {
@@ -189,24 +170,18 @@ class Reports(Store):
                 "leases": mine,
                 "cover": self._decision(state.cover_seq),
                 "placement": self._decision(state.place_seq),
-                "waitingFor": state.refusal["remedy"] if state.refusal else None,
-                "cut": self.why_cut(name),
+                "waitingFor": state.refusal.remedy if state.refusal else None,
+                "cut": self._outcomes.last_loss(name),
             }
 
     def living(self) -> frozenset[str]:
         """Runs that have not ended: they run, or may start again."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             return frozenset(self._projection.live)
-
-    def why_cut(self, run: str) -> dict[str, Any] | None:
-        """What the last resolve did to a run; the resolver's part of the control plane knows."""
-        return None
 
     def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Plain values by metric name, each with its labels; counters never go down."""
-        with self._lock:
-            self._catch_up()
+        with self._committer.current():
             projection, totals = self._projection, self._totals()
             found: dict[str, list[tuple[dict[str, str], float]]] = {
                 "cover_plans_total": [
@@ -214,7 +189,7 @@ class Reports(Store):
                     for result, count in sorted(projection.plans.items())
                 ],
                 "budget_lending_denied_total": _labelled(projection.denied),
-                "ledger_clock_behind_seconds": [({}, self.clock_behind_ms / 1000)],
+                "ledger_clock_behind_seconds": [({}, self._committer.clock_behind_ms / 1000)],
                 **{
                     name: [({}, projection.resolver.counters.get(name, 0))]
                     for name in sorted(COUNTED.values())
@@ -236,7 +211,7 @@ class Reports(Store):
         over a restart neither: what is not posted counts up to the last turn only, because a lease
         may have ended since. A word that came later still (a disk that was full under a shim) is
         made up for by waiting until the truth is above what was shown."""
-        until_ms = self._ends_known_ms
+        until_ms = self._settlement.ends_known_ms
         if until_ms is None:
             return {}
         totals = dict(self._projection.posted)
@@ -248,9 +223,9 @@ class Reports(Store):
             self._scraped[key] = max(total, self._scraped.get(key, 0))
         return dict(self._scraped)
 
-    def _decision(self, seq: int | None) -> dict[str, Any] | None:
+    def _decision(self, seq: int | None) -> Document | None:
         try:
-            entry = None if seq is None else self._ledger.entry(seq)
+            entry = None if seq is None else self._committer.ledger.entry(seq)
         except Archived:
             entry = None
         if entry is None:
@@ -265,22 +240,38 @@ class Reports(Store):
 
     def _charges(self) -> dict[DayKey, list[int]]:
         """Posted charges and the accrual of open leases up to now."""
-        found = {key: list(sums) for key, sums in self._projection.charges.items()}
+        charges = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
-            key = (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
-            sums = found.setdefault(key, [0, 0])
-            sums[0] += part.used_ms
-            sums[1] += part.overdraft_ms
-        return found
+            key = _day_key(lease, part)
+            charges[key] = [
+                total + more
+                for total, more in zip(charges.get(key, (0, 0)), _sums(part), strict=True)
+            ]
+        return charges
 
     def _accrued(self) -> Iterator[tuple[LeaseFact, Part]]:
-        now_ms = self._now()
+        now_ms = self._committer.now()
         for lease in self._projection.leases.values():
             account = self._projection.accounts.of_lease(lease.id)
             for part in account.quote(lease.id, max(now_ms, lease.start_ms)).parts:
                 yield lease, part
 
 
+_HEADROOM = {
+    "used_gpus": "concurrencyUsed",
+    "free_gpus": "concurrency",
+    "lent_gpus": "lentGPUs",
+    "used_gpu_hours": "gpuHoursUsed",
+    "held_gpu_hours": "gpuHoursHeld",
+    "free_gpu_hours": "gpuHours",
+    "overdraft_gpu_hours": "overdraftGPUHours",
+    "period_end": "periodEnd",
+}
+"""Columns of a budget's row, and the fields of its status that they show."""
+_CHARGE = (
+    *("day", "owner", "payer", "budget", "envelope", "borrowed"),
+    *("used_ms", "overdraft_ms"),
+)
 _GAUGES = {
     "budget_concurrency_used": "used_gpus",
     "budget_concurrency_remaining": "free_gpus",
@@ -290,6 +281,14 @@ _GAUGES = {
 }
 
 
+def _day_key(lease: LeaseFact, part: Part) -> DayKey:
+    return (part.day, lease.owner, lease.payer, lease.budget, lease.envelope, lease.borrowed)
+
+
+def _sums(part: Part) -> tuple[int, int]:
+    return (part.used_ms, part.overdraft_ms)
+
+
 def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], float]]:
     return [
         ({"budget": budget, "envelope": envelope}, value)
@@ -297,7 +296,7 @@ def _labelled(values: dict[tuple[str, str], int]) -> list[tuple[dict[str, str], 
     ]
 
 
-def _lendable(envelope: Any, used: Usage) -> float | None:
+def _lendable(envelope: Envelope, used: Usage) -> float | None:
     """Hours that an envelope can still lend; None: no limit."""
     limits = []
     if envelope.max_hours_ms is not None:

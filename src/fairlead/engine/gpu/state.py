@@ -1,15 +1,22 @@
-"""What the projection knows of objects, runs and leases. Only folding an entry changes it."""
+"""What the projection knows of objects, runs, leases, outcomes and reservations.
 
-from dataclasses import dataclass, field
+Only folding an entry changes it. Fields with another `name` are called so in checkpoints that
+earlier versions wrote.
+"""
+
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from msgspec import Struct, field
 
 from fairlead.core.gpu import Lease
+from fairlead.core.lottery import BeaconRound, OwnerWeighting
+from fairlead.engine.gpu.entries import Document, Place, Refusal
 from fairlead.schema.specs import Spec
 
 
 class Phase(StrEnum):
-    """Where a run stands. A preempted or displaced run is Pending again, with the reason."""
+    """A run's phase. A preempted or displaced run is Pending again, with the reason."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -34,7 +41,7 @@ class Stored:
     created_ms: int
     labels: dict[str, str]
     spec: Spec
-    document: dict[str, Any]
+    document: Document
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
@@ -43,6 +50,12 @@ class Stored:
 def job_prefix(run: str, uid: str) -> str:
     """What the ids of a run's jobs and leases begin with; no other run of its name shares it."""
     return f"{run}.{uid[:8]}."
+
+
+def parse_slot(slot: str) -> tuple[str, int]:
+    """`node#ordinal`."""
+    node, _, ordinal = slot.partition("#")
+    return node, int(ordinal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ class LeaseFact:
     used_ms: int | None = None
     overdraft_ms: int | None = None
     payer: str = ""
-    """The budget's owner when it began: whoever has the budget later did not pay for this."""
+    """The budget's owner when it began: a later owner of the budget did not pay for this."""
 
     @property
     def gpus(self) -> int:
@@ -78,6 +91,11 @@ class LeaseFact:
     def is_active(self) -> bool:
         """Whether it counts to the run's width; a spare does not."""
         return self.role == "Active"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of its devices, each once."""
+        return tuple(dict.fromkeys(slot.partition("#")[0] for slot in self.slots))
 
     def to_lease(self) -> Lease:
         """Core's lease."""
@@ -94,11 +112,10 @@ class LeaseFact:
         )
 
 
-@dataclass(slots=True)
-class Cut:
-    """What a run is to give up: some of its leases, or all of them (`preempts`).
+class Reclaim(Struct):
+    """What a run is to give back: some of its leases, or all of them (`preempts`).
 
-    A process is told first, and has its grace; without one the leases close at once.
+    A process is notified first, and has its grace; without one the leases close at once.
     """
 
     outcome: int | None
@@ -116,8 +133,7 @@ class Cut:
         return self.since_ms + self.grace_ms
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(Struct):
     """What happened to a run so far."""
 
     submitted_seq: int
@@ -131,7 +147,7 @@ class RunState:
     leases: dict[str, LeaseFact] = field(default_factory=dict)
     cover_seq: int | None = None
     place_seq: int | None = None
-    refusal: dict[str, Any] | None = None
+    refusal: Refusal | None = None
     shortfall_gpus: int = 0
     """Devices that were missing when it was funded and could not be placed."""
     paused: bool = False
@@ -142,17 +158,17 @@ class RunState:
     exit_signal: int | None = None
     exit_reason: str | None = None
     """What the executor said of the end, where a code alone does not say it."""
-    cut: Cut | None = None
+    reclaim: Reclaim | None = field(default=None, name="cut")
     nominated: bool = False
-    """Its owner offers it to give way before the owner's others."""
+    """Its owner offers it for preemption before the owner's others."""
     last_outcome: int | None = None
-    """The last resolve that cut it."""
+    """The last resolve that took leases from it."""
     shrunk: bool = False
     """Whether it has given up groups since it started, and not got them back."""
     grows_to: int = 0
     """The width that an outcome took it from, and that it may have again; 0: nothing is lacking."""
     grown: bool = False
-    """Whether it has grown since it started: then its process has to be told its width."""
+    """Whether it has grown since it started: then its process has to know its width."""
     numbered: int = 0
     """The number of the next lease of its job; 0: not known."""
 
@@ -166,6 +182,11 @@ class RunState:
         """Spare GPUs."""
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether its process is to stop: cancelled, or preempted."""
+        return self.stopping or (self.reclaim is not None and self.reclaim.preempts)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -177,3 +198,137 @@ class Condition:
     message: str
     generation: int
     since_ms: int
+
+
+# -- the resolver ---------------------------------------------------------------------------------
+
+
+class OutcomeStage(StrEnum):
+    """How far an outcome has come. Only the first two can still change."""
+
+    COMMITTED = "committed"
+    """The conflict is frozen; who is preempted is not known yet."""
+    DRAWN = "drawn"
+    """It is decided and revealed; the runs concerned have their grace."""
+    APPLIED = "applied"
+    VOID = "void"
+    """It was cancelled, and disclosed; no run lost anything."""
+
+    @property
+    def open(self) -> bool:
+        """Whether something is still to be done."""
+        return self in (OutcomeStage.COMMITTED, OutcomeStage.DRAWN)
+
+
+class Chain(Struct):
+    """The sequence of outcomes of one scope."""
+
+    chain: str
+    flavor: str
+    location: dict[str, str]
+    capped: bool
+    published_seq: int
+    """The entry that fixed the entropy of the next outcome."""
+    commitment: str
+    """SHA-256 of that entropy."""
+    k: int = 0
+    """The number of the next outcome."""
+    open_seq: int | None = None
+    """The commitment that is not answered yet."""
+
+
+class Outcome(Struct):
+    """One resolve, known by the number of its commit entry."""
+
+    seq: int
+    chain: str
+    k: int
+    flavor: str
+    deficit_gpus: int
+    conflict_digest: str
+    notice_digest: str
+    beacon: BeaconRound | None
+    time_ms: int
+    stage: OutcomeStage = OutcomeStage.COMMITTED
+    cause: str = ""
+    """What asked for it: reservation, run, scope, cap or drain."""
+    author: str = ""
+    run: str | None = None
+    """The run that is to be placed on what is freed."""
+    reservation: str | None = None
+    node: str | None = None
+    final_seq: int | None = None
+    """The entry that revealed it, a draw or a void."""
+    result_digest: str | None = None
+    label: str = ""
+    reason: str = ""
+    """Why it was voided."""
+    voided_by: str = ""
+    reclaiming: dict[str, bool] = field(default_factory=dict, name="cutting")
+    """Runs that still hold what they are to give back."""
+    owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+    """Whether owners or tokens are equally likely."""
+
+
+class Reservation(Struct):
+    """The state of a reservation."""
+
+    state: str = "Pending"
+    reason: str = "NotDue"
+    message: str = ""
+    since_ms: int = 0
+    shortfall_gpus: int = 0
+    outcome: int | None = None
+    """The resolve of its activation; there is at most one."""
+    activated_ms: int | None = None
+    released_ms: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its run is still to be started by it."""
+        return self.state in ("Pending", "Blocked")
+
+
+Step = tuple[str, str]
+"""A cap of a budget, by kind and name; or the place, which has none."""
+PLACE: Step = ("place", "")
+
+
+class BudgetRequest(Struct):
+    """A request to bring a budget back within its caps, as far as it is not done."""
+
+    seq: int
+    author: str
+    budget: str
+    steps: list[Step]
+    """What is left of it, in order."""
+    place: Place | None
+    outcome: int | None = None
+    """The last resolve that was made for it; the next one waits for its end."""
+
+
+class ResolverState(Struct):
+    """All of it."""
+
+    owners: dict[str, int] = field(default_factory=dict)
+    """Owners whose secret is committed to, and in which entry."""
+    chains: dict[str, Chain] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    nonces: dict[str, str] = field(default_factory=dict)
+    """What owners want to add to the next outcome; each is used once."""
+    beacons: dict[str, str] = field(default_factory=dict)
+    """Values of beacon rounds, by `source/round`."""
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    """What was applied, by metric."""
+    changed_seq: int = field(default=0, name="world_seq")
+    """The last entry after which a blocked reservation may be able to start."""
+    open_seqs: dict[str, int] = field(default_factory=dict)
+    """The outcome of each flavor that is not over; there is at most one."""
+    requests: dict[int, BudgetRequest] = field(default_factory=dict, name="asked")
+    """Requests with several steps that are not over."""
+
+    def open_outcome(self, flavor: str) -> Outcome | None:
+        """The resolve of a flavor that is not over."""
+        seq = self.open_seqs.get(flavor)
+        return None if seq is None else self.outcomes[seq]

@@ -1,9 +1,11 @@
 """Objects as users see them: metadata, spec and a status worked out from the projection."""
 
-from typing import Any
+import msgspec
 
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Usage, aggregate
-from fairlead.engine.gpu.conditions import NEAR_LIMIT_PERCENT, conditions
+from fairlead.engine.gpu.conditions import conditions
+from fairlead.engine.gpu.config import NEAR_LIMIT_PERCENT
+from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
 from fairlead.schema.objects import API_VERSION
@@ -15,7 +17,7 @@ def object_document(
     stored: Stored,
     now_ms: int,
     near_limit_percent: int = NEAR_LIMIT_PERCENT,
-) -> dict[str, Any]:
+) -> Document:
     """One object in full."""
     if stored.kind == "Budget":
         status = budget_status(projection, stored, now_ms, near_limit_percent)
@@ -43,30 +45,30 @@ def object_document(
 
 def budget_status(
     projection: Projection, stored: Stored, now_ms: int, near_limit_percent: int
-) -> dict[str, Any]:
+) -> Document:
     """Headroom of every envelope and aggregate cap, and the conditions."""
     budget = projection.budgets[stored.name]
     usage = projection.accounts.at(now_ms)
     return {
         "observedGeneration": stored.generation,
-        "headroom": [_headroom(projection, budget, each, now_ms) for each in budget.envelopes],
+        "headroom": [
+            _headroom(projection, budget, envelope, now_ms) for envelope in budget.envelopes
+        ],
         "aggregateHeadroom": [
             _aggregate_headroom(cap, aggregate(usage, budget.name, cap.envelopes))
             for cap in budget.aggregate_caps
         ],
         "conditions": [
-            condition_document(each)
-            for each in conditions(projection, stored, now_ms, near_limit_percent)
+            condition_document(condition)
+            for condition in conditions(projection, stored, now_ms, near_limit_percent)
         ],
     }
 
 
-def _headroom(
-    projection: Projection, budget: Budget, envelope: Envelope, now_ms: int
-) -> dict[str, Any]:
+def _headroom(projection: Projection, budget: Budget, envelope: Envelope, now_ms: int) -> Document:
     account = projection.accounts.get(budget.name, envelope.name)
     used = Usage() if account is None else account.usage(now_ms)
-    row: dict[str, Any] = {
+    row: Document = {
         "name": envelope.name,
         "flavor": envelope.flavor,
         "open": envelope.is_open(now_ms),
@@ -86,7 +88,7 @@ def _headroom(
     return row
 
 
-def _aggregate_headroom(cap: AggregateCap, used: Usage) -> dict[str, Any]:
+def _aggregate_headroom(cap: AggregateCap, used: Usage) -> Document:
     return {
         "name": cap.name,
         "flavor": cap.flavor,
@@ -103,7 +105,7 @@ def _left(limit_ms: int | None, taken_ms: int) -> float | None:
     return None if limit_ms is None else max(0, limit_ms - taken_ms) / 3_600_000
 
 
-def condition_document(condition: Condition) -> dict[str, Any]:
+def condition_document(condition: Condition) -> Document:
     """A condition in the usual form."""
     return {
         "type": condition.type,
@@ -115,8 +117,8 @@ def condition_document(condition: Condition) -> dict[str, Any]:
     }
 
 
-def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
-    """Where a run stands, why, and what would help."""
+def run_status(projection: Projection, stored: Stored) -> Document:
+    """Phase of a run, why, and what would help."""
     state = projection.runs[stored.name]
     return {
         "observedGeneration": stored.generation,
@@ -127,7 +129,7 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
         "width": state.width,
         "spares": state.spares,
         "funded": bool(state.leases) and all(map(projection.is_funded, state.leases)),
-        "refusal": state.refusal,
+        "refusal": None if state.refusal is None else msgspec.to_builtins(state.refusal),
         "paused": state.paused,
         "stopping": state.stopping,
         "leases": sorted(state.leases),
@@ -143,8 +145,8 @@ def run_status(projection: Projection, stored: Stored) -> dict[str, Any]:
         "reservation": projection.reserved.get(stored.name),
         "nominated": state.nominated,
         "lastOutcome": state.last_outcome,
-        "givesWay": None if state.cut is None else sorted(state.cut.leases),
-        "graceEnds": None if state.cut is None else format_time(state.cut.due_ms),
+        "preempting": None if state.reclaim is None else sorted(state.reclaim.leases),
+        "graceEnds": None if state.reclaim is None else format_time(state.reclaim.due_ms),
     }
 
 
@@ -155,8 +157,8 @@ def _phase(state: RunState, *, reserved: bool) -> str:
     return "Shrunk" if state.phase is Phase.RUNNING and state.shrunk else state.phase.value
 
 
-def reservation_status(projection: Projection, stored: Stored) -> dict[str, Any]:
-    """Where a reservation stands, and what is missing."""
+def reservation_status(projection: Projection, stored: Stored) -> Document:
+    """State of a reservation, and what is missing."""
     state = projection.resolver.reservations[stored.name]
     return {
         "observedGeneration": stored.generation,
@@ -171,7 +173,7 @@ def reservation_status(projection: Projection, stored: Stored) -> dict[str, Any]
     }
 
 
-def node_status(projection: Projection, stored: Stored) -> dict[str, Any]:
+def node_status(projection: Projection, stored: Stored) -> Document:
     """Devices in use."""
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     return {
@@ -183,7 +185,7 @@ def node_status(projection: Projection, stored: Stored) -> dict[str, Any]:
     }
 
 
-def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> dict[str, Any]:
+def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> Document:
     """A lease as a read-only object."""
     is_open = lease.end_ms is None
     until_ms = now_ms if lease.end_ms is None else lease.end_ms

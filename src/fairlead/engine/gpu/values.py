@@ -1,22 +1,21 @@
-"""What the control plane is asked and answers: authors, results, and its ways of saying no."""
+"""Authors of commands, what became of them, and the refusals that a command can raise."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-SYSTEM = "fairlead"
-"""The author of what nobody asked for: admissions, exits, demotions, conditions."""
+from fairlead.engine.gpu.entries import Document
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who asks, and for which owners that user may act. An admin may act for all."""
+    """A user, and the owners that the user may act for. An admin may act for all."""
 
     user: str
     owners: frozenset[str] = field(default_factory=frozenset)
     admin: bool = False
 
     def may_act_for(self, owner: str) -> bool:
-        """Whether runs of this owner are this author's to touch."""
+        """Whether this author may change runs of this owner."""
         return self.admin or owner in self.owners
 
 
@@ -24,13 +23,13 @@ class Author:
 class Applied:
     """What became of a manifest. `preview` says what a dry run would have led to."""
 
-    object: dict[str, Any]
+    object: Document
     change: Literal["created", "configured", "unchanged"]
-    preview: dict[str, Any] | None = None
+    preview: Document | None = None
 
 
 class Denied(Exception):
-    """An expected no: a machine-readable reason and a sentence."""
+    """A command is refused: a machine-readable reason and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -145,15 +145,15 @@ def systemd(machine: Machine) -> Finding:
     return missing(installed, "start the agents from your own init, as deploy/systemd does")
 
 
-def module(name: str, extra: str) -> Look:
-    """An optional Python package; found, not imported: numpy takes 100 ms."""
+def module(name: str, extra: str, package: str = "") -> Look:
+    """An optional Python module, and its package's version; not imported: numpy takes 100 ms."""
 
     def look(_: Machine) -> Finding:
         cure = f"pip install 'fairlead[{extra}]'"
         if find_spec(name) is None:
             return missing("not installed", cure)
         try:
-            return ok(f"{name} {version(name)}")
+            return ok(f"{package or name} {version(package or name)}")
         except PackageNotFoundError:
             return warn(f"{name} is there without its package's record", cure)
 
@@ -453,6 +453,12 @@ ALL_CHECKS = (
     Check(_CPU, "port 8471", "the node agent's metrics are scraped here", port(8471)),
     Check(_GPU, "devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
     Check(_GPU, "driver", "runs open their devices through it", driver),
+    Check(
+        _GPU,
+        "nvidia-ml-py",
+        "discovers the devices for `fairlead up`",
+        module("pynvml", "gpu", package="nvidia-ml-py"),
+    ),
     Check(
         _GPU,
         "nvidia-smi",

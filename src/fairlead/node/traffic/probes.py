@@ -1,21 +1,30 @@
-"""Knocks at backends: drip probes of isolated ones, and health checks of all where configured."""
+"""Probes of isolated backends, health checks of all where configured, and look-ups of backends."""
 
+import asyncio
+import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
-from fairlead.node.traffic.outreach import NoAnswer, Outreach, connect, get
+from fairlead.core.traffic.limits import CheckState, after_check, succeeded
+from fairlead.host.http import NoReply
+from fairlead.host.http_async import connect, get
+from fairlead.node.traffic.poller import Poller
 from fairlead.ports.dataplane import Backend
+from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.traffic import Probed
 
-SERVER_ERROR = 500
+LOOKUP_TIMEOUT_S = 2.0
+"""Ticks wait for the first look-up, and after 3 s without a heartbeat the table is held."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnockRules:
-    """How to knock. `path` None: a connection is enough."""
+class ProbeRules:
+    """How a backend is probed. `path` None: a connection is enough."""
 
     path: str | None
     port: int | None = None
@@ -24,9 +33,9 @@ class KnockRules:
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """How often, and how many failures in a row are believed."""
+    """How often a backend is checked, and how many failures in a row are believed."""
 
-    knock: KnockRules
+    probe: ProbeRules
     every_ms: int = 1_000
     failures: int = 3
 
@@ -35,12 +44,11 @@ class CheckRules:
 class _Check:
     backend: Backend
     rules: CheckRules
-    failures: int = 0
-    ok: bool | None = None
+    state: CheckState = field(default_factory=CheckState)
     task: Future[None] | None = None
 
 
-async def knock(backend: Backend, rules: KnockRules) -> tuple[bool, float | None]:
+async def probe(backend: Backend, rules: ProbeRules) -> tuple[bool, float | None]:
     """Whether it answered well, and how many milliseconds that took."""
     port, began = rules.port or backend.port, time.monotonic()
     try:
@@ -49,8 +57,8 @@ async def knock(backend: Backend, rules: KnockRules) -> tuple[bool, float | None
             ok = True
         else:
             status, _ = await get(backend.host, port, rules.path, timeout_ms=rules.timeout_ms)
-            ok = status < SERVER_ERROR
-    except NoAnswer:
+            ok = succeeded(status)
+    except NoReply:
         return False, None
     return ok, (time.monotonic() - began) * 1000
 
@@ -58,69 +66,181 @@ async def knock(backend: Backend, rules: KnockRules) -> tuple[bool, float | None
 class NetworkProber:
     """The `Prober` port on real connections."""
 
-    def __init__(self, outreach: Outreach) -> None:
-        self._outreach = outreach
+    def __init__(self, poller: Poller) -> None:
+        self._poller = poller
         self._lock = threading.Lock()
-        self._answers: list[Probed] = []
+        self._results: list[Probed] = []
         self._under_way: set[tuple[str, str]] = set()
-        self._rules: dict[str, KnockRules] = {}
+        self._rules: dict[str, ProbeRules] = {}
         self._members: dict[tuple[str, str], Backend] = {}
         self._checks: dict[tuple[str, str], _Check] = {}
 
     def watch(
         self,
-        rules: Mapping[str, KnockRules],
+        rules: Mapping[str, ProbeRules],
         checks: Mapping[str, CheckRules],
         members: Mapping[str, Sequence[Backend]],
     ) -> None:
         """Know these backends and no others; check those of groups that want it."""
         self._rules = dict(rules)
-        self._members = {(group, b.id): b for group, each in members.items() for b in each}
-        wanted = {(g, b.id): (b, checks[g]) for g in checks for b in members.get(g, ())}
+        self._members = {
+            (group, backend.id): backend
+            for group, backends in members.items()
+            for backend in backends
+        }
+        wanted = {
+            (group, backend.id): (backend, rules_of)
+            for group, rules_of in checks.items()
+            for backend in members.get(group, ())
+        }
         for key, check in list(self._checks.items()):
             if wanted.get(key) != (check.backend, check.rules):
                 del self._checks[key]
                 if check.task is not None:
                     check.task.cancel()
         for key in wanted.keys() - self._checks.keys():
-            self._begin(key, *wanted[key])
+            self._begin_check(key, *wanted[key])
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
-        """Knock once at each, unless the last knock is still waiting for its answer."""
+        """Probe each once, unless its last probe is still waiting for the reply."""
         for name in backends:
             key, backend = (group, name), self._members.get((group, name))
             with self._lock:
                 if backend is None or key in self._under_way:
                     continue
                 self._under_way.add(key)
-            self._ask(group, backend, self._rules[group])
+            self._probe(group, backend, self._rules[group])
 
     def results(self) -> Sequence[Probed]:
-        """Answers since this was last asked."""
+        """Replies since the last call."""
         with self._lock:
-            found, self._answers = self._answers, []
-        return found
+            results, self._results = self._results, []
+        return results
 
     def check_ok(self, group: str, backend: str) -> bool | None:
-        """What the check of this backend says."""
+        """What the check of this backend shows."""
         check = self._checks.get((group, backend))
-        return None if check is None else check.ok
+        return None if check is None else check.state.ok
 
-    def _ask(self, group: str, backend: Backend, rules: KnockRules) -> None:
-        async def ask() -> None:
-            ok, latency_ms = await knock(backend, rules)
+    def _probe(self, group: str, backend: Backend, rules: ProbeRules) -> None:
+        async def request() -> None:
+            ok, latency_ms = await probe(backend, rules)
             with self._lock:
                 self._under_way.discard((group, backend.id))
-                self._answers.append(Probed(group, backend.id, ok, latency_ms))
+                self._results.append(Probed(group, backend.id, ok, latency_ms))
 
-        self._outreach.once(ask)
+        self._poller.once(request)
 
-    def _begin(self, key: tuple[str, str], backend: Backend, rules: CheckRules) -> None:
+    def _begin_check(self, key: tuple[str, str], backend: Backend, rules: CheckRules) -> None:
         check = self._checks[key] = _Check(backend, rules)
 
-        async def ask() -> None:
-            ok, _ = await knock(backend, rules.knock)
-            check.failures = 0 if ok else check.failures + 1
-            check.ok = check.failures < rules.failures
+        async def request() -> None:
+            ok, _ = await probe(backend, rules.probe)
+            check.state = after_check(check.state, ok=ok, failures_max=rules.failures)
 
-        check.task = self._outreach.repeat(rules.every_ms, ask, phase="check " + "/".join(key))
+        check.task = self._poller.repeat(rules.every_ms, request, phase="check " + "/".join(key))
+
+
+class Service(NamedTuple):
+    """What to look up; `family` is of the addresses that are of use (0: any)."""
+
+    host: str
+    port: int
+    family: int = socket.AF_UNSPEC
+
+
+class Services:
+    """Groups whose backends are looked up: a name in DNS, every address it has now.
+
+    A look-up that fails changes nothing: a name server that is down must not empty a group.
+    """
+
+    def __init__(self, poller: Poller, *, every_ms: int) -> None:
+        self.failures = 0
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[Backend, ...]] = {}
+        self._tasks: dict[tuple[str, Service], Future[None]] = {}
+        self._poller, self._every_ms = poller, every_ms
+
+    def follow(self, services: Mapping[str, Service]) -> Callable[[], None]:
+        """Look these names up, at once and then again and again, and no others.
+
+        Returns what puts everything back as it was: an agent that cannot use the new names goes on
+        with the addresses that the old ones had.
+        """
+        tasks, before = set(self._tasks), dict(self._found)
+        wanted = set(services.items())
+        fresh = self._look_up(wanted - self._tasks.keys())
+        for key in self._tasks.keys() - wanted:
+            self._tasks.pop(key).cancel()
+        with self._lock:
+            self._found = {group: self._found[group] for group in services if group in self._found}
+            self._found |= {group: backends for (group, _), backends in fresh.items()}
+        for key in fresh:
+            self._tasks[key] = self._begin(*key)
+
+        def undo() -> None:
+            for key in self._tasks.keys() - tasks:
+                self._tasks.pop(key).cancel()
+            with self._lock:
+                self._found = before
+            for key in tasks - self._tasks.keys():
+                self._tasks[key] = self._begin(*key)
+
+        return undo
+
+    def _look_up(
+        self, wanted: Collection[tuple[str, Service]]
+    ) -> dict[tuple[str, Service], tuple[Backend, ...]]:
+        """All at once, and not for long: the agent's ticks wait for it."""
+        backends: dict[tuple[str, Service], tuple[Backend, ...]] = {}
+
+        async def request(group: str, service: Service) -> None:
+            backends[group, service] = await addresses(service)
+
+        futures = {key: self._poller.once(partial(request, *key)) for key in sorted(wanted)}
+        deadline = time.monotonic() + LOOKUP_TIMEOUT_S
+        for (group, service), future in futures.items():
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except (OSError, UnicodeError) as error:
+                for other in futures.values():
+                    other.cancel()
+                problem = str(error) or f"no answer within {LOOKUP_TIMEOUT_S:g} s"
+                message = f"group {group!r}: {service.host} cannot be looked up: {problem}"
+                raise TemporaryFault(message, retry_after_ms=self._every_ms) from error
+        return backends
+
+    def members(self, group: str) -> tuple[Backend, ...] | None:
+        """The backends of a group that is looked up; None where it is not."""
+        with self._lock:
+            return self._found.get(group)
+
+    def _begin(self, group: str, service: Service) -> Future[None]:
+        async def request() -> None:
+            try:
+                backends = await addresses(service)
+            except (OSError, UnicodeError):
+                self.failures += 1
+                return
+            with self._lock:
+                self._found[group] = backends
+
+        return self._poller.repeat(self._every_ms, request, phase=f"service {group}")
+
+
+async def addresses(service: Service) -> tuple[Backend, ...]:
+    """Every address that the name has now."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        service.host, service.port, family=service.family, type=socket.SOCK_STREAM
+    )
+    return backends_of(found)
+
+
+def backends_of(found: Sequence[tuple[object, ...]]) -> tuple[Backend, ...]:
+    """A backend for every address, named by it, in a fixed order."""
+    places = {(str(place[0]), int(place[1])) for *_, place in found if isinstance(place, tuple)}
+    return tuple(
+        Backend(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host, port)
+        for host, port in sorted(places)
+    )

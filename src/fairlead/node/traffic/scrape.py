@@ -1,38 +1,161 @@
 """Backends' own metrics as signals: the `Signals` port over Prometheus-format endpoints.
 
-Each backend is asked every second or so, in the outreach thread. One that does not answer, answers
-rubbish, or has not answered for three rounds is left out: missing, not idle. One that begins to
-give hardly anything but errors is reported at once: until the next tick a quarter of a group of
-four would fail.
+Each backend is scraped every second or so, in the poller's thread. One that does not reply, replies
+with an invalid text, or has not replied for three rounds is left out: missing, not idle. One that
+begins to give hardly anything but errors is reported at once: until the next tick a quarter of a
+group of four would fail.
+
+A number that cannot be read is a missing number, never a zero.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import NamedTuple
 
-from fairlead.engine.traffic_streak import ERRORS_MIN, Streak
-from fairlead.engine.traffic_values import outcomes
-from fairlead.node.traffic.exposition import (
-    COUNT_MAX,
-    BadExposition,
-    Quantile,
-    counter,
-    gauge,
-    samples,
-)
-from fairlead.node.traffic.outreach import NoAnswer, Outreach, get
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
+from fairlead.core.traffic.limits import LATENCY_QUANTILE, is_fresh, may_be_starting
+from fairlead.host.http import NoReply
+from fairlead.host.http_async import get
+from fairlead.node.traffic.poller import Poller
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.traffic import Reading
 from fairlead.schema.selector import Selector
 
-STALE_ROUNDS = 3
+COUNT_MAX = 2**53 - 1
+LINE_CHARS_MAX = 8_192
 _COUNTERS = ("requests", "errors", "retries")
+
+
+class BadExposition(ValueError):
+    """The text is not in Prometheus's format."""
+
+
+class Sample(NamedTuple):
+    """One line."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(body: bytes, names: Collection[str]) -> list[Sample]:
+    """The samples of these names. Others are not even parsed: an application may have thousands."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise BadExposition(f"must be UTF-8: {error.reason}") from error
+    # By "\n" alone: a label may hold any other thing that ends a line somewhere. The parser's time
+    # grows with the square of a line's length.
+    lines = [
+        line.rstrip("\r")
+        for line in text.split("\n")
+        if len(line) <= LINE_CHARS_MAX and _name(line) in names
+    ]
+    try:
+        families = text_string_to_metric_families("\n".join(lines) + "\n")
+        return [
+            Sample(sample.name, sample.labels, float(sample.value))
+            for family in families
+            for sample in family.samples
+        ]
+    except Exception as error:  # the parser raises whatever a line leads it to
+        raise BadExposition(f"not in Prometheus's text format: {error}") from error
+
+
+def _name(line: str) -> str:
+    words = line.split("{", 1)[0].split(None, 1)
+    return words[0] if words else ""
+
+
+def gauge(read: Iterable[Sample], selector: Selector) -> float | None:
+    """The selected samples added up; None when there are none, or one is invalid."""
+    values = [row.value for row in read if selector.matches(row.name, row.labels)]
+    if not values or not all(isfinite(value) and value >= 0 for value in values):
+        return None
+    total = sum(values)
+    return total if isfinite(total) else None
+
+
+def counter(read: Iterable[Sample], selector: Selector) -> int | None:
+    """The same for something that is counted."""
+    total = gauge(read, selector)
+    return None if total is None or total > COUNT_MAX else round(total)
+
+
+class Quantile:
+    """The 95th percentile of what a histogram counted over the last seconds."""
+
+    def __init__(self, selector: Selector, window_ms: int) -> None:
+        self._selector = Selector(f"{selector.name}_bucket", selector.labels)
+        self._window_ms = window_ms
+        self._history: deque[tuple[int, dict[float, float]]] = deque()
+
+    @property
+    def name(self) -> str:
+        """Of the samples that it wants."""
+        return self._selector.name
+
+    def add(self, now_ms: int, read: Iterable[Sample]) -> float | None:
+        """Take a reading; None as long as nothing was counted in the window."""
+        buckets = dict(self._buckets(read))
+        if inf not in buckets:
+            self._history.clear()
+            return None
+        if self._history and not _grew(self._history[-1][1], buckets):
+            self._history.clear()
+        self._history.append((now_ms, buckets))
+        while len(self._history) > 1 and self._history[1][0] <= now_ms - self._window_ms:
+            self._history.popleft()
+        before = self._history[0][1]
+        return quantile(
+            LATENCY_QUANTILE, {edge: total - before[edge] for edge, total in buckets.items()}
+        )
+
+    def _buckets(self, read: Iterable[Sample]) -> Iterator[tuple[float, float]]:
+        sums: dict[float, float] = {}
+        for row in read:
+            if self._selector.matches(row.name, row.labels) and row.value >= 0:
+                try:
+                    edge = float(row.labels["le"])
+                except (KeyError, ValueError):
+                    continue
+                sums[edge] = sums.get(edge, 0.0) + row.value
+        return iter(sums.items())
+
+
+def _grew(before: Mapping[float, float], after: Mapping[float, float]) -> bool:
+    return before.keys() == after.keys() and all(after[e] >= total for e, total in before.items())
+
+
+def quantile(q: float, counted: Mapping[float, float]) -> float | None:
+    """The q-quantile of cumulative counts by upper edge, straight inside a bucket.
+
+    What lies above the last finite edge is that edge: more is not known.
+    """
+    edges = sorted(counted)
+    total = counted[edges[-1]] if edges else 0.0
+    if total <= 0:
+        return None
+    rank, low, below = q * total, 0.0, 0.0
+    for edge in edges:
+        if counted[edge] >= rank:
+            if edge == inf:
+                return low
+            inside = counted[edge] - below
+            return low + (edge - low) * ((rank - below) / inside if inside > 0 else 1.0)
+        low, below = max(low, edge), counted[edge]
+    return low
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeRules:
-    """What is asked of each backend of a group."""
+    """What is scraped of each backend of a group."""
 
     selectors: Mapping[str, Selector]
     path: str = "/metrics"
@@ -63,47 +186,49 @@ class _Target:
         self._names = {selector.name for selector in rules.selectors.values()}
         if self._latency is not None:
             self._names.add(self._latency.name)
-        self._streak, self._failed = Streak(rules.every_ms), False
+        span_ms = max(SPAN_MS, LOOKS * rules.every_ms)
+        self._streak, self._failed = Streak(span_ms=span_ms), False
 
-    async def ask(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
-        """What it says, and whether that is the first to show hardly anything but errors."""
+    async def scrape(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
+        """Its reading, and whether this is the first to show hardly anything but errors."""
         rules = self._rules
         status, body = await get(self._host, self._port, rules.path, timeout_ms=rules.timeout_ms)
         if status != 200:
-            raise NoAnswer(f"{self._host}:{self._port}{rules.path}: status {status}")
-        found = samples(body, self._names)
+            raise NoReply(f"{self._host}:{self._port}{rules.path}: status {status}")
+        read = samples(body, self._names)
         wanted = rules.selectors
         requests, errors, retries = (
-            counter(found, wanted[name]) if name in wanted else None for name in _COUNTERS
+            counter(read, wanted[name]) if name in wanted else None for name in _COUNTERS
         )
         p95 = None
         if self._latency is not None:
-            p95 = self._latency.add(clock_ms(), found)
+            p95 = self._latency.add(clock_ms(), read)
         elif "p95" in wanted:
-            p95 = gauge(found, wanted["p95"])
+            p95 = gauge(read, wanted["p95"])
         reading = Reading(
             requests,
             errors,
             retries,
-            queue=gauge(found, wanted["queue"]) if "queue" in wanted else None,
+            queue=gauge(read, wanted["queue"]) if "queue" in wanted else None,
             p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
         )
         inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
-        self._streak.advance(clock_ms(), *outcomes(None, reading, rules.covers), inside)
+        counts = outcomes(None, reading, rules.covers)
+        self._streak = self._streak.advance(clock_ms(), *counts, inside)
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
         return replace(reading, looks=self._streak.looks), self._failed and not before
 
 
 class Scraper:
-    """Asks the backends of all groups that have something to tell."""
+    """Scrapes the backends of all groups that have metrics of their own."""
 
     def __init__(
-        self, outreach: Outreach, clock_ms: Callable[[], int], alarm: Callable[[], None]
+        self, poller: Poller, clock_ms: Callable[[], int], alarm: Callable[[], None]
     ) -> None:
         self.failures = 0
-        """Answers that did not come or could not be read."""
+        """Replies that did not come or could not be read."""
         self._alarm = alarm
-        self._outreach, self._clock_ms = outreach, clock_ms
+        self._poller, self._clock_ms = poller, clock_ms
         self._rules: dict[str, ScrapeRules] = {}
         self._began_ms: dict[str, int] = {}
         self._tasks: dict[tuple[str, Backend], Future[None]] = {}
@@ -113,8 +238,8 @@ class Scraper:
     def watch(
         self, rules: Mapping[str, ScrapeRules], members: Mapping[str, Sequence[Backend]]
     ) -> None:
-        """Ask these backends and no others."""
-        wanted = {(group, each) for group in rules for each in members.get(group, ())}
+        """Scrape these backends and no others."""
+        wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
         kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
         for key in self._tasks.keys() - kept:
             self._tasks.pop(key).cancel()
@@ -122,47 +247,47 @@ class Scraper:
         self._began_ms = {group: self._began_ms.get(group, now_ms) for group in rules}
         with self._lock:
             self._rules = dict(rules)
-            names = {(group, each.id) for group, each in kept}
-            self._readings = {key: each for key, each in self._readings.items() if key in names}
+            names = {(group, backend.id) for group, backend in kept}
+            self._readings = {key: seen for key, seen in self._readings.items() if key in names}
         for group, backend in wanted - kept:
             self._tasks[group, backend] = self._begin(group, backend)
 
     def covers(self, group: str) -> Collection[str]:
-        """What is asked for in this group. Before anybody could answer it is nothing: an agent that
-        has just started is not blind, and must not close a door for it."""
+        """What is scraped in this group. Before any backend can have replied it is nothing: an
+        agent that has just started is not blind, and must not restrict admission for it."""
         rules = self._rules.get(group)
         if rules is None:
             return ()
         with self._lock:
             heard = any(name == group for name, _ in self._readings)
         waiting_ms = self._clock_ms() - self._began_ms[group]
-        early = waiting_ms <= STALE_ROUNDS * rules.every_ms + rules.timeout_ms
-        return () if early and not heard else rules.covers
+        starting = may_be_starting(waiting_ms, rules.every_ms, rules.timeout_ms)
+        return () if starting and not heard else rules.covers
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        """Answers that are fresh enough."""
+        """Readings that are fresh enough."""
         with self._lock:
             return {
                 key: reading
                 for key, (at_ms, reading) in self._readings.items()
-                if now_ms - at_ms <= STALE_ROUNDS * self._rules[key[0]].every_ms
+                if is_fresh(now_ms - at_ms, self._rules[key[0]].every_ms)
             }
 
     def _begin(self, group: str, backend: Backend) -> Future[None]:
         rules = self._rules[group]
         target = _Target(backend, rules)
 
-        async def ask() -> None:
+        async def request() -> None:
             try:
-                reading, fails = await target.ask(self._clock_ms)
-            except (NoAnswer, BadExposition):
+                reading, fails = await target.scrape(self._clock_ms)
+            except (NoReply, BadExposition):
                 self.failures += 1
                 return
             with self._lock:
                 if group not in self._rules:
-                    return  # it was dropped while the answer was read
+                    return  # it was dropped while the reply was read
                 self._readings[group, backend.id] = (self._clock_ms(), reading)
             if fails:
                 self._alarm()
 
-        return self._outreach.repeat(rules.every_ms, ask, phase=f"{group}/{backend.id}")
+        return self._poller.repeat(rules.every_ms, request, phase=f"{group}/{backend.id}")

@@ -12,7 +12,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.ports.dataplane import Mode
+from fairlead.ports.dataplane import AdmissionMode
 from fairlead.schema.traffic_scenario import (
     EventDocument,
     LoadDocument,
@@ -224,7 +224,7 @@ class SimClients:
         began_ms, verdict = self._clock.now_ms, self._plane.route(GROUP)
         name = verdict.backend
         if name is None:
-            outcome = AnswerKind.SOFT if verdict.refused == Mode.SOFT else AnswerKind.HARD
+            outcome = AnswerKind.SOFT if verdict.refused == AdmissionMode.SOFT else AnswerKind.HARD
             self._answer(began_ms, outcome, None, retry)
             return
         backend = self._backends[name]

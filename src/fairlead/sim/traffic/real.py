@@ -16,21 +16,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.node.state import StateDirectory
-from fairlead.node.traffic.orders import Order, change_order
+from fairlead.node.traffic.commands import BackendCommand, change_command
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Entry, Mark
 from fairlead.recorder.chain import Chain
 from fairlead.recorder.reader import links, segments
+from fairlead.schema.border import check_shape
+from fairlead.schema.traffic import from_snapshot
+from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import Event
-from fairlead.sim.traffic.load import backends_at, change_backend, transition_text
-from fairlead.sim.traffic.real_load import HOST, RealBackend, RealClients, RealHost
-from fairlead.sim.traffic.result import GROUP, Tick, TrafficResult, percentile
+from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
+from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
+from fairlead.sim.traffic.load import backends_at, change_backend, gap_s, transition_text
+from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind, Tick, TrafficResult, percentile
 from fairlead.sim.traffic.virtual import replay_problems
 
 
@@ -75,22 +80,24 @@ def read_ticks(
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
     logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
-    entries: list[Entry] = []
+    entries: list[tuple[Entry, dict[str, Any]]] = []
     voided: set[int] = set()
+    life: Settled | None = None
     for link in links(segments(record), Chain()):
         if isinstance(link, Entry):
-            entries.append(link)
+            life = follow(check_shape(dict(link.input), GovernDocument), life)
+            entries.append((link, from_snapshot(life.decision.snapshot)))
         elif isinstance(link, Mark) and link.status == "voided":
             voided.add(link.entry_seq)
     return [
         Tick(
             entry.time_ms - began_ms,
-            entry.input,
+            snapshot,
             entry.output,
             logged.get(entry.seq) or tuple(entry.output["reasons"]),
             applied=entry.seq not in voided,
         )
-        for entry in entries
+        for entry, snapshot in entries
         if 0 <= entry.time_ms - began_ms < duration_ms
     ]
 
@@ -137,6 +144,66 @@ def play_real(
     return asyncio.run(RealRun(scenario, place, used, folder).run(record))
 
 
+class _Clients:
+    """All clients of the group: planned arrivals, and retries as they come."""
+
+    def __init__(
+        self, scenario: TrafficScenarioDocument, target: tuple[str, int], entropy: Entropy
+    ) -> None:
+        self.repeat = 0.0
+        """Probability that a request is sent again although it succeeded."""
+        self._scenario, self._pauses = scenario, entropy.stream("retries")
+        times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
+        self.generator = LoadGenerator(
+            target,
+            [PlannedRequest(at_s) for at_s in times],
+            timeout_s=scenario.load.timeout_ms / 1000,
+            again=self._again,
+        )
+
+    def _again(self, _: int, retry: int, kind: AnswerKind, now_s: float) -> float | None:
+        load = self._scenario.load
+        succeeded = kind is AnswerKind.OK
+        again = self._pauses.chance(self.repeat) if succeeded else retry < load.retries
+        if not again or now_s >= self._scenario.duration_s:
+            return None
+        return (load.retry_after_ms // 2 + self._pauses.below(load.retry_after_ms + 1)) / 1000
+
+    def answers(self) -> list[Answer]:
+        """What became of every attempt."""
+        answers = []
+        for a in self.generator.attempts:
+            times = (a.due_s * 1000, self._kind(a), a.took_s * 1000)
+            answers.append(Answer(*times, a.backend or None, a.retry, a.final))
+        return answers
+
+    def _kind(self, attempt: Attempt) -> AnswerKind:
+        """A refused connect is a hard rejection, unless a backend is meant to be unreachable."""
+        refused = attempt.kind is AnswerKind.HARD and attempt.status is None
+        ended_s = attempt.due_s + attempt.took_s
+        unreachable = refused and any_unreachable(self._scenario, ended_s)
+        return AnswerKind.UNREACHABLE if unreachable else attempt.kind
+
+
+def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
+    """(until when, arrivals per second), as the events change the load."""
+    steps, factor = [], 1.0
+    for event in sorted(scenario.events, key=lambda event: event.at_s):
+        if event.load_factor is not None:
+            steps.append((event.at_s, scenario.load.per_s * factor))
+            factor = event.load_factor
+    return [*steps, (float(scenario.duration_s), scenario.load.per_s * factor)]
+
+
+def any_unreachable(scenario: TrafficScenarioDocument, now_s: float) -> bool:
+    """Whether a backend is meant to be unreachable at this time."""
+    down: set[str | None] = set()
+    for event in sorted(scenario.events, key=lambda event: event.at_s):
+        if event.at_s <= now_s and event.reachable is not None:
+            (down.discard if event.reachable else down.add)(event.backend)
+    return bool(down)
+
+
 @dataclass
 class RealRun:
     """One scenario in real time."""
@@ -145,7 +212,7 @@ class RealRun:
     place: PlaneTarget
     seed: int
     folder: Path
-    backends: dict[str, RealBackend] = field(default_factory=dict)
+    backends: dict[str, ScenarioBackend] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     deaths: list[tuple[float, float]] = field(default_factory=list)
 
@@ -155,15 +222,13 @@ class RealRun:
         self._state = StateDirectory(self.folder / "state")
         self._state.create()
         self._port = _free_port()
-        self._host = RealHost(time.monotonic)
+        self._host = HostExporter()
         self._unreachable: set[str] = set()
         self._began_s = time.monotonic()
         for spec in self.scenario.backends:
-            self.backends[spec.name] = RealBackend(spec, entropy.stream("backend", spec.name))
-        self._clients = RealClients(
-            self.scenario.load, (HOST, self._port), entropy, lambda: bool(self._unreachable)
-        )
-        servers = [self._host, *self.backends.values()]
+            self.backends[spec.name] = ScenarioBackend(spec, entropy.stream("backend", spec.name))
+        self._clients = _Clients(self.scenario, (HOST, self._port), entropy)
+        servers = [self._host.server, *(backend.server for backend in self.backends.values())]
         agent: subprocess.Popen[bytes] | None = None
         try:
             for server in servers:
@@ -172,12 +237,13 @@ class RealRun:
             await self._ready()
             self._began_s, began_ms = time.monotonic(), time.time() * 1000
             script = asyncio.ensure_future(self._apply_events())
-            await self._clients.run(self.scenario.duration_s)
+            await asyncio.to_thread(self._clients.generator.run, self._began_s)
             await script
         finally:
+            self._clients.generator.stop()
             self._end(self._agent if agent else None)
             for server in servers:
-                await server.close()
+                server.close()
         return self._played(record, began_ms)
 
     # --- the agent
@@ -190,7 +256,12 @@ class RealRun:
 
     def _config(self) -> dict[str, Any]:
         here = [
-            {"id": spec.name, "host": HOST, "port": self.backends[spec.name].port, "node": "n1"}
+            {
+                "id": spec.name,
+                "host": HOST,
+                "port": self.backends[spec.name].server.port,
+                "node": "n1",
+            }
             for spec in backends_at(self.scenario, time.monotonic() - self._began_s)
         ]
         group: dict[str, Any] = {
@@ -214,7 +285,7 @@ class RealRun:
             "nodes": [
                 {
                     "name": "n1",
-                    "url": f"http://{HOST}:{self._host.port}/metrics",
+                    "url": f"http://{HOST}:{self._host.server.port}/metrics",
                     "every_ms": self.scenario.tick_ms,
                 }
             ],
@@ -278,8 +349,6 @@ class RealRun:
             self._log(event.title)
         for name in self.backends if event.backend is None else [event.backend]:
             await self._change_backend(name, event)
-        if event.load_factor is not None:
-            self._clients.factor = event.load_factor
         if event.repeat is not None:
             self._clients.repeat = event.repeat
         if event.agent_dead_s is not None:
@@ -288,22 +357,22 @@ class RealRun:
             at_ms = (time.monotonic() - self._began_s) * 1000
             self.deaths.append((at_ms, at_ms + event.agent_dead_s * 1000))
             self._log("the agent is killed")
-        self._host.change(event)
+        self._host.load.change(event)
 
     async def _change_backend(self, name: str, event: EventDocument) -> None:
         backend = self.backends[name]
         change_backend(backend, event)
         if event.blind is not None:
-            backend.hidden = event.blind
+            backend.service.hidden = event.blind
         if event.reachable is False:
             self._unreachable.add(name)
-            await backend.shut()
+            backend.server.shut()
         elif event.reachable and name in self._unreachable:
             self._unreachable.discard(name)
-            await backend.open()
+            await backend.server.open()
         if event.order is not None:
-            orders: dict[str, Order | None] = {"isolate": "isolate", "drain": "drain"}
-            change_order(self._state, GROUP, name, orders.get(event.order))
+            orders: dict[str, BackendCommand | None] = {"isolate": "isolate", "drain": "drain"}
+            change_command(self._state, GROUP, name, orders.get(event.order))
 
     def _log(self, text: str) -> None:
         self.events.append(Event((time.monotonic() - self._began_s) * 1000, "event", text))
@@ -318,7 +387,9 @@ class RealRun:
         groups: list[dict[str, Any]] = status.get("groups", [])
         group = groups[0] if groups else {}
         logged = read_transitions(self.folder / "agent.log")
-        lag_ms = percentile(self._clients.lags_ms, 0.99) or 0.0
+        attempts = self._clients.generator.attempts
+        lags_ms = [attempt.lag_s * 1000 for attempt in attempts if attempt.retry == 0]
+        lag_ms = percentile(lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
             self._log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
         for transition in logged:
@@ -332,7 +403,7 @@ class RealRun:
             plane=self.place.kind,
             config=scenario_config(self.scenario),
             ticks=read_ticks(record, began_ms, self.scenario.duration_s * 1000, logged),
-            answers=sorted(self._clients.answers, key=lambda answer: answer.at_ms),
+            answers=sorted(self._clients.answers(), key=lambda answer: answer.at_ms),
             counted={name: group.get(name) or 0 for name in names},
             events=sorted(self.events),
             digest="",

@@ -13,30 +13,28 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.invariant import known
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
-from fairlead.core.traffic.failsafe import fnv1a, judge, scramble
+from fairlead.core.traffic.admission import fnv1a, scramble
+from fairlead.core.traffic.limits import liveness
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.engine.traffic import GroupGovernor, GroupRules
-from fairlead.engine.traffic_loop import KIND, Group, Ports, TrafficLoop
+from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, TrafficLoop
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
     Backend,
     BackendSeen,
     GroupSeen,
-    Liveness,
     Proto,
     RouteGroup,
 )
 from fairlead.ports.traffic import NodeReading, Probed, Reading
 from fairlead.recorder import FileRecorder, read, replay
+from fairlead.schema.traffic import from_plan, from_snapshot
 from fairlead.schema.traffic_scenario import (
     Blind,
     EventDocument,
     TrafficScenarioDocument,
     scenario_config,
 )
-from fairlead.schema.traffic_state import from_state
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
 from fairlead.sim.record import Event
 from fairlead.sim.traffic.load import (
@@ -214,12 +212,11 @@ class VirtualRun:
         if self._alive:
             round = self._loop.tick(self.clock.now_ms)
             made = round.groups[GROUP]
-            entry = known(self._recorder.last(KIND), "a tick is recorded before it is applied")
             self.ticks.append(
                 Tick(
                     self.clock.now_ms,
-                    entry["input"],
-                    entry["output"],
+                    from_snapshot(made.snapshot),
+                    from_plan(made.plan),
                     made.reasons,
                     applied=not made.fault,
                 )
@@ -248,18 +245,15 @@ class VirtualRun:
         """The agent is gone; what it kept is what the next one starts from."""
         governor, died_ms = self._loop.groups[GROUP].governor, self.clock.now_ms
         stored: dict[str, Any] = json.loads(json.dumps(governor.export()))
-        state = governor.state
         self._alive = False
         self.deaths.append((died_ms, died_ms + dead_ms))
         self._log("the agent is killed")
 
         def start() -> None:
             fresh = GroupGovernor(GROUP, self._rules)
-            fresh.restore(stored)
-            if state is not None and dead_ms < FALLBACK_AFTER_MS:
-                fresh.resume(from_state(state), self.ticks[-1].input["config"])
+            fresh.restore(stored, stale=dead_ms >= FALLBACK_AFTER_MS)
             self._loop = self._new_loop(fresh)
-            self._loop.found_stale(Liveness(judge(dead_ms).value))
+            self._loop.found_stale(liveness(dead_ms))
             self._alive = True
             self._log("the agent is back")
 

@@ -5,9 +5,9 @@
 #ifndef FAIRLEAD_AGENT_H
 #define FAIRLEAD_AGENT_H
 
-/* The connections of a backend that leaves count no more, in it or in its group; whoever gets its
- * place begins at 0. Each connection is taken out here or by its own end, whichever finds its
- * generation first. The agent has seen to it that nobody is being sent here. */
+/* The connections of a backend that leaves count no more, in it or in its group; the next backend in
+ * its place begins at 0. Each connection is taken out here or by its own end, whichever finds its
+ * generation first. The agent has seen to it that nothing leads here any more. */
 static __always_inline void forget(__u32 index)
 {
 	struct backend *backend = bpf_map_lookup_elem(&backends, &index);
@@ -16,7 +16,7 @@ static __always_inline void forget(__u32 index)
 
 	if (!backend || !load)
 		return;
-	word = READ_ONCE(load->word); /* nobody but us changes the generation */
+	word = READ_ONCE(load->word); /* only this changes the generation */
 	word = __sync_lock_test_and_set(&load->word, ((word >> 32) + 1) << 32);
 	if (backend->group)
 		count_inside(backend->group - 1, -(__s64)(__u32)word);

@@ -80,7 +80,7 @@ static __always_inline int ours(struct bpf_sock_addr *ctx)
 }
 
 /* Choose, count, and set the errno of a refusal. What is sent by TCP is counted inside its group,
- * and stays there for whoever remembers the socket. */
+ * and stays there as long as its socket is remembered. */
 static __always_inline int send(struct bpf_sock_addr *ctx, const struct tuple *wanted,
 				struct choice *choice)
 {
@@ -142,8 +142,8 @@ static __always_inline int connect_to(struct bpf_sock_addr *ctx, const struct tu
 			WRITE_ONCE(origin->phase, FILLING);
 			fill_origin(origin, wanted, choice);
 		} else if (wanted->proto == TCP) {
-			/* No room: the connection stands, its telemetry is lost, and as nobody
-			 * will see its end it does not count as inside. */
+			/* No room: the connection stands, its telemetry is lost, and as its
+			 * end will not be seen it does not count as inside. */
 			count_inside(choice->group, -1);
 		}
 	} else if (verdict == UNTOUCHED && origin) {
@@ -243,7 +243,7 @@ static __always_inline void on_rtt(struct bpf_sock_ops *ctx, struct health *heal
 
 	if (!sample)
 		return;
-	/* Two CPUs at once lose one sample of an average; nobody counts these. */
+	/* Two CPUs at once lose one sample of an average; these are not counted. */
 	if (mean)
 		off = off - off / 4 + (sample > mean ? sample - mean : mean - sample) / 4;
 	WRITE_ONCE(health->off_eighths_us, off);
@@ -296,7 +296,7 @@ int telemetry(struct bpf_sock_ops *ctx)
 						       BPF_SOCK_OPS_RTT_CB_FLAG |
 						       BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	} else if (READ_ONCE(load->word) >> 32 != origin->generation) {
-		; /* its backend left the group while it lived: it counts for nobody */
+		; /* its backend left the group while it lived: it counts no more */
 	} else if (op == BPF_SOCK_OPS_STATE_CB) {
 		on_state(ctx, origin, count, health);
 	} else if (op == BPF_SOCK_OPS_RTT_CB) {
@@ -310,7 +310,7 @@ int telemetry(struct bpf_sock_ops *ctx)
 }
 
 /* What never began to connect, and UDP, ends here. Other TCP is seen until its last state, but it is
- * not inside any more: nobody waits for it. */
+ * not inside any more: no client waits for it. */
 SEC("cgroup/sock_release")
 int release(struct bpf_sock *sk)
 {

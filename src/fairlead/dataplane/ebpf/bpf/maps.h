@@ -28,8 +28,8 @@ MAP(BPF_MAP_TYPE_ARRAY, GROUPS_MAX, __u32, struct inside) insides SEC(".maps");
 MAP(BPF_MAP_TYPE_ARRAY, CONNECTIONS_MAX, __u32, struct origin) origins SEC(".maps");
 MAP(BPF_MAP_TYPE_LRU_HASH, REPLIES_MAX, struct reply, struct tuple) replies SEC(".maps");
 
-/* Nobody reads it. The kernel waits for all running programs when a map inside a map is replaced,
- * and that is how the agent knows that nobody still holds an index before it gives it away. */
+/* It is never read. The kernel waits for all running programs when a map inside a map is replaced,
+ * and that is how the agent knows that no program still holds an index before it is reused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);

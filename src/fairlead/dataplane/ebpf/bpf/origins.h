@@ -7,7 +7,7 @@
 #define FAIRLEAD_ORIGINS_H
 
 #define PROBES 4
-/* Each needs somebody else who counted the same backend between our reading and our writing. */
+/* Each needs another CPU that counted the same backend between our reading and our writing. */
 #define LEAVE_TRIES 16
 
 static __always_inline struct origin *origin_at(__u64 cookie, int probe)
@@ -59,7 +59,7 @@ static __always_inline void count_inside(__u32 at, __s64 change)
 }
 
 /* One more in a backend, whose group has counted it already; returns the generation it is of, which
- * cannot end just now: the agent waits until nobody is on the way to a place. */
+ * cannot end just now: the agent waits until no program is on the way to a place. */
 static __always_inline __u32 enter(__u32 index)
 {
 	struct load *load = bpf_map_lookup_elem(&loads, &index);
@@ -68,8 +68,8 @@ static __always_inline __u32 enter(__u32 index)
 }
 
 /*
- * The connection is over: whoever sees that first, of the application's close and the last state of
- * TCP, takes it out of backend and group. Where its backend left before, the agent's FORGET has done
+ * The connection is over: the first to see that, the application's close or the last state of TCP,
+ * takes it out of backend and group. Where its backend left before, the agent's FORGET has done
  * so for all of its connections.
  */
 static __always_inline void leave(struct origin *origin)
@@ -92,12 +92,12 @@ static __always_inline void leave(struct origin *origin)
 		if (__sync_val_compare_and_swap(&load->word, word, word - 1) == word)
 			break;
 	}
-	/* Also if everybody else was faster: the backend then seems to hold one too many, and the
-	 * group, whose door it is, one too few when that backend leaves. */
+	/* Also if all others were faster: the backend then seems to hold one too many, and the
+	 * group, which admits by it, one too few when that backend leaves. */
 	count_inside(group - 1, -1);
 }
 
-/* A free place is EMPTY before it is nobody's: its next owner finds nothing of the last one. */
+/* A free place is EMPTY before it is given up: its next owner finds nothing of the last one. */
 static __always_inline void drop_origin(struct origin *origin)
 {
 	leave(origin);
@@ -115,7 +115,7 @@ static __always_inline void fill_origin(struct origin *origin, const struct tupl
 		origin->generation = enter(choice->index);
 		__sync_lock_test_and_set(&origin->inside, choice->group + 1);
 	}
-	/* Two threads may use one UDP socket: whoever sees CHOSEN must see the rest. */
+	/* Two threads may use one UDP socket: a thread that sees CHOSEN must see the rest. */
 	__sync_lock_test_and_set(&origin->phase, CHOSEN);
 }
 

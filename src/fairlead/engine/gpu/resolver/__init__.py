@@ -1,1 +1,1 @@
-"""Somebody has to give way: reservations, conflicts, the protocol of a fair chance, cuts."""
+"""The resolver: frees GPUs by preemption, with a lottery that every tenant can check."""

@@ -1,136 +1,190 @@
-"""Where GPUs are missing for a winner, and how many: the smallest scope that covers the deficit.
+"""What a waiting run lacks, and the deficit that preemption would have to free.
 
-The scopes are tried from the smallest on: a domain, a cluster, a region, everywhere. In each, the
-deficit is so large that the winner fits whoever gives way: inside one domain its groups can be
-spread over all nodes; over several domains, what is freed may leave a rest in each that is too
-small for a group, and so many more GPUs are asked for. So there is no cut without a start, and no
-draw has to be thrown away because its winner would not fit.
+`core.gpu.find_deficit` decides which scope is short of how much and who is a candidate; this module
+makes its input from the projection. Leases end for a run that is funded and lacks devices; never
+for one that lacks budget. A malleable run asks for its minimum, no more than it needs to start.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from fairlead.core.gpu import Scope
-from fairlead.core.gpu.place import Gang, Node
+from fairlead.core import gpu
+from fairlead.core.gpu import (
+    Deficit,
+    Demand,
+    GangDemand,
+    HeldLease,
+    HoldingRun,
+    Holdings,
+    Malleable,
+    Role,
+)
+from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.engine.gpu.admission import Assessment, assess, gang_of
+from fairlead.engine.gpu.entries import DeficitDecision, NewEntry, Refusal
 from fairlead.engine.gpu.projection import Projection
-from fairlead.engine.gpu.resolver.freeze import Places, spared
-from fairlead.engine.gpu.resolver.names import PLACES
-from fairlead.engine.gpu.state import LeaseFact
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
+from fairlead.schema.objects import to_request
+from fairlead.schema.waiting import deficit_document, from_deficit
+
+TRIALS = 24  # placements in search of the time when there is room
 
 
 @dataclass(frozen=True, slots=True)
-class Deficit:
-    """A scope, the GPUs that are missing in it, and those that could be freed."""
+class Shortage:
+    """A demand, what it was decided on, and the deficit."""
 
-    scope: Scope
-    gpus: int
-    candidate_gpus: int
-
-    @property
-    def shortfall_gpus(self) -> int:
-        """What would still be missing if everybody gave way."""
-        return max(0, self.gpus - self.candidate_gpus)
+    demand: Demand
+    holdings: Holdings
+    deficit: Deficit
 
 
-def find_deficit(
-    projection: Projection, gang: Gang, *, beneficiary: str | None = None
-) -> Deficit | None:
-    """The smallest scope in which enough could give way, the least deficit first.
-
-    Where there is none: the one that comes nearest. None: no scope has room for the gang at all.
-    """
-    nodes = [node for node in projection.nodes() if _usable(node, gang)]
-    movable = _movable(projection, gang.flavor, beneficiary)
-    nearest: Deficit | None = None
-    for level in _levels(nodes, gang):
-        found = [_deficit(scope, nodes, movable, gang) for scope in level]
-        enough = [each for each in found if each.gpus > 0 and not each.shortfall_gpus]
-        if enough:
-            return min(enough, key=lambda each: (each.gpus, _order(each.scope)))
-        for each in found:
-            if nearest is None or each.shortfall_gpus < nearest.shortfall_gpus:
-                nearest = each
-    return nearest
+def shortage_of(projection: Projection, demand: Demand) -> Shortage:
+    """The deficit of a demand as it is now."""
+    flavor = demand.gang.flavor if isinstance(demand, GangDemand) else demand.scope.flavor
+    holdings = holdings_of(projection, flavor)
+    return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
 
 
-def _usable(node: Node, gang: Gang) -> bool:
-    """Whether the gang may be placed there."""
-    if node.flavor != gang.flavor or node.cordoned:
-        return False
-    return gang.elsewhere or node.is_in(gang.location)
-
-
-Movable = list[tuple[Mapping[str, str], list[LeaseFact]]]
-"""Leases that could end, by place: a scope looks at places, of which there are few."""
-
-
-def _movable(projection: Projection, flavor: str, beneficiary: str | None) -> Movable:
-    places, found = Places(projection), dict[int, tuple[Mapping[str, str], list[LeaseFact]]]()
-    for name, state in projection.runs.items():
-        if not state.leases or projection.run_spec(name).flavor != flavor:
-            continue
-        if spared(projection, name, beneficiary) is None:
-            for lease in state.leases.values():
-                place = places.of(lease)  # one object for each place, as long as `places` lives
-                found.setdefault(id(place), (place, []))[1].append(lease)
-    return list(found.values())
-
-
-def _levels(nodes: list[Node], gang: Gang) -> Iterator[list[Scope]]:
-    """Scopes by size, the smallest first.
-
-    First those that ask for the labels that the gang asks for; then those without, because a lease
-    that is partly elsewhere can be in the way, and is in none of the first.
-    """
-    fixed = {key: value for key, value in gang.location.items() if value != "*"}
-    seen: set[tuple[tuple[str, str], ...]] = set()
-    for asked in ({} if gang.elsewhere else fixed, {}):
-        for depth in range(len(PLACES), -1, -1):
-            level = {}
-            for node in nodes:
-                labels = {key: node.location[key] for key in PLACES[:depth] if key in node.location}
-                location = {**labels, **asked}
-                key = tuple(sorted(location.items()))
-                if key not in seen:
-                    level[key] = Scope(gang.flavor, location)
-            seen |= level.keys()
-            if level:
-                yield [level[key] for key in sorted(level)]
-
-
-def _deficit(scope: Scope, nodes: list[Node], movable: Movable, gang: Gang) -> Deficit:
-    labels = scope.location.items()
-    inside = [node for node in nodes if labels <= node.location.items()]
-    free = sum(len(node.free) for node in inside)
-    candidates = [lease for place, leases in movable if labels <= place.items() for lease in leases]
-    # What ends where the winner may not be placed helps nobody: asked for on top, to be safe.
-    usable = {node.name for node in inside}
-    stuck = sum(
-        slot.partition("#")[0] not in usable for lease in candidates for slot in lease.slots
+def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
+    """The recorded deficit."""
+    return NewEntry(
+        body=DeficitDecision(cause, from_deficit(shortage.deficit)),
+        time_ms=now_ms,
+        input=deficit_document(shortage.demand, shortage.holdings),
+        reasons=(shortage.deficit.reason.value,),
     )
-    need = _need(inside, candidates, gang)
-    gpus = sum(lease.gpus for lease in candidates)
-    return Deficit(scope, need - free + stuck, gpus)
 
 
-def _need(nodes: list[Node], candidates: Iterable[LeaseFact], gang: Gang) -> int:
-    """Free GPUs with which the gang fits for certain, however they lie."""
-    sizes = [gpus + gang.spares_per_group for gpus in gang.groups()]
-    if gang.group_gpus is None and not gang.spares_per_group:
-        return sum(sizes)
-    # In every domain but one, a rest that is one GPU short of a group may stay unused.
-    domain_of = {node.name: node.domain for node in nodes}
-    room: dict[tuple[str, ...], int] = {}
-    for node in nodes:
-        room[node.domain] = room.get(node.domain, 0) + len(node.free)
-    for lease in candidates:
+def holdings_of(projection: Projection, flavor: str) -> Holdings:
+    """Nodes, runs and open leases of a flavor; those of others decide nothing."""
+    runs, leases = [], []
+    for name, state in projection.live.items():
+        spec = projection.run_spec(name)
+        if spec.flavor != flavor or not state.leases:
+            continue
+        steps = spec.malleable
+        runs.append(
+            HoldingRun(
+                name,
+                spec.owner,
+                flavor,
+                None if steps is None else Malleable(steps.min_gpus, steps.step_gpus),
+                state.nominated,
+                state.stopping or state.reclaim is not None or state.phase is not Phase.RUNNING,
+            )
+        )
+        leases += [
+            HeldLease(
+                lease.id,
+                name,
+                Role.ACTIVE if lease.is_active else Role.SPARE,
+                lease.group,
+                lease.slots,
+                projection.is_funded(lease.id),
+                lease.budget,
+                lease.envelope,
+                _is_ending(state, lease),
+            )
+            for lease in state.leases.values()
+        ]
+    nodes = tuple(node for node in projection.nodes() if node.flavor == flavor)
+    return Holdings(nodes, tuple(runs), tuple(leases))
+
+
+def _is_ending(state: RunState, lease: LeaseFact) -> bool:
+    """Whether a lease is about to close anyway."""
+    if state.stopping or state.phase is not Phase.RUNNING:
+        return True
+    reclaim = state.reclaim
+    return reclaim is not None and (reclaim.preempts or lease.id in reclaim.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run is waiting for. At most one of refusal and gang is given; neither: it fits now."""
+
+    starts: bool
+    refusal: Refusal | None = None
+    gang: Gang | None = None
+    """What has to be placed, where it lacks devices only."""
+
+
+def need_of(projection: Projection, run: str, now_ms: int) -> Need:
+    """Why a waiting run does not start."""
+    spec = projection.run_spec(run)
+    assessed = assess(projection, spec, now_ms)
+    if assessed.starts:
+        return Need(starts=True)
+    request = to_request(spec)
+    if request.min_gpus is not None:
+        request = replace(request, gpus=request.min_gpus)
+        book = projection.book(now_ms)
+        assessed = Assessment(request, *gpu.cover_or_remedy(book, request, now_ms))
+    if not assessed.plan.funded:
+        return Need(starts=False, refusal=assessed.refusal())
+    return Need(starts=False, gang=gang_of(spec, assessed.plan))
+
+
+def obstacle(projection: Projection, run: str, ending: list[LeaseFact], now_ms: int) -> str | None:
+    """Why a run could not start even if these leases ended; None: it can, and it needs them.
+
+    Asked in the step that records the draw: no run is preempted for one that will not start.
+    """
+    state = projection.runs.get(run)
+    if state is None or state.phase is not Phase.PENDING or state.stopping:
+        return "the run that it was for is gone"
+    need = need_of(projection, run, now_ms)
+    if need.starts:
+        return "the run that it was for fits without preemption"
+    if need.gang is None:
+        return "the run that it was for is not funded any more"
+    if not place_after(projection, need.gang, ending).placed:
+        return "the run that it was for would not fit into what is freed"
+    return None
+
+
+def free_at(projection: Projection, gang: Gang, now_ms: int) -> int | None:
+    """When the gang would fit if every lease ends when it is expected to; None: not foreseeable."""
+    ends = [
+        (lease.expected_end_ms, lease)
+        for lease in projection.leases.values()
+        if lease.expected_end_ms is not None
+    ]
+    times = sorted({end_ms for end_ms, _ in ends})
+
+    def fits(until_ms: int) -> bool:
+        gone = [lease for end_ms, lease in ends if end_ms <= until_ms]
+        return place_after(projection, gang, gone).placed
+
+    if place_after(projection, gang, ()).placed:
+        return now_ms
+    if not times or not fits(times[-1]):
+        return None
+    low, high = 0, len(times) - 1
+    for _ in range(TRIALS):
+        if low >= high:
+            break
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(times[middle]) else (middle + 1, high)
+    return max(now_ms, times[high])
+
+
+def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact]) -> Placement:
+    """Where a gang goes once these leases are closed."""
+    freed: dict[str, list[int]] = {}
+    for lease in ending:
         for slot in lease.slots:
-            domain = domain_of.get(slot.partition("#")[0])
-            if domain is not None:
-                room[domain] += 1
-    rests = sorted(min(max(sizes) - 1, gpus) for gpus in room.values())
-    return sum(sizes) + sum(rests[:-1])
-
-
-def _order(scope: Scope) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(scope.location.items()))
+            node, ordinal = parse_slot(slot)
+            freed.setdefault(node, []).append(ordinal)
+    nodes = [
+        Node(
+            node.name,
+            node.flavor,
+            node.location,
+            tuple(sorted((*node.free, *freed.get(node.name, ())))),
+            node.cordoned,
+        )
+        for node in projection.nodes()
+    ]
+    return place(nodes, gang)

@@ -1,93 +1,244 @@
-"""An outcome as a file that a tenant can check without Fairlead: entries, proofs, documents, keys.
+"""Outcomes as people see them: a report under pseudonyms, and a file to check without Fairlead.
 
-docs/reference/outcome-export.md is the form; `verify/` holds what checks it. Clear names are in it
-for those owners alone whom it is made for.
+docs/reference/outcome-export.md is the form of the file; `verify/` holds what checks it. Clear
+names are shown only to the authors who may act for their owners.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from fairlead.core.audit import SignedHead
 from fairlead.core.canonical import canonical
-from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
-from fairlead.engine.gpu.resolver.protocol import plan_id
-from fairlead.engine.gpu.values import NotFound, Refused
-from fairlead.ports.chance import Chance
-from fairlead.ports.ledger import Damaged, Entry, LedgerReader
-from fairlead.schema.border import parse_json
+from fairlead.core.invariant import of_kind
+from fairlead.core.lottery import Commitment, plan_id
+from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.entries import (
+    Document,
+    LeaseClose,
+    OutcomeCase,
+    OutcomeCommitted,
+    OutcomeDrawn,
+    RunReclaimed,
+    decode,
+)
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.ports.entropy import EntropySource
+from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
+from fairlead.schema.border import BadInput, parse_json
+from fairlead.schema.times import format_time
 
 FORMAT = "fairlead-outcome/1"
-Clear = Mapping[str, Mapping[str, Sequence[Sequence[str]]]]
-"""Names in clear: by owner and kind, the parts of each."""
 
 
-class Record:
+class OutcomeRecord:
     """All entries of one outcome, and the documents that they name."""
 
     def __init__(self, ledger: LedgerReader, seq: int) -> None:
-        self._ledger = ledger
-        commit = ledger.entry(seq)
-        if commit is None or commit.kind != "gpu.resolve.commit":
+        entry = ledger.entry(seq)
+        if entry is None or entry.kind != OutcomeCommitted.ENTRY:
             raise NotFound("outcome", str(seq))
-        self.commit, self.seq = commit, seq
-        self.chain: str = commit.body["chain"]
-        self.k: int = commit.body["k"]
+        self._ledger, self.seq, self.entry = ledger, seq, entry
+        self.commitment: Commitment = of_kind(
+            decode(entry), OutcomeCommitted, "its kind was looked at"
+        ).commitment
+        self.chain, self.k = self.commitment.chain, self.commitment.k
         found = ledger.entries(0, plan_id=plan_id(self.chain, self.k))
-        self.case = next((each for each in found if each.kind == "gpu.resolve.case"), None)
-        self.draw = next((each for each in found if each.kind == "gpu.resolve.draw"), None)
-        self.void = next((each for each in found if each.kind == "gpu.resolve.void"), None)
-        self._known: dict[str, dict[str, Any]] = {}
+        self.case: OutcomeCase | None = None
+        self.final: OutcomeDrawn | None = None
+        """The draw or the void."""
+        self._case_entry: Entry | None = None
+        self.final_entry: Entry | None = None
+        for other in found:
+            body = decode(other)
+            if isinstance(body, OutcomeCase):
+                self.case, self._case_entry = body, other
+            elif isinstance(body, OutcomeDrawn):
+                self.final, self.final_entry = body, other
+        self._documents: dict[str, Document] = {}
 
     @property
-    def final(self) -> Entry | None:
-        """The draw or the void."""
-        return self.draw or self.void
+    def voided(self) -> str | None:
+        """Why it is void."""
+        return None if self.final is None else self.final.reveal.void
 
-    def conflict(self) -> dict[str, Any]:
+    def conflict(self) -> Document:
         """What was frozen."""
-        return self._document(self.commit.body["conflict_digest"])
+        return self._document(self.commitment.conflict_digest)
 
-    def notice(self) -> dict[str, Any]:
+    def notice(self) -> Document:
         """What was announced."""
-        return self._document(self.commit.body["notice_digest"])
+        return self._document(self.commitment.notice_digest)
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Document | None:
         """What was decided, or would have been."""
-        name = None if self.final is None else self.final.body["result_digest"]
-        return None if name is None else self._document(name)
+        digest = None if self.final is None else self.final.reveal.result_digest
+        return None if digest is None else self._document(digest)
 
     def clear(self) -> Clear:
         """The names behind the pseudonyms."""
-        if self.case is None:
+        if self._case_entry is None:
             return {}
-        (name,) = self.case.body["blobs"]
-        return self._document(name)
+        (digest,) = self._case_entry.body["blobs"]
+        return self._document(digest)
 
-    def cuts(self) -> Iterator[Entry]:
-        """What the draw took from whom, run by run; recorded right behind it."""
-        after = 0 if self.draw is None else self.draw.seq
-        while self.draw is not None:
-            page = self._ledger.entries(after)
+    def reclaimed(self) -> Iterator[str]:
+        """Leases that the draw took, run by run; recorded right behind it."""
+        if self.final_entry is None or self.voided is not None:
+            return
+        after = self.final_entry.seq
+        while page := self._ledger.entries(after):
             for entry in page:
-                if entry.kind != "run.cut" or entry.body["outcome"] != self.seq:
+                body = decode(entry)
+                if not isinstance(body, RunReclaimed) or body.outcome != self.seq:
                     return
-                yield entry
-            if not page:
-                return
+                yield from body.leases
             after = page[-1].seq
 
-    def _document(self, digest: str) -> dict[str, Any]:
-        if digest not in self._known:
+    def _document(self, digest: str) -> Document:
+        if digest not in self._documents:
             data = self._ledger.blob_get(digest)
             if data is None:
                 raise Damaged(f"a document of outcome {self.seq} is missing: {digest}")
-            self._known[digest] = dict(parse_json(data))
-        return self._known[digest]
+            self._documents[digest] = dict(parse_json(data))
+        return self._documents[digest]
+
+
+class OutcomeReports:
+    """Questions about outcomes."""
+
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
+        self._committer, self._chance = committer, chance
+        self._projection = committer.projection
+
+    def get(self, seq: int, *, author: Author) -> Document:
+        """One outcome from beginning to end; names of other owners stay hidden."""
+        with self._committer.current() as projection:
+            record = OutcomeRecord(self._committer.ledger, seq)
+            known = projection.resolver.outcomes.get(seq)
+            promised, case, entry = record.commitment, record.case, record.final_entry
+            shown = None if record.final is None else record.final.reveal
+            stage = "committed" if shown is None else "drawn" if shown.void is None else "void"
+            seed = None if shown is None else shown.seed
+            return {
+                "outcome": seq,
+                "stage": stage if known is None else known.stage.value,
+                "chain": record.chain,
+                "k": record.k,
+                "committed": format_time(record.entry.time_ms),
+                "answered": None if entry is None else format_time(entry.time_ms),
+                "finalSeq": None if entry is None else entry.seq,
+                "cause": None if case is None else case.cause,
+                "run": None if case is None else self._if_allowed(author, case.run),
+                "reservation": None if case is None else case.reservation,
+                "scope": promised.scope,
+                "deficitGPUs": promised.deficit_gpus,
+                "beacon": record.entry.body["beacon"],
+                "ownerWeighting": promised.owner_weighting.value,
+                "label": None if shown is None else shown.label.value,
+                "seed": None if seed is None else seed.hex(),
+                "reason": record.voided,
+                "tokens": record.notice()["tokens"],
+                "result": record.result(),
+                "names": self._names(record, author),
+            }
+
+    def list(self) -> "list[Document]":
+        """Outcomes that are kept at hand, oldest first."""
+        with self._committer.current() as projection:
+            return [
+                {
+                    "outcome": outcome.seq,
+                    "stage": outcome.stage.value,
+                    "flavor": outcome.flavor,
+                    "k": outcome.k,
+                    "cause": outcome.cause,
+                    "deficitGPUs": outcome.deficit_gpus,
+                    "label": outcome.label or None,
+                    "committed": format_time(outcome.time_ms),
+                }
+                for _, outcome in sorted(projection.resolver.outcomes.items())
+            ]
+
+    def oldest_open(self) -> int | None:
+        """The first outcome that is not over; its entries and documents are still needed."""
+        with self._committer.current() as projection:
+            return min(projection.resolver.open_seqs.values(), default=None)
+
+    def export(
+        self,
+        seq: int,
+        *,
+        author: Author,
+        owner: str | None = None,
+        public: bool = False,
+        heads: tuple[tuple[int, str], ...] = (),
+    ) -> bytes:
+        """The file that `verify/` checks. `owner`: whose names it opens; `public`: no names."""
+        if owner is not None and not author.may_act_for(owner):
+            raise Forbidden(f"{author.user} may not open the names of {owner!r}")
+        owners = [] if public else [owner] if owner is not None else sorted(author.owners)
+        if not public and not owners:
+            raise BadInput("owner", "say whose names to open, or ask for a public export")
+        with self._committer.current() as projection:
+            if self._chance is None:
+                raise Refused("NoChance", "this control plane has no master secret")
+            return export_outcome(
+                self._committer.ledger,
+                self._chance,
+                seq,
+                owners=owners,
+                heads=heads,
+                introduced=projection.resolver.owners,
+            )
+
+    def last_loss(self, run: str) -> Document | None:
+        """What the last outcome took from a run, and with which odds; for `explain`."""
+        state = self._projection.runs[run]
+        if state.last_outcome is None or self._chance is None:
+            return None
+        try:
+            record = OutcomeRecord(self._committer.ledger, state.last_outcome)
+            owner = self._projection.run_spec(run).owner
+            key = outcome_key(self._chance.owner_secret(owner), record.chain, record.k)
+            name = pseudonym(key, "run", (run,))
+            result = record.result() or {"actions": [], "draws": []}
+            tokens = record.notice()["tokens"]
+        except Archived:
+            return {"outcome": state.last_outcome, "archived": True}
+        odds = next((token["one_in"] for token in tokens if token["token"] == name), None)
+        return {
+            "outcome": state.last_outcome,
+            "kinds": sorted(
+                {action["kind"] for action in result["actions"] if action["run"] == name}
+            ),
+            "drawn": any(draw["token"] == name for draw in result["draws"]),
+            "oneIn": odds,
+            "deficitGPUs": record.commitment.deficit_gpus,
+            "label": None if record.final is None else record.final.reveal.label.value,
+        }
+
+    def _if_allowed(self, author: Author, run: str | None) -> str | None:
+        stored = None if run is None else self._projection.get("Run", run)
+        owner = None if stored is None else self._projection.owner_of(stored)
+        return run if owner is not None and author.may_act_for(owner) else None
+
+    def _names(self, record: OutcomeRecord, author: Author) -> dict[str, str]:
+        """Pseudonyms that this author may have opened: the names of its own owners."""
+        if self._chance is None:
+            return {}
+        names: dict[str, str] = {}
+        for owner, kinds in record.clear().items():
+            if author.may_act_for(owner):
+                key = outcome_key(self._chance.owner_secret(owner), record.chain, record.k)
+                names[pseudonym(key, "owner", (owner,))] = owner
+                for kind, known in kinds.items():
+                    names |= {pseudonym(key, kind, parts): "/".join(parts) for parts in known}
+        return names
 
 
 def export_outcome(
     ledger: LedgerReader,
-    chance: Chance,
+    chance: EntropySource,
     seq: int,
     *,
     owners: Sequence[str],
@@ -95,32 +246,31 @@ def export_outcome(
     heads: Sequence[tuple[int, str]] = (),
 ) -> bytes:
     """The file. `introduced`: the entry of each owner's secret; `heads`: sizes and roots kept."""
-    record, head = Record(ledger, seq), ledger.head()
+    record, head = OutcomeRecord(ledger, seq), ledger.head()
     size = head.head.size
 
-    def proved(entry: Entry) -> dict[str, Any]:
+    def proved(entry: Entry) -> Document:
         proof = ledger.inclusion(entry.seq, size)
-        return {"entry": parse_json(entry.data), "proof": [each.hex() for each in proof]}
+        return {"entry": parse_json(entry.data), "proof": [step.hex() for step in proof]}
 
-    previous = _entry(ledger, record.commit.body["previous_seq"])
-    openings = [
-        {"entry": proved(_entry(ledger, introduced[owner])), **_opening(record, chance, owner)}
-        for owner in sorted(set(owners) & record.clear().keys())
-    ]
+    final = None if record.final_entry is None else proved(record.final_entry)
     document = {
         "format": FORMAT,
         "chain": record.chain,
         "k": record.k,
-        "scope": record.commit.body["scope"],
-        "previous": proved(previous),
-        "commit": proved(record.commit),
-        "draw": None if record.draw is None else proved(record.draw),
-        "void": None if record.void is None else proved(record.void),
+        "scope": record.commitment.scope,
+        "previous": proved(_entry(ledger, record.commitment.previous_seq)),
+        "commit": proved(record.entry),
+        "draw": final if record.voided is None else None,
+        "void": final if record.voided is not None else None,
         "conflict": record.conflict(),
         "notice": record.notice(),
         "result": record.result(),
         "closures": [proved(entry) for entry in _closures(ledger, record, owners)],
-        "openings": openings,
+        "openings": [
+            {"entry": proved(_entry(ledger, introduced[owner])), **_opening(record, chance, owner)}
+            for owner in sorted(set(owners) & record.clear().keys())
+        ],
         "head": head.as_document(),
         "keys": _keys(ledger, record, head),
         "consistency": list(_links(ledger, record, head, heads)),
@@ -129,56 +279,55 @@ def export_outcome(
 
 
 def _entry(ledger: LedgerReader, seq: int) -> Entry:
-    found = ledger.entry(seq)
-    if found is None:
+    entry = ledger.entry(seq)
+    if entry is None:
         raise Damaged(f"entry {seq} is missing")
-    return found
+    return entry
 
 
-def _opening(record: Record, chance: Chance, owner: str) -> dict[str, Any]:
+def _opening(record: OutcomeRecord, chance: EntropySource, owner: str) -> Document:
     """An owner's names that occur, and the secret that they follow from."""
     secret = chance.owner_secret(owner)
     key = outcome_key(secret, record.chain, record.k)
     said = canonical([record.conflict(), record.notice()])
     names = [
         {"kind": kind, "parts": list(parts)}
-        for kind, found in record.clear()[owner].items()
-        for parts in {tuple(each) for each in found}
+        for kind, known in record.clear()[owner].items()
+        for parts in {tuple(name) for name in known}
         if pseudonym(key, kind, parts).encode() in said
     ]
-    names.sort(key=lambda each: (each["kind"], each["parts"]))
+    names.sort(key=lambda name: (name["kind"], name["parts"]))
     return {"owner": owner, "secret": secret.hex(), "names": names}
 
 
-def _closures(ledger: LedgerReader, record: Record, owners: Sequence[str]) -> list[Entry]:
+def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]) -> list[Entry]:
     """Leases of these owners that were closed by this outcome."""
     clear = record.clear()
-    mine = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
-    found = [
-        entry
-        for cut in record.cuts()
-        for lease in cut.body["leases"]
-        if lease in mine
-        for entry in ledger.entries(0, plan_id=lease)
-        if entry.kind == "lease.close" and entry.body.get("outcome") == record.seq
-    ]
-    return sorted(found, key=lambda entry: entry.seq)
+    theirs = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
+    closed = []
+    for lease in record.reclaimed():
+        if lease in theirs:
+            for entry in ledger.entries(0, plan_id=lease):
+                body = decode(entry)
+                if isinstance(body, LeaseClose) and body.outcome == record.seq:
+                    closed.append(entry)
+    return sorted(closed, key=lambda entry: entry.seq)
 
 
-def _keys(ledger: LedgerReader, record: Record, head: SignedHead) -> dict[str, str]:
+def _keys(ledger: LedgerReader, record: OutcomeRecord, head: SignedHead) -> dict[str, str]:
     known, used = ledger.keys(), {head.head.key_id}
     if record.final is not None:
-        used.add(record.final.body["commit_head"]["key_id"])
+        used.add(record.final.commit_head["key_id"])
     return {name: known[name].hex() for name in sorted(used)}
 
 
 def _links(
-    ledger: LedgerReader, record: Record, head: SignedHead, heads: Sequence[tuple[int, str]]
-) -> Iterator[dict[str, Any]]:
+    ledger: LedgerReader, record: OutcomeRecord, head: SignedHead, heads: Sequence[tuple[int, str]]
+) -> Iterator[Document]:
     """That the log of each other head begins the log of this one."""
     olds = list(heads)
     if record.final is not None:
-        then = record.final.body["commit_head"]
+        then = record.final.commit_head
         olds.insert(0, (then["size"], then["root"]))
     for size, root in dict.fromkeys(olds):
         if size > head.head.size:
@@ -189,5 +338,5 @@ def _links(
             "old_root": root,
             "new_size": head.head.size,
             "new_root": head.head.root,
-            "proof": [each.hex() for each in proof],
+            "proof": [step.hex() for step in proof],
         }

@@ -1,0 +1,136 @@
+"""The threads beside the server: turns of the control plane, the event log, pruning of output.
+
+All end when asked. A temporary fault is retried; a broken invariant stops the process, and the
+executor's shims keep the runs as they are.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from fairlead.api.service import Service
+from fairlead.ports.faults import Fault
+
+TURN_S, PRUNE_S = 1.0, 3600.0
+_READ = 500
+_BREACHES = ("Exhausted", "Overcommitted")
+_log = structlog.get_logger("fairlead.gpu")
+
+
+class Background:
+    """Runs `reconcile` every second and after every change; logs what operators act on."""
+
+    def __init__(self, service: Service, on_bug: Callable[[BaseException], None]) -> None:
+        self._service, self._on_bug = service, on_bug
+        self._stop = threading.Event()
+        self._logged = service.plane.seq
+        self._clock_logged = False
+        works = [("turns", self._turn, TURN_S), ("events", self._events, TURN_S)]
+        if service.prune is not None:
+            works.append(("prune", self._prune, PRUNE_S))
+        self._threads = [
+            threading.Thread(target=self._guard, args=(work, pause_s), name=name, daemon=True)
+            for name, work, pause_s in works
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the present turn."""
+        self._stop.set()
+        self._service.wake.set()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def _guard(self, work: Callable[[], None], pause_s: float) -> None:
+        logged = ""
+        while not self._stop.is_set():
+            try:
+                work()
+                logged = ""
+            except Fault as fault:
+                if str(fault) != logged:
+                    _log.warning("fault", fault=str(fault))
+                logged = str(fault)
+                self._stop.wait(pause_s)
+            except BaseException as error:  # noqa: BLE001 - a bug: nothing goes on after it
+                self._on_bug(error)
+                return
+
+    def _turn(self) -> None:
+        service = self._service
+        service.wake.clear()
+        try:
+            service.plane.reconcile()
+        except Fault as fault:
+            service.fault = str(fault)
+            raise
+        service.fault = ""
+        self._log_clock(service.plane.faults.get("*clock"))
+        service.wake.wait(TURN_S)
+
+    def _log_clock(self, fault: str | None) -> None:
+        """Once for as long as it lasts."""
+        if fault is not None and not self._clock_logged:
+            behind_s = self._service.plane.committer.clock_behind_ms // 1000
+            _log.warning("clock behind", behind_s=behind_s, fault=fault)
+        self._clock_logged = fault is not None
+
+    def _prune(self) -> None:
+        if self._service.prune is not None:
+            self._service.prune()
+        self._stop.wait(PRUNE_S)
+
+    def _events(self) -> None:
+        log = self._service.plane.events
+        seq = log.wait(self._service.signal.seq, TURN_S)
+        self._service.signal.notify(seq)
+        while self._logged < seq:
+            events = log.read(self._logged, _READ)
+            if not events:
+                break
+            for event in events:
+                log_event(event)
+            self._logged = events[-1]["seq"]
+
+
+def log_event(event: dict[str, Any]) -> None:
+    """One structured line for funding failures, lending denials, cap breaches and preemption."""
+    kind, body, seq = event["kind"], event["body"], event["seq"]
+    if kind == "gpu.fund" and body["output"]["refusal"] is not None:
+        _log_refusal(event, body["output"]["refusal"])
+    elif kind == "lease.unfunded":
+        _warn("cap breached", seq, body, "lease run budget name hours", cap=body["kind"])
+    elif kind == "budget.condition" and body["status"] and body["type"] in _BREACHES:
+        _warn("cap breached", seq, body, "budget reason message", condition=body["type"])
+    elif kind == "gpu.resolve.commit":
+        _warn("resolve committed", None, body, "scope chain k deficit_gpus", outcome=seq)
+    elif kind in ("gpu.resolve.draw", "gpu.resolve.void"):
+        word = "resolve drawn" if kind.endswith("draw") else "resolve voided"
+        more = {"outcome": body["commit_seq"], "reason": body.get("reason")}
+        _warn(word, seq, body, "seed label", **more)
+    elif kind == "run.cut":
+        leases = sorted(body["leases"])
+        _warn("run preempted", seq, body, "run outcome reason grace_ms", leases=leases)
+    elif kind == "reservation.state" and body["state"] == "Blocked":
+        _warn("reservation blocked", seq, body, "reservation run reason shortfall_gpus message")
+
+
+def _warn(event: str, seq: int | None, body: dict[str, Any], fields: str, **more: Any) -> None:
+    """A line with fields of the entry's body and, after its own number, more."""
+    values = {name: body[name] for name in fields.split()} | more
+    _log.warning(event, **values, **({} if seq is None else {"seq": seq}))
+
+
+def _log_refusal(event: dict[str, Any], refusal: dict[str, Any]) -> None:
+    about = {"run": event["body"]["run"], "owner": event["owner"]}
+    _warn("cover failed", event["seq"], refusal, "code shortfall_gpus remedy message", **about)
+    for binding in refusal["binding"]:
+        if binding["kind"] in ("acl", "lending"):
+            more = {**about, "envelope": binding["name"]}
+            _warn("lending denied", event["seq"], binding, "budget limit used", **more)

@@ -1,0 +1,303 @@
+"""Chargeback reports: GPU-hours used and paid by period, and devices that were idle.
+
+Sums are whole GPU-milliseconds and become hours at the very end, so that the rows of a report add
+up to the budgets' figures. Charges by day, owner and envelope are kept for good; those of a single
+run are in its entries and go with them when they are archived.
+
+Idle devices are what a node had less what was leased. A lease that touches a period is open or was
+closed after the period began, so only closings since then are read.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from fairlead.api.service import Service
+from fairlead.api.shapes import By, Period, ReportRow
+from fairlead.core.gpu import Recurrence, Window
+from fairlead.core.gpu.charges import DAY_MS
+from fairlead.core.gpu.usage import calendar
+from fairlead.core.invariant import known
+from fairlead.engine.gpu import Refused
+from fairlead.ports.ledger import Archived, Entry, Ledger
+from fairlead.schema.times import format_time, hours, parse_time
+
+READ_AT_ONCE = 2_000
+_CALENDAR: dict[Period, Recurrence] = {
+    "day": Recurrence.DAILY,
+    "week": Recurrence.WEEKLY,
+    "month": Recurrence.MONTHLY,
+    "quarter": Recurrence.QUARTERLY,
+}
+# Columns to group by; charges that differ in the others are added up.
+_GROUPS: dict[By, tuple[str, ...]] = {
+    "owner": ("owner", "payer", "borrowed"),
+    "budget": ("payer", "budget", "borrowed"),
+    "envelope": ("owner", "payer", "budget", "envelope", "borrowed"),
+    "run": ("owner", "run", "payer", "budget", "envelope", "borrowed"),
+}
+_BLANK: dict[str, Any] = dict.fromkeys(ReportRow.__struct_fields__) | {
+    "gpu_hours": 0.0,
+    "overdraft_gpu_hours": 0.0,
+    "idle_gpus": 0,
+    "idle_gpu_hours": 0.0,
+}
+
+
+def period_of(period: Period, time_ms: int) -> Window:
+    """The UTC day, ISO week, month or quarter around a time."""
+    return calendar(_CALENDAR[period], time_ms)
+
+
+def periods(period: Period, start_ms: int, end_ms: int) -> Iterator[Window]:
+    """All periods that a stretch of time touches, in order."""
+    at_ms = start_ms
+    while at_ms < end_ms:
+        window = period_of(period, at_ms)
+        yield window
+        at_ms = window.end_ms
+
+
+def period_row(kind: str, period: Period, window: Window, **values: Any) -> dict[str, Any]:
+    """One row of a report: named `2026-01-05`, `2026-W02`, `2026-01` or `2026-Q1`."""
+    first = datetime.fromisoformat(format_time(window.start_ms))
+    name = {
+        "day": f"{first:%Y-%m-%d}",
+        "week": f"{first:%G-W%V}",
+        "month": f"{first:%Y-%m}",
+        "quarter": f"{first:%Y}-Q{(first.month + 2) // 3}",
+    }[period]
+    edges = {"start": format_time(window.start_ms), "end": format_time(window.end_ms)}
+    return {**_BLANK, "kind": kind, "period": name, **edges, **values}
+
+
+def usage_rows(
+    service: Service, by: By, period: Period, start_ms: int, end_ms: int
+) -> list[dict[str, Any]]:
+    """Used and overdrawn GPU-hours of whole days, by period and group."""
+    charges = _by_run(service, start_ms) if by == "run" else service.plane.reports.charges()
+    keys, sums = _GROUPS[by], dict[tuple[Any, ...], list[int]]()
+    for charge in charges:
+        day_ms = charge["day"] * DAY_MS
+        if not (day_ms + DAY_MS > start_ms and day_ms < end_ms):
+            continue
+        window = period_of(period, day_ms)
+        group = tuple(charge[key] for key in keys)
+        total = sums.setdefault((window.start_ms, *group), [0, 0])
+        total[0] += charge["used_ms"]
+        total[1] += charge["overdraft_ms"]
+    return [
+        period_row(
+            "usage",
+            period,
+            period_of(period, start),
+            **dict(zip(keys, group, strict=True)),
+            gpu_hours=hours(used_ms),
+            overdraft_gpu_hours=hours(overdraft_ms),
+        )
+        for (start, *group), (used_ms, overdraft_ms) in sorted(sums.items())
+    ]
+
+
+def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
+    """Charges posted since then, from the ledger; then those of open leases so far."""
+    known_ms = known_since_ms(service.ledger)
+    if service.ledger.archived_to() and start_ms < known_ms:
+        raise Refused(
+            "Archived",
+            f"charges of single runs before {format_time(known_ms)} are archived; choose a later "
+            "`since`, or group by owner, budget or envelope",
+        )
+    # Read first: a lease that closes meanwhile would be counted twice, so its charge is skipped.
+    accruing = service.plane.reports.accruals()
+    still_open = {row["lease"] for row in accruing}
+    for entry in entries_of(service.ledger, "charge.post", start_ms):
+        body = entry.body
+        if body["lease"] in still_open:
+            continue
+        for part in body["parts"]:
+            yield {
+                **part,
+                "owner": body["owner"],
+                "run": run_of(body["lease"]),
+                "budget": body["budget"],
+                "envelope": body["envelope"],
+                "borrowed": body["borrowed"],
+                "payer": body.get("payer", body["budget"]),
+            }
+    yield from accruing
+
+
+def run_of(lease: str) -> str:
+    """The run of a lease, whose id is `run.uid.attempt.number`."""
+    return lease.rsplit(".", 3)[0]
+
+
+# --- idle devices
+
+
+@dataclass(slots=True)
+class _Devices:
+    """A node's devices as steps in time, and when each of them was leased."""
+
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    """(from when on, devices), in order of time."""
+    busy: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def devices_at(self, time_ms: int) -> int:
+        at = bisect_right(self.steps, (time_ms, 2**60))
+        return self.steps[at - 1][1] if at else 0
+
+    def idle_ms(self, start_ms: int, end_ms: int) -> int:
+        """Device-milliseconds without a lease."""
+        edges = sorted({start_ms, end_ms, *(at for at, _ in self.steps if start_ms < at < end_ms)})
+        had = sum(self.devices_at(one) * (two - one) for one, two in pairwise(edges))
+        used = sum(
+            max(0, min(to, end_ms) - max(since, start_ms))
+            for leased in self.busy.values()
+            for since, to in leased
+        )
+        return max(0, had - used)
+
+    def idle_at(self, end_ms: int, start_ms: int) -> list[int]:
+        """Since when each device that is idle just before `end_ms` has been idle."""
+        idle = []
+        for ordinal in range(self.devices_at(end_ms - 1)):
+            leased = [span for span in self.busy.get(ordinal, ()) if span[0] < end_ms]
+            if any(to >= end_ms for _, to in leased):
+                continue
+            there = next((at for at, devices in self.steps if devices > ordinal), start_ms)
+            idle.append(max([start_ms, there, *(to for _, to in leased)]))
+        return idle
+
+
+def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> list[dict[str, Any]]:
+    """A row for every period and node with idle devices, up to now, as far back as is known."""
+    now_ms = service.now_ms()
+    start_ms, end_ms = max(start_ms, known_since_ms(service.ledger)), min(end_ms, now_ms)
+    nodes = _nodes(service, start_ms)
+    _add_leases(service, nodes, start_ms, now_ms)
+    rows = []
+    for window in periods(period, start_ms, end_ms):
+        since_ms, until_ms = max(window.start_ms, start_ms), min(window.end_ms, end_ms)
+        for name, node in sorted(nodes.items()):
+            idle_ms, idle = node.idle_ms(since_ms, until_ms), node.idle_at(until_ms, start_ms)
+            if idle_ms:
+                rows.append(
+                    period_row(
+                        "idle",
+                        period,
+                        window,
+                        node=name,
+                        idle_gpus=len(idle),
+                        idle_gpu_hours=hours(idle_ms),
+                        idle_since=format_time(min(idle)) if idle else None,
+                    )
+                )
+    return rows
+
+
+def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
+    """Every node of the time, with its number of devices."""
+    changes: dict[str, list[tuple[int, int, int]]] = {}
+    for kind in ("object.applied", "object.deleted"):
+        for entry in entries_of(service.ledger, kind, start_ms):
+            if entry.body["kind"] == "Node":
+                devices = entry.body["spec"]["devices"] if kind == "object.applied" else 0
+                changes.setdefault(entry.body["name"], []).append(
+                    (entry.seq, entry.time_ms, devices)
+                )
+    nodes: dict[str, _Devices] = {}
+    for node in service.plane.objects.list("Node"):
+        created_ms = parse_time(node["metadata"]["creationTimestamp"], "creationTimestamp")
+        if node["metadata"]["name"] not in changes:
+            nodes[node["metadata"]["name"]] = _Devices([(created_ms, node["spec"]["devices"])])
+    for name, steps in changes.items():
+        steps.sort()
+        before = _devices_before(service.ledger, name, steps[0][0])
+        later = [(time_ms, devices) for _, time_ms, devices in steps]
+        nodes[name] = _Devices([(0, before), *later])
+    return nodes
+
+
+def _devices_before(ledger: Ledger, name: str, seq: int) -> int:
+    """A node's devices before its first change in the report; few nodes change."""
+    after, devices = ledger.archived_to(), 0
+    while True:
+        page = ledger.entries(after, READ_AT_ONCE, kind="object.applied")
+        for entry in page:
+            if entry.seq >= seq:
+                return devices
+            if (entry.body["kind"], entry.body["name"]) == ("Node", name):
+                devices = entry.body["spec"]["devices"]
+        if len(page) < READ_AT_ONCE:
+            return devices
+        after = page[-1].seq
+
+
+def _add_leases(service: Service, nodes: dict[str, _Devices], start_ms: int, now_ms: int) -> None:
+    # Open leases first: one that closes meanwhile is found again among the closed.
+    taken: dict[str, tuple[list[str], int, int]] = {}
+    for row in service.plane.reports.leases():
+        taken[row["lease"]] = (row["slots"], parse_time(row["start"], "start"), now_ms)
+    opened: dict[str, dict[str, Any]] = {}
+    for entry in entries_of(service.ledger, "lease.open", start_ms):
+        opened[entry.body["lease"]] = entry.body
+    for entry in entries_of(service.ledger, "lease.close", start_ms):
+        lease = entry.body["lease"]
+        body = opened.get(lease) or _opening(service.ledger, lease)
+        if body is not None:
+            taken[lease] = (body["slots"], body["start_ms"], entry.body["end_ms"])
+    for slots, since_ms, until_ms in taken.values():
+        for slot in slots:
+            name, _, ordinal = slot.partition("#")
+            if name in nodes:
+                nodes[name].busy.setdefault(int(ordinal), []).append((since_ms, until_ms))
+
+
+def _opening(ledger: Ledger, lease: str) -> dict[str, Any] | None:
+    """The opening of a lease older than the report; None where it is archived."""
+    job = lease.rpartition(".")[0]
+    try:
+        entries = ledger.entries(0, READ_AT_ONCE, kind="lease.open", plan_id=job)
+    except Archived:
+        return None
+    return next((entry.body for entry in entries if entry.body["lease"] == lease), None)
+
+
+# --- entries by time
+
+
+def entries_of(ledger: Ledger, kind: str, since_ms: int) -> Iterator[Entry]:
+    """Entries of a kind recorded since a time, oldest first, page by page."""
+    after = seq_before(ledger, since_ms)
+    while True:
+        page = ledger.entries(after, READ_AT_ONCE, kind=kind)
+        yield from page
+        if len(page) < READ_AT_ONCE:
+            return
+        after = page[-1].seq
+
+
+def seq_before(ledger: Ledger, time_ms: int) -> int:
+    """The last entry before a time, or the last archived one; a binary search."""
+    low, high = ledger.archived_to(), ledger.head().head.size
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _time_ms(ledger, middle) < time_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def known_since_ms(ledger: Ledger) -> int:
+    """The time of the first entry that is not archived."""
+    return _time_ms(ledger, ledger.archived_to() + 1)
+
+
+def _time_ms(ledger: Ledger, seq: int) -> int:
+    return known(ledger.entry(seq), "entries after the archive are kept").time_ms

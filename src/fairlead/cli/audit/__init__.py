@@ -1,0 +1,1 @@
+"""`fairlead audit`: the ledger, its proofs and the outcomes of preemption."""

@@ -1,0 +1,323 @@
+"""The newest checkpoint of each server, and `fairlead heads`.
+
+Every reply carries the ledger's checkpoint (a signed tree head). The client keeps the newest one
+and checks that the next continues it, signed with a known key or one that a known key introduced:
+a server that rewrites its ledger is detected by every client that ever asked it anything.
+
+The first time a server is asked, its keys are taken from its own log: the first entry names the
+ledger and its key, and every later key was introduced by the one before.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from fairlead.cli.input import BadFile, dry_run_option
+from fairlead.cli.table import Output, columns, moment_ms, output_option
+from fairlead.core.audit import Head, SignedHead, check_consistency, check_inclusion, leaf_hash
+from fairlead.ledger.entries import parse
+from fairlead.ledger.keys import signature_holds
+from fairlead.ledger.statements import Standing
+from fairlead.ports.faults import PermanentFault
+
+FILE = "heads.json"
+HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
+
+
+class LedgerChanged(PermanentFault):
+    """The server's ledger does not continue the one that was seen before, or cannot prove it."""
+
+
+class Prover(Protocol):
+    """The server as a source of proofs."""
+
+    def consistency(self, old: int, new: int) -> tuple[bytes, ...] | None:
+        """Proof that the new log continues the old one; None where the server has none."""
+
+    def own_entries(self, size: int) -> list[dict[str, Any]]:
+        """The ledger's entries about its keys and epochs, each with a proof of inclusion."""
+
+
+class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of one server: its newest checkpoint, as evidence, and its known keys."""
+
+    ledger: str
+    epoch: int
+    size: int
+    root: str
+    time_ms: int
+    key_id: str
+    signature: str
+    keys: dict[str, str]
+
+
+def heads_file() -> Path:
+    """$FAIRLEAD_HEADS; else heads.json in the XDG state directory of the user."""
+    named = os.environ.get("FAIRLEAD_HEADS")
+    if named:
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "fairlead" / FILE
+
+
+def all_seen() -> dict[str, Seen]:
+    """Checkpoints by server."""
+    path = heads_file()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Seen])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise PermanentFault(
+            f"cannot read the checkpoints in {path}: {error} (remove the file to start over, or "
+            "name another one in FAIRLEAD_HEADS)"
+        ) from error
+
+
+def forget(server: str) -> bool:
+    """Drop the checkpoint of a server; returns whether there was one."""
+    seen = all_seen()
+    if seen.pop(server, None) is None:
+        return False
+    _write(seen)
+    return True
+
+
+class Checkpoints:
+    """The checkpoints of one server."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def see(self, signed: SignedHead | None, prover: Prover) -> None:
+        """Check a reply's checkpoint against the one kept, keep the newer.
+
+        Raises `LedgerChanged`.
+        """
+        seen = all_seen()
+        kept = seen.get(self._server)
+        if signed is None and kept is None:
+            raise PermanentFault(f"{self._server} does not answer like a Fairlead control plane")
+        if signed is None:
+            raise self._alarm("its reply carries no checkpoint", kept, None)
+        head = signed.head
+        if kept is None:
+            keys = follow_keys(signed, prover.own_entries(head.size))
+        else:
+            self._same_ledger(kept, signed)
+            if (kept.size, kept.root, kept.signature) == (head.size, head.root, signed.signature):
+                return
+            keys = self._known_keys(kept, signed, prover)
+        if isinstance(keys, str):
+            raise self._alarm(keys, kept, signed)
+        if kept is not None:
+            self._continues(kept, signed, prover)
+            if head.size < kept.size:
+                return  # another command has already kept a newer one
+        document = {**signed.as_document(), "keys": keys}
+        _write({**seen, self._server: msgspec.convert(document, Seen)})
+
+    def _same_ledger(self, kept: Seen, signed: SignedHead) -> None:
+        head = signed.head
+        if kept.ledger != head.ledger:
+            raise self._alarm("it is not the ledger that was seen before", kept, signed)
+        if kept.epoch != head.epoch:
+            raise self._alarm("the ledger was restored from a backup", kept, signed)
+
+    def _known_keys(self, kept: Seen, signed: SignedHead, prover: Prover) -> dict[str, str] | str:
+        """The keys to trust from now on, or what is wrong."""
+        head = signed.head
+        key = kept.keys.get(head.key_id)
+        if key is not None:
+            if head.size >= kept.size and head.key_id != kept.key_id:
+                return f"its checkpoint is signed with key {head.key_id}, which was replaced"
+            holds = is_signed_by(signed, key)
+            return kept.keys if holds else "the signature of its checkpoint is not valid"
+        keys = follow_keys(signed, prover.own_entries(signed.head.size))
+        if isinstance(keys, dict) and not kept.keys.items() <= keys.items():
+            return "its checkpoint is signed with a key that no known key introduced"
+        return keys
+
+    def _continues(self, kept: Seen, signed: SignedHead, prover: Prover) -> None:
+        head = signed.head
+        old, new = sorted([(kept.size, kept.root), (head.size, head.root)])
+        holds = old == new
+        if old[0] < new[0]:
+            proof = prover.consistency(old[0], new[0])
+            holds = proof is not None and check_consistency(
+                old_size=old[0],
+                old_root=bytes.fromhex(old[1]),
+                new_size=new[0],
+                new_root=bytes.fromhex(new[1]),
+                proof=proof,
+            )
+        if not holds:
+            what = f"the log of {head.size} entries does not continue the one of {kept.size}"
+            raise self._alarm(what, kept, signed)
+
+    def _alarm(self, what: str, kept: Seen | None, now: SignedHead | None) -> LedgerChanged:
+        """A warning that is hard to overlook; both checkpoints are kept as evidence."""
+        lines = [f"THE LEDGER OF {self._server} CANNOT BE TRUSTED: {what}"]
+        if kept is not None:
+            lines.append(f"  seen before: {kept.size} entries, root {kept.root}, key {kept.key_id}")
+        if now is not None:
+            head = now.head
+            lines.append(f"  now:         {head.size} entries, root {head.root}, key {head.key_id}")
+        evidence = _keep_evidence(self._server, what, kept, now)
+        if evidence is not None:
+            lines.append(
+                f"  both checkpoints are kept in {evidence}; ask the operator what happened"
+            )
+        lines.append(
+            "  if the change is intended (a new installation, a restored backup):\n"
+            f"    fairlead heads forget {self._server}"
+        )
+        return LedgerChanged("\n".join(lines))
+
+
+def _keep_evidence(
+    server: str, what: str, kept: Seen | None, now: SignedHead | None
+) -> Path | None:
+    if kept is None or now is None:
+        return None
+    path = heads_file().with_name(f"evidence-{kept.size}-{now.head.size}.json")
+    document = {
+        "server": server,
+        "problem": what,
+        "before": msgspec.to_builtins(kept),
+        "now": now.as_document(),
+    }
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(document, indent=2) + "\n")
+        return path
+    return None
+
+
+def _write(seen: dict[str, Seen]) -> None:
+    """Best effort: a user without a writable home can still work."""
+    path = heads_file()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=2) + b"\n")
+        draft.replace(path)
+
+
+def read_headers(headers: Mapping[str, str]) -> SignedHead | None:
+    """The checkpoint that a reply carries; None where there is none or it is malformed."""
+    try:
+        size, root = headers[HEADERS[0]].split(":")
+        ledger, _, epoch = headers[HEADERS[1]].rpartition(":")
+        time_ms, key_id, signature = headers[HEADERS[2]].split(":")
+        head = Head(
+            ledger=ledger,
+            epoch=int(epoch),
+            size=int(size),
+            root=bytes.fromhex(root).hex(),
+            time_ms=int(time_ms),
+            key_id=key_id,
+        )
+    except (KeyError, ValueError):
+        return None
+    return SignedHead(head, signature)
+
+
+def is_signed_by(signed: SignedHead, public_key: str) -> bool:
+    """Whether the holder of that key signed the checkpoint."""
+    return signature_holds(bytes.fromhex(public_key), signed.head.to_sign(), signed.signature)
+
+
+def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, str] | str:
+    """The keys that the log of a checkpoint introduces, by id, or what is wrong with it.
+
+    `own` are the entries about the ledger itself with their proofs of inclusion, as the server
+    sends them. The checkpoint must be signed with the key in force.
+    """
+    standing = Standing()
+    try:
+        for row in own:
+            problem = _follow(standing, signed.head, row)
+            if problem:
+                return f"entry {row['seq']}, about its keys: {problem}"
+    except (KeyError, TypeError, ValueError) as error:
+        return f"its list of keys is malformed ({error!r})"
+    problem = standing.check(signed)
+    if problem:
+        return f"the checkpoint {problem}"
+    return {name: key.hex() for name, key in standing.keys.items()}
+
+
+def _follow(standing: Standing, head: Head, row: dict[str, Any]) -> str:
+    data, seq = str(row["entry"]).encode(), int(row["seq"])
+    included = 1 <= seq <= head.size and check_inclusion(
+        leaf=leaf_hash(data),
+        index=seq - 1,
+        size=head.size,
+        proof=tuple(bytes.fromhex(node) for node in row["proof"]),
+        root=bytes.fromhex(head.root),
+    )
+    return standing.follow(parse(data)) if included else "it is not in the log of this checkpoint"
+
+
+@click.group("heads")
+def command() -> None:
+    """List or forget the ledger checkpoints that you have seen.
+
+    Every reply of a control plane carries a checkpoint of its ledger: a signed tree head. The
+    newest one of each server is kept here, and the next one must continue it, so a rewritten
+    history is detected. The file is $FAIRLEAD_HEADS, else heads.json in your state directory.
+
+    \b
+      fairlead heads list
+      fairlead heads forget /var/lib/fairlead/fairlead.sock
+    """
+
+
+@command.command("list")
+@output_option
+def list_heads(*, output: str) -> None:
+    """Show the newest checkpoint of each server.
+
+    \b
+      fairlead heads list -o json
+    """
+    rows = [{"server": server, **msgspec.to_builtins(seen)} for server, seen in all_seen().items()]
+    shown = columns(
+        "server",
+        "ledger",
+        ("ENTRIES", "size"),
+        ("NEWEST", lambda r: moment_ms(r["time_ms"])),
+        ("KEY", "key_id"),
+        ("ROOT", lambda r: r["root"][:16]),
+        wide=["epoch"],
+    )
+    Output(output).rows(rows, shown, empty=f"no server was seen yet ({heads_file()})")
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(server) for server in all_seen() if server.startswith(incomplete)]
+
+
+@command.command("forget")
+@click.argument("server", shell_complete=_complete)
+@dry_run_option
+def forget_head(*, server: str, dry_run: bool) -> None:
+    """Forget the checkpoint of a server; its next reply is trusted.
+
+    Use it when the ledger changed for a known reason: a new installation, a restored backup.
+
+    \b
+      fairlead heads forget http://127.0.0.1:8470
+    """
+    if server not in all_seen():
+        raise BadFile(f"no checkpoint of {server!r} is kept (see `fairlead heads list`)")
+    if not dry_run:
+        forget(server)
+    click.echo(f"{server} forgotten{' (dry run)' if dry_run else ''}")

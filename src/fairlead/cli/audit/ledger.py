@@ -1,0 +1,39 @@
+"""Options and checkpoints that the ledger's commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.cli.input import reading
+from fairlead.cli.table import moment_ms, show_canonical
+from fairlead.core.audit import SignedHead
+from fairlead.ledger.place import default_ledger
+from fairlead.schema.audit import read_head
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ledger_option: Callable[[F], F] = click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    default=lambda: str(default_ledger()),
+    show_default="ledger.db in the state directory",
+    help="Ledger file or postgresql:// address.",
+)
+
+
+def held_head(path: Path) -> SignedHead:
+    """A checkpoint from a file that a user names."""
+    with reading(path):
+        return read_head(path.read_bytes())
+
+
+def print_head(signed: SignedHead, output: str) -> None:
+    """A checkpoint as a document or as lines."""
+    if output in ("json", "yaml"):
+        show_canonical(signed.as_document(), output)
+        return
+    shown = {**signed.as_document(), "time_ms": moment_ms(signed.head.time_ms)}
+    for name, value in shown.items():
+        click.echo(f"{name.removesuffix('_ms'):<10} {value}")

@@ -1,0 +1,1 @@
+"""Commands of the GPU governor: objects, budgets, preemption, access."""

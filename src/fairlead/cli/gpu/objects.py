@@ -1,0 +1,364 @@
+"""`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.cli.client import Client, changes_api, explained, reads_api, segment
+from fairlead.cli.completion import (
+    ObjectName,
+    call_about,
+    complete_kind,
+    complete_names,
+    get_object,
+    kind_of,
+    owner_option,
+)
+from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
+from fairlead.cli.input import file_option, object_name, read_manifests
+from fairlead.cli.table import Column, Output, at, cell, columns, print_table, show, to_yaml
+
+EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
+F = TypeVar("F", bound=Callable[..., Any])
+_NAME = ("NAME", "metadata.name")
+COLUMNS: dict[str, list[Column]] = {
+    "Budget": columns(
+        _NAME,
+        ("OWNER", "spec.owner"),
+        ("PARENTS", "spec.parents"),
+        ("ENVELOPES", lambda o: [e["name"] for e in o["spec"]["envelopes"]]),
+        (
+            "CONDITIONS",
+            lambda o: [c["type"] for c in o["status"]["conditions"] if c["status"] == "True"],
+        ),
+        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+    ),
+    "Run": columns(
+        _NAME,
+        ("OWNER", "spec.owner"),
+        ("FLAVOR", "spec.flavor"),
+        ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
+        ("PHASE", "status.phase"),
+        ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
+        ("SINCE", at("status.since")),
+        wide=[("NOMINATED", "status.nominated"), ("MESSAGE", "status.message")],
+    ),
+    "Node": columns(
+        _NAME,
+        ("FLAVOR", "spec.flavor"),
+        ("LOCATION", "spec.location"),
+        ("DEVICES", "spec.devices"),
+        ("FREE", "status.free"),
+        ("CORDONED", "spec.cordoned"),
+        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+    ),
+    "Reservation": columns(
+        _NAME,
+        ("RUN", "spec.run"),
+        ("START", at("spec.earliestStart")),
+        ("STATE", "status.state"),
+        ("REASON", "status.reason"),
+        ("SHORT", lambda o: o["status"]["shortfallGPUs"] or None),
+        ("OUTCOME", "status.outcome"),
+        ("SINCE", at("status.since")),
+        wide=[("MESSAGE", "status.message")],
+    ),
+    "Lease": columns(
+        _NAME,
+        ("RUN", "spec.run"),
+        ("OWNER", "spec.owner"),
+        ("ROLE", "spec.role"),
+        ("SLOTS", "spec.slots"),
+        ("PAYER", lambda o: f"{o['spec']['payer']['budget']}/{o['spec']['payer']['envelope']}"),
+        ("FUNDED", "status.funded"),
+        ("GPU-HOURS", "status.gpuHours"),
+        wide=[("BORROWED", "spec.borrowed"), ("START", at("spec.start"))],
+    ),
+}
+_EVENTS = columns("seq", ("TIME", at("time")), "kind", "reason", "message")
+
+
+def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
+    sources = read_manifests(files, only=only)
+    body = {"manifests": [source.document for source in sources], "dry_run": out.dry_run}
+    with explained(sources):
+        changes = client.call("POST", "/v1/apply", body=body)["items"]
+    if not out.is_table:
+        show(changes, out.format)
+        return
+    for change in changes:
+        out.done(change, f"{object_name(change['object'])} {change['change']}")
+        _print_effects(change["object"], change["preview"] or {})
+
+
+def _print_effects(document: dict[str, Any], preview: dict[str, Any]) -> None:
+    """What a dry run of `apply` would lead to."""
+    if document["kind"] == "Run" and preview:
+        print_plan(preview, indent="  ")
+    unfunded = preview.get("unfunded", ())
+    for row in unfunded:
+        over = f"{'hours' if row['hours'] else 'GPUs'} of {row['cap']} {cell(row['name'])}"
+        click.echo(
+            f"  run {row['run']} of {cell(row['owner'])}: {row['gpus']} GPUs would be "
+            f"unfunded ({over}, lease {row['lease']})"
+        )
+    if unfunded:
+        cap = f"{document['metadata']['name']}/{cell(unfunded[0]['name'])}"
+        click.echo(
+            "  These leases keep running and are preempted first; after the change, "
+            f"`fairlead resolve --cap {cap}` ends them."
+        )
+    if preview.get("forecast") is not None:
+        print_preview(preview["forecast"], "  ", reserved=True)
+    for lease in preview.get("leases", ()):
+        click.echo(f"  lease {lease} runs on it")
+
+
+@click.command("apply")
+@file_option
+@changes_api
+def apply(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
+    """Create or change objects; all of the files or none.
+
+    Budgets, runs, nodes and reservations, in any order. An error names the file, the document and
+    the field. --dry-run shows what each object would lead to: the payers of a run, the leases that
+    a smaller budget would no longer fund.
+
+    \b
+      fairlead apply -f lab.yaml
+      fairlead apply -f nodes.yaml -f budgets/ --dry-run
+      fairlead get budgets -o yaml | sed s/128/256/ | fairlead apply -f -
+    """
+    _apply(client, out, files)
+
+
+@click.command("submit")
+@file_option
+@changes_api
+def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
+    """Submit runs; each starts once it is funded and placed.
+
+    A run that cannot start yet is Pending; `fairlead explain run/NAME` says why. `fairlead plan` or
+    --dry-run answers before you submit.
+
+    \b
+      fairlead submit -f run.yaml && fairlead logs -f train-7
+      fairlead submit -f sweep/ --dry-run
+    """
+    _apply(client, out, files, only="Run")
+
+
+@click.command("get")
+@click.argument("kind", shell_complete=complete_kind)
+@click.argument("name", required=False, shell_complete=complete_names())
+@owner_option
+@reads_api
+def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str | None) -> None:
+    """List objects of a kind, or show one.
+
+    Kinds: budgets, runs, nodes, reservations, leases. `apply` accepts the documents of -o yaml.
+
+    \b
+      fairlead get runs
+      fairlead get runs --owner team-a -o json | jq -r '.[].metadata.name'
+      fairlead get run train-7 -o yaml
+    """
+    if "/" in kind and name is None:
+        kind, _, name = kind.partition("/")
+    kind = kind_of(kind)
+    if name is None:
+        items = client.get(f"/v1/objects/{kind}", owner=owner)["items"]
+        empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
+        out.rows(items, COLUMNS[kind], empty=empty)
+        return
+    one = get_object(client, kind, name)
+    if out.is_table:
+        out.rows([one], COLUMNS[kind])
+    else:
+        show(one, out.format)
+
+
+@click.command("describe")
+@click.argument("which", type=ObjectName())
+@reads_api
+def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
+    """Show one object in full, with its latest events.
+
+    A reservation comes with its preemption preview: the earliest start, how many GPUs are missing,
+    which leases would end by rule, and which runs are at risk with which odds.
+
+    \b
+      fairlead describe run/train-7
+      fairlead describe reservation/monday
+      fairlead describe budget/team-a -o json | jq .object.status.headroom
+    """
+    kind, name = which
+    document = get_object(client, kind, name)
+    size = client.get("/v1/head")["size"]
+    after = max(0, size - EVENTS_SEARCHED)
+    recent = client.get("/v1/events", after=after, limit=EVENTS_SEARCHED)["items"]
+    events = [event for event in recent if event["object"] == {"kind": kind, "name": name}]
+    events = events[-EVENTS_SHOWN:]
+    forecast = forecast_of(client, name)[0] if kind == "Reservation" else None
+    if not out.is_table:
+        more = {"forecast": forecast} if kind == "Reservation" else {}
+        show({"object": document, **more, "events": events}, out.format)
+        return
+    click.echo(to_yaml(document), nl=False)
+    if forecast is not None:
+        click.echo("forecast:")
+        print_preview(forecast, "  ", reserved=True)
+    click.echo(f"events: {'' if events else f'none in the last {EVENTS_SEARCHED}'}".rstrip())
+    if events:
+        print_table(events, _EVENTS)
+
+
+@click.command("delete")
+@click.argument("which", type=ObjectName(), nargs=-1, required=True)
+@changes_api
+def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -> None:
+    """Delete objects that nothing uses, one by one.
+
+    The first refusal stops it. Cancel an active run, drain a node and end a budget's leases before
+    you delete them. Charges and the event log stay.
+
+    \b
+      fairlead delete run/train-7 budget/team-a
+      fairlead delete node/gpu-1 --dry-run
+    """
+    deleted = []
+    for kind, name in which:
+        path = f"/v1/objects/{kind}/{segment(name)}"
+        deleted.append(call_about(client, "DELETE", path, kind, name, dry_run=out.dry_run))
+        if out.is_table:
+            out.done(deleted[-1], f"{kind.lower()}/{name} deleted")
+    if not out.is_table:
+        show(deleted, out.format)
+
+
+# --- verbs on runs and nodes
+
+
+def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
+    """One verb on one object."""
+    path = f"/v1/objects/{kind}/{segment(name)}/actions/{verb}"
+    return dict(call_about(client, "POST", path, kind, name, **query))
+
+
+def _act_on_all(
+    client: Client, out: Output, kind: str, names: Sequence[str], *, verb: str, done: str
+) -> None:
+    changes = []
+    for text in names:
+        name = text.removeprefix(f"{kind.lower()}/")
+        changes.append(act(client, kind, name, verb, dry_run=out.dry_run))
+        if out.is_table:
+            _print_change(out, f"{kind.lower()}/{name} {done}", changes[-1])
+    if not out.is_table:
+        show(changes, out.format)
+
+
+def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
+    out.done(change, f"{line}{', as before' if change['change'] == 'unchanged' else ''}")
+    preview = change["preview"] or {}
+    for run in preview.get("runs", ()):
+        message = f": {run['message']}" if run["message"] else ""
+        click.echo(f"  run {run['run']} would be {run['phase']} ({run['reason']}){message}")
+    for lease in preview.get("leases", ()):
+        click.echo(f"  lease {lease} would end")
+    if preview.get("forecast") is not None:
+        print_forecast(preview["forecast"], "  ")
+
+
+def _names_argument(kind: str) -> Callable[[F], F]:
+    metavar = f"{kind.upper()}..."
+    return click.argument(
+        "names", nargs=-1, required=True, metavar=metavar, shell_complete=complete_names(kind)
+    )
+
+
+def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
+    """One command for one verb; they differ in words only."""
+    example = {"Run": "train-7", "Node": "gpu-1"}[kind]
+    lines = [*text, f"\b\n  fairlead {verb} {example}\n  fairlead {verb} {example} --dry-run"]
+
+    @click.command(verb, help="\n\n".join(lines))
+    @_names_argument(kind)
+    @changes_api
+    def command(client: Client, out: Output, *, names: tuple[str, ...]) -> None:
+        _act_on_all(client, out, kind, names, verb=verb, done=done)
+
+    return command
+
+
+cancel = _verb(
+    "Run",
+    "cancel",
+    "is being cancelled",
+    "Cancel runs: SIGTERM, then SIGKILL after the grace period.",
+    "The owner is charged for what the run used, grace period included.",
+)
+pause = _verb(
+    "Run",
+    "pause",
+    "paused",
+    "Pause the processes of runs.",
+    "The run keeps its devices, so its leases and charges continue.",
+)
+resume = _verb("Run", "resume", "resumed", "Resume paused runs.")
+cordon = _verb(
+    "Node", "cordon", "cordoned", "Cordon nodes: place nothing new there.", "Running runs stay."
+)
+uncordon = _verb("Node", "uncordon", "uncordoned", "Uncordon nodes: allow placement again.")
+drain = _verb(
+    "Node",
+    "drain",
+    "drained",
+    "Cordon nodes and move their runs off.",
+    "A gang continues on its spares if they suffice; otherwise it becomes Pending. With `fairlead "
+    "up --resolver enforce` malleable runs shrink first. --dry-run lists the runs.",
+)
+
+
+@click.command("nominate")
+@_names_argument("Run")
+@click.option("--withdraw", is_flag=True, help="Withdraw the nomination.")
+@changes_api
+def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: bool) -> None:
+    """Nominate your runs to be preempted before your others.
+
+    Unfunded runs are preempted first, then nominated ones, then the rest. Within a group the
+    lottery selects.
+
+    \b
+      fairlead nominate sweep-3 sweep-4
+      fairlead nominate sweep-3 --withdraw
+    """
+    verb, done = ("withdraw", "no longer nominated") if withdraw else ("nominate", "nominated")
+    _act_on_all(client, out, "Run", names, verb=verb, done=done)
+
+
+@click.command("shrink")
+@click.argument("name", metavar="RUN", shell_complete=complete_names("Run"))
+@click.option(
+    "--to", "width", type=click.IntRange(1, 100_000), required=True, help="Number of GPUs to keep."
+)
+@changes_api
+def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
+    """Shrink a malleable run to fewer GPUs.
+
+    The process gets SIGWINCH and the file that FAIRLEAD_WIDTH_FILE names, and has its
+    `checkpointGrace`; then the groups with the highest numbers are released. The run does not grow
+    again. Not below `malleable.minTotalGPUs`, and by whole steps and groups.
+
+    \b
+      fairlead shrink train-7 --to 16
+      fairlead shrink train-7 --to 16 --dry-run
+    """
+    name = name.removeprefix("run/")
+    change = act(client, "Run", name, "shrink", width=width, dry_run=out.dry_run)
+    if out.is_table:
+        _print_change(out, f"run/{name} shrinks to {width} GPUs", change)
+    else:
+        show([change], out.format)

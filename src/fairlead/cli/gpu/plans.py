@@ -1,0 +1,164 @@
+"""`plan` and `explain`: who pays for a run and why, or what is missing and what would help."""
+
+from typing import Any
+
+import click
+
+from fairlead.cli.client import Client, ServerError, reads_api, segment
+from fairlead.cli.completion import ObjectName, call_about
+from fairlead.cli.gpu.render import print_cut, print_plan, print_preview, print_refusal, print_room
+from fairlead.cli.input import BadFile, file_option, read_manifests
+from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.table import Output, cell, moment, show
+
+
+@click.command("plan")
+@file_option
+@reads_api
+def plan(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
+    """Show who would pay for a run, or what would fund it.
+
+    Nothing is written, and each run is planned alone (`apply --dry-run` plans several together).
+    Exit code 1: a run is not funded. A funded run without free devices is not refused; it would
+    wait.
+
+    \b
+      fairlead plan -f run.yaml
+      fairlead plan -f run.yaml -o json | jq .refusal.remedy
+    """
+    plans = []
+    for source in read_manifests(files, only="Run"):
+        try:
+            plans.append(client.call("POST", "/v1/plan", body=source.document))
+        except ServerError as error:
+            if error.path is None:
+                raise
+            raise BadFile(f"{source.place}: {error.message}") from None
+    if out.is_table:
+        for one in plans:
+            print_plan(one)
+    else:
+        show(plans[0] if len(plans) == 1 else plans, out.format)
+    refused = not all(one["funded"] for one in plans)
+    click.get_current_context().exit(EXIT_REFUSED if refused else 0)
+
+
+@click.command("explain")
+@click.argument("which", type=ObjectName())
+@reads_api
+def explain(client: Client, out: Output, *, which: tuple[str, str]) -> None:
+    """Explain the state of an object from recorded decisions.
+
+    Run: what it waits for, or who pays and where it runs; which outcome preempted it and what it
+    can do now. Budget: its conditions and leases. Node: its runs. Reservation: whether it can start
+    and the preemption candidates. Lease: the decisions behind it. `fairlead replay N` runs the
+    decision of entry N again.
+
+    \b
+      fairlead explain run/train-7
+      fairlead explain budget/team-a
+      fairlead explain run/train-7 -o json | jq .cover.output
+    """
+    kind, name = which
+    reply = call_about(client, "GET", f"/v1/explain/{kind}/{segment(name)}", kind, name)
+    if not out.is_table:
+        show(reply, out.format)
+        return
+    _EXPLAIN[kind](name, reply)
+    for step in ("cover", "placement"):
+        if reply.get(step) is not None:
+            decision = reply[step]
+            click.echo(
+                f"  {step}: entry {decision['seq']} of the ledger, {moment(decision['time'])}"
+                f" (fairlead replay {decision['seq']})"
+            )
+
+
+def _explain_run(name: str, reply: dict[str, Any]) -> None:
+    status = reply["object"]["status"]
+    click.echo(f"{name}: {status['phase']} ({status['reason']}) since {moment(status['since'])}")
+    if status["refusal"] is not None:
+        print_refusal(status["refusal"], "  ")
+    elif status["message"]:
+        click.echo(f"  {cell(status['message'])}")
+    if status["nominated"]:
+        click.echo("  nominated by its owner: preempted before the owner's other runs")
+    if reply["cut"] is not None:
+        print_cut(reply["object"], reply["cut"])
+    pending, forecast = status["phase"] == "Pending", reply["forecast"]
+    if pending and forecast is not None and status["refusal"] is None:
+        print_room(forecast, "  ")
+        if forecast["deficitGPUs"]:
+            click.echo(f"  preemption preview: fairlead resolve --run {name} --dry-run")
+    if status["phase"] == "Reserved":
+        click.echo(f"  reserved: fairlead explain reservation/{status['reservation']}")
+    _print_leases(reply["leases"])
+
+
+def _explain_reservation(name: str, reply: dict[str, Any]) -> None:
+    spec, status = reply["object"]["spec"], reply["object"]["status"]
+    short = f", {status['shortfallGPUs']} GPUs short" if status["shortfallGPUs"] else ""
+    click.echo(
+        f"{name}: {status['state']} ({status['reason']}){short} since {moment(status['since'])}"
+    )
+    click.echo(f"  run {spec['run']} is to start at {moment(spec['earliestStart'])}")
+    if status["message"]:
+        click.echo(f"  {cell(status['message'])}")
+    if status["outcome"] is not None:
+        number = status["outcome"]
+        click.echo(f"  outcome {number} freed its devices (fairlead audit outcome {number})")
+    if reply["forecast"] is not None:
+        print_preview(reply["forecast"], "  ", reserved=True)
+
+
+def _explain_budget(name: str, reply: dict[str, Any]) -> None:
+    spec, status = reply["object"]["spec"], reply["object"]["status"]
+    click.echo(f"{name}: of {spec['owner']}, {len(spec['envelopes'])} envelopes")
+    for condition in status["conditions"]:
+        if condition["status"] == "True":
+            about = f": {condition['message']}" if condition["message"] else ""
+            since = moment(condition["lastTransitionTime"])
+            click.echo(f"  {condition['type']} ({condition['reason']}) since {since}{about}")
+    for row in status["headroom"]:
+        left = f"{row['concurrency']} GPUs left"
+        if row["gpuHours"] is not None:
+            left = f"{row['concurrency']} GPUs and {row['gpuHours']:.2f} GPU-hours left"
+        closed = "" if row["open"] else ", closed now"
+        click.echo(f"  envelope {row['name']}: {left}{closed}")
+    _print_leases(reply["leases"])
+
+
+def _explain_node(name: str, reply: dict[str, Any]) -> None:
+    spec, status = reply["object"]["spec"], reply["object"]["status"]
+    state = "cordoned: nothing new is placed on it" if spec["cordoned"] else "open"
+    click.echo(f"{name}: {state}; {status['leased']} of {status['devices']} devices leased")
+    for run in reply["runs"]:
+        click.echo(f"  run {run}")
+
+
+def _explain_lease(name: str, reply: dict[str, Any]) -> None:
+    spec, status = reply["object"]["spec"], reply["object"]["status"]
+    payer = f"{spec['payer']['budget']}/{spec['payer']['envelope']}"
+    end = "open" if status["open"] else f"ended {moment(status['end'])} ({status['reason']})"
+    click.echo(f"{name}: {spec['role']} lease of run {spec['run']}, {end}")
+    click.echo(f"  {', '.join(spec['slots'])} since {moment(spec['start'])} ({spec['reason']})")
+    marks = spec["borrowed"] * ", borrowed", (not status["funded"]) * ", unfunded"
+    click.echo(f"  paid by {payer}{marks[0]}: {status['gpuHours']:.2f} GPU-hours{marks[1]}")
+
+
+def _print_leases(leases: list[dict[str, Any]]) -> None:
+    for lease in leases:
+        marks = lease["borrowed"] * ", borrowed" + (not lease["funded"]) * ", unfunded"
+        click.echo(
+            f"  lease {lease['lease']}: {', '.join(lease['slots'])} for {lease['run']}, "
+            f"paid by {lease['budget']}/{lease['envelope']}{marks}"
+        )
+
+
+_EXPLAIN = {
+    "Run": _explain_run,
+    "Budget": _explain_budget,
+    "Node": _explain_node,
+    "Lease": _explain_lease,
+    "Reservation": _explain_reservation,
+}

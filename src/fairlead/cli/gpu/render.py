@@ -1,0 +1,293 @@
+"""Plans, refusals, preemption previews and outcomes as text."""
+
+from typing import Any
+
+import click
+
+from fairlead.cli.client import Client, ServerError, segment
+from fairlead.cli.table import cell, columns, moment, print_table
+from fairlead.schema.place import no_room
+
+VERIFY = "python3 verify/fairlead_verify.py"
+_PLAN = columns("budget", "envelope", "owner", "gpus", "tier", "borrowed")
+_FORECAST = columns("run", "owner", "what", "gpus", "tier", "odds")
+_ACTIONS = columns("run", "owner", "what", "gpus", "leases", "tier", "draw")
+_EFFECTS = {"DropSpare": "drops spares", "Shrink": "shrinks", "RandomPreempt": "was selected"}
+_TIERS = ("unfunded", "nominated", "funded")
+# The field of the manifest that each kind of remedy changes.
+_REMEDIES = {
+    "envelope-concurrency": "concurrency of envelope",
+    "aggregate-concurrency": "maxConcurrency of aggregate cap",
+    "envelope-hours": "maxGPUHours of envelope",
+    "aggregate-hours": "maxGPUHours of aggregate cap",
+    "lending-concurrency": "lending.maxConcurrency of envelope",
+    "lending-hours": "lending.maxGPUHours of envelope",
+    "lending-acl": "lending.to of envelope",
+    "borrow-limit": "the run's",
+}
+_FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.allowBorrow"}
+
+
+def print_plan(plan: dict[str, Any], indent: str = "") -> None:
+    """The payers of a run, where it starts and warnings; or the refusal."""
+    if not plan["funded"]:
+        print_refusal(plan["refusal"], indent)
+        return
+    print_table(plan["plan"], _PLAN, indent)
+    if plan["starts"]:
+        slots = [slot for group in plan["placement"]["groups"] for slot in group["active"]]
+        click.echo(f"{indent}starts now on {', '.join(slots)}")
+    else:
+        why = no_room(plan["placement"]["shortfall_gpus"], plan["gpus"])
+        click.echo(f"{indent}funded, but {why}: it would wait")
+    for warning in plan.get("warnings", ()):
+        click.echo(f"{indent}warning: {warning}")
+
+
+def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
+    """Why a run is not funded, and the smallest change that would fund it."""
+    remedy, message = refusal["remedy"], refusal["message"]
+    # The message ends with the remedy; below it is given in the fields of the manifest.
+    short = message if remedy is None else message.rpartition("; ")[0]
+    click.echo(f"{indent}not funded: {refusal['code']}: {short}")
+    for limit in refusal["binding"]:
+        where = "/".join(filter(None, (limit["budget"], limit["name"])))
+        click.echo(f"{indent}  {limit['kind']} {where}: {limit['used']} of {limit['limit']} used")
+    if remedy is None:
+        click.echo(f"{indent}  no single change would fund it")
+        return
+    where = "/".join(filter(None, (remedy["budget"], _FIELDS.get(remedy["name"], remedy["name"]))))
+    change = _REMEDIES.get(remedy["change"], remedy["change"])
+    click.echo(
+        f"{indent}  would fund it: {change} {where} from {_value(remedy['from'])} to "
+        f"{_value(remedy['to'])}"
+    )
+
+
+def _value(value: Any) -> str:
+    """As it is written in a manifest."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return "none" if value is None else str(value)
+
+
+# --- preemption previews
+
+
+def scope_text(scope: dict[str, Any]) -> str:
+    """`H100 in domain=rack-1,region=west`."""
+    where = cell(scope["location"]) if scope["location"] else ""
+    return f"{cell(scope['flavor'])}{f' in {where}' if where else ''}"
+
+
+def forecast_of(client: Client, reservation: str) -> tuple[dict[str, Any] | None, str]:
+    """The preview of a reservation; where it is over, why there is none."""
+    try:
+        return dict(client.get(f"/v1/reservations/{segment(reservation)}/forecast")), ""
+    except ServerError as error:
+        if error.status != 409:
+            raise
+        return None, error.about
+
+
+def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are missing") -> None:
+    """Leases that end by rule, and runs at risk with their odds."""
+    if forecast["scope"] is None:
+        return
+    place, gpus = scope_text(forecast["scope"]), forecast["deficitGPUs"]
+    if "node" in forecast["scope"]["location"]:
+        lack = "have to leave it"
+    if not gpus:
+        click.echo(f"{indent}no GPUs of {place} {lack}: no preemption needed")
+    elif forecast["shortfallGPUs"]:
+        click.echo(
+            f"{indent}{gpus} GPUs of {place} {lack}; preempting every candidate would leave "
+            f"{forecast['shortfallGPUs']} missing, so no run is preempted"
+        )
+    else:
+        click.echo(f"{indent}{gpus} GPUs of {place} {lack}; preemption candidates:")
+        print_table(forecast_rows(forecast), _FORECAST, indent)
+        if not all(map(_is_certain, forecast["atRisk"])):
+            click.echo(
+                f"{indent}Odds are for the first draw: it selects an owner, then one of its runs. "
+                "Leases cut by rule may be restored after it."
+            )
+
+
+def forecast_rows(forecast: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for a run's spares and one for its steps; then the runs at risk.
+
+    Sorted by name: the server's order goes by pseudonyms, which are random.
+    """
+    cuts: dict[tuple[str, str], dict[str, Any]] = {}
+    for cut in sorted(
+        forecast["cuts"], key=lambda row: (_TIERS.index(row["tier"]), row["kind"], row["run"])
+    ):
+        row = cuts.setdefault(
+            (cut["run"], cut["kind"]),
+            {
+                "run": cut["run"],
+                "owner": cut["owner"],
+                "what": _EFFECTS[cut["kind"]],
+                "gpus": 0,
+                "tier": cut["tier"],
+                "odds": "by rule",
+            },
+        )
+        row["gpus"] += cut["gpus"]
+    risks = []
+    for risk in sorted(forecast["atRisk"], key=lambda row: (_TIERS.index(row["tier"]), row["run"])):
+        row = {"gpus": None, "what": "is preempted", "odds": "certain"}
+        if not _is_certain(risk):
+            row |= {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
+        risks.append({**row, **{key: risk[key] for key in ("run", "owner", "tier")}})
+    return [*cuts.values(), *risks]
+
+
+def _is_certain(risk: dict[str, Any]) -> bool:
+    """Whether the lottery has no choice: all candidates are needed, or there is only this one."""
+    return bool(risk["certain"] or risk["oneIn"] == 1)
+
+
+def print_room(forecast: dict[str, Any], indent: str = "") -> None:
+    """When a pending run could start without preemption."""
+    alone = forecast["withoutCuts"]
+    when = "now" if forecast["starts"] else f"not before {moment(alone)}" if alone else "unknown"
+    click.echo(f"{indent}start without preemption: {when}")
+
+
+def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool = False) -> None:
+    """When a pending run could start, and which runs would be preempted for it."""
+    if forecast["refusal"] is not None:
+        click.echo(f"{indent}the run is not funded, so no run is preempted for it:")
+        print_refusal(forecast["refusal"], indent + "  ")
+        return
+    start = moment(forecast["earliestStart"])
+    if forecast["starts"]:
+        when = start if reserved else "at the next turn"
+        click.echo(f"{indent}enough devices are free: starts {when}, no preemption needed")
+        return
+    if reserved:
+        click.echo(f"{indent}earliest start: {start}")
+    print_room(forecast, indent)
+    print_forecast(forecast, indent)
+
+
+# --- outcomes
+
+
+def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> None:
+    """Why a run was preempted, by which outcome, how to verify it, and what it can do now."""
+    number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
+    if cut.get("archived"):
+        click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")
+        return
+    odds = f", 1 in {cut['oneIn']} at the first draw" if cut["oneIn"] else ""
+    rules = [_EFFECTS[kind] for kind in cut["kinds"] if kind != "RandomPreempt"]
+    how = f"selected by the lottery{odds}" if cut["drawn"] else f"by rule: {', '.join(rules)}"
+    click.echo(
+        f"{indent}preempted by outcome {number}, {how}; {cut['deficitGPUs']} GPUs were missing "
+        f"({cut['label']})"
+    )
+    click.echo(f"{indent}{_check(number)}")
+    if status["preempting"] is not None:
+        until = moment(status["graceEnds"])
+        click.echo(f"{indent}now: it is being preempted and has until {until} to checkpoint")
+    elif status["phase"] in ("Pending", "Reserved"):
+        click.echo(
+            f"{indent}now: it is pending and starts once enough devices are free; "
+            f"`fairlead reserve {name} --at TIME` reserves a start"
+        )
+    elif status["phase"] == "Shrunk":
+        total = run["spec"]["totalGPUs"]
+        click.echo(
+            f"{indent}now: it runs with {status['width']} of {total} GPUs and grows back when "
+            "devices are free"
+        )
+    if cut["label"] == "operator-trusted":
+        owner = cell(run["spec"]["owner"])
+        click.echo(
+            f"{indent}next time: `fairlead audit nonce {owner}` adds your entropy to the lottery"
+        )
+
+
+def _check(number: int) -> str:
+    export = f"fairlead audit outcome {number} --export outcome.json"
+    return f"verify it: {export} && {VERIFY} outcome.json"
+
+
+def print_outcome(outcome: dict[str, Any]) -> None:
+    """An outcome from commitment to end; names as far as the reader may know them."""
+    number = outcome["outcome"]
+    label = f", {outcome['label']}" if outcome["label"] else ""
+    click.echo(f"outcome {number}: {outcome['stage']}{label}")
+    about = {"run": outcome["run"], "reservation": outcome["reservation"]}
+    known = ", ".join(f"{kind}/{name}" for kind, name in about.items() if name)
+    place = f"{outcome['deficitGPUs']} GPUs of {scope_text(outcome['scope'])}"
+    why = f"{outcome['cause']} ({cell(known)})" if known else outcome["cause"]
+    lack = "were missing" if outcome["scope"]["cap"] is None else "were above it"
+    click.echo(f"  for {why}: {place} {lack}")
+    click.echo(
+        f"  committed {moment(outcome['committed'])} (entry {number}), number {outcome['k']} of "
+        f"sequence {outcome['chain'][:16]}"
+    )
+    if outcome["ownerWeighting"] == "tokens":
+        click.echo("  every run had the same odds, not every owner (up --owner-weighting tokens)")
+    _print_seed(outcome)
+    if outcome["reason"]:
+        click.echo(f"  void: {cell(outcome['reason'])}")
+    result = outcome["result"]
+    if result is not None:
+        if outcome["stage"] == "void":
+            click.echo("  the result would have been this; no run was preempted:")
+        print_table(action_rows(outcome), _ACTIONS, "  ")
+        if result["withdrawn"]:
+            gpus = sum(row["gpus"] for row in result["withdrawn"])
+            click.echo(f"  {gpus} GPUs that were cut by rule were restored after the draw")
+    click.echo(f"  {_check(number)}")
+
+
+def _print_seed(outcome: dict[str, Any]) -> None:
+    beacon = outcome["beacon"]
+    if beacon is not None:
+        click.echo(f"  its entropy is round {beacon['round']} of {cell(beacon['source'])}")
+    if outcome["finalSeq"] is None:
+        how = "`fairlead audit beacon` supplies the value"
+        if beacon is None:
+            how = "the lottery runs once the resolver is enforced"
+        click.echo(f"  no run is selected yet; {how}")
+    else:
+        click.echo(
+            f"  answered {moment(outcome['answered'])} (entry {outcome['finalSeq']}), seed "
+            f"{outcome['seed'] or 'never known'}"
+        )
+
+
+def action_rows(outcome: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for a run's leases of one kind; hidden names are abbreviated."""
+    result, names = outcome["result"], outcome["names"]
+    owners = {row["token"]: row["owner"] for row in (*outcome["tokens"], *result["draws"])}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for action in result["actions"]:
+        owner = owners.get(action["run"])
+        row = rows.setdefault(
+            (action["run"], action["kind"]),
+            {
+                "run": _name(names, action["run"]),
+                "owner": owner and _name(names, owner),
+                "what": _EFFECTS[action["kind"]],
+                "gpus": 0,
+                "leases": 0,
+                "tier": action["tier"],
+                "draw": action["draw"],
+            },
+        )
+        row["gpus"] += action["gpus"]
+        row["leases"] += 1
+    return list(rows.values())
+
+
+def _name(names: dict[str, str], hidden: str) -> str:
+    return names.get(hidden, hidden[:10] + "…")

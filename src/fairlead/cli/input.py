@@ -1,0 +1,162 @@
+"""Manifests and scenarios from files; errors name the file, the document and the field."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.cli.main import EXIT_BAD_INPUT
+from fairlead.schema.border import BadInput
+from fairlead.schema.yaml import YAML_BYTES_MAX, parse_yaml_documents
+
+SUFFIXES = (".yaml", ".yml", ".json")
+F = TypeVar("F", bound=Callable[..., Any])
+Document = TypeVar("Document")
+
+file_option: Callable[[F], F] = click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    type=click.Path(allow_dash=True),
+    help="Read manifests from a file, folder or - (repeatable).",
+)
+dry_run_option: Callable[[F], F] = click.option(
+    "--dry-run", is_flag=True, help="Preview; change nothing."
+)
+
+
+class BadFile(click.ClickException):
+    """Input that cannot be read: one line, exit code 2."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def show(self, file: object = None) -> None:
+        """One line on stderr, as every error."""
+        click.echo(f"error: {self.message}", err=True)
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn what is wrong with a file into `BadFile` with its name."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadFile(f"{path}: {error}") from error
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One document and where it was read."""
+
+    file: str
+    number: int
+    """Which document of its file, from 1; empty ones count, as in an editor."""
+    document: Any
+
+    @property
+    def place(self) -> str:
+        """`lab.yaml, document 2 (run/train-7)`."""
+        about = object_name(self.document)
+        return f"{self.file}, document {self.number}" + (f" ({about})" if about else "")
+
+
+def object_name(document: Any) -> str:
+    """`run/train-7`, or nothing where the document does not have both."""
+    try:
+        return f"{str(document['kind']).lower()}/{document['metadata']['name']}"
+    except (KeyError, TypeError):
+        return ""
+
+
+def read_manifests(files: Sequence[str], *, only: str = "") -> list[Source]:
+    """All documents of all files, in order; `only` refuses other kinds."""
+    sources = [source for path in _expand(files) for source in _read(path)]
+    if not sources:
+        raise BadFile(f"{', '.join(files)}: has no manifest")
+    for source in sources:
+        kind = source.document.get("kind") if isinstance(source.document, dict) else None
+        if only and kind != only:
+            raise BadFile(f"{source.place}: kind: must be {only}, got {kind!r}")
+    return sources
+
+
+def _expand(files: Sequence[str]) -> Iterator[str]:
+    for name in files:
+        if name != "-" and Path(name).is_dir():
+            inside = sorted(p for p in Path(name).iterdir() if p.suffix in SUFFIXES and p.is_file())
+            if not inside:
+                raise BadFile(f"{name}: has no {', '.join(SUFFIXES)} file")
+            yield from map(str, inside)
+        else:
+            yield name
+
+
+def _read(path: str) -> Iterator[Source]:
+    name = "standard input" if path == "-" else path
+    with reading(name):
+        data = sys.stdin.buffer.read(YAML_BYTES_MAX + 1) if path == "-" else _head(Path(path))
+        documents = parse_yaml_documents(data)
+    for number, document in enumerate(documents, 1):
+        if document is not None:
+            yield Source(name, number, document)
+
+
+def _head(path: Path) -> bytes:
+    """As much of a file as is ever parsed, and one byte more."""
+    with path.open("rb") as file:
+        return file.read(YAML_BYTES_MAX + 1)
+
+
+MANIFEST_PATH = re.compile(r"manifests\[(\d+)\]\.?")
+
+
+def load_scenario(
+    scenario: str,
+    names: Sequence[str],
+    bundled: Callable[[str], bytes],
+    parse: Callable[[bytes], Document],
+) -> Document:
+    """A scenario's document; a file wins over a bundled one of the same name."""
+    path = Path(scenario)
+    try:
+        is_bundled = not path.exists() and scenario in names
+        return parse(bundled(scenario) if is_bundled else _head(path))
+    except BadInput as error:
+        raise BadFile(str(error)) from error
+    except OSError as error:
+        known = f"; bundled scenarios: {', '.join(names)}"
+        raise BadFile(f"{scenario}: {error.strerror}{known}") from error
+
+
+def report_target(out: Path | None, name: str, *, option: str = "--out") -> Path:
+    """The report's folder, refused before the long work if it holds something else."""
+    from fairlead.sim.report import NotAReport, check_target
+
+    target = out or Path("out") / name
+    try:
+        check_target(target)
+    except NotAReport as error:
+        raise BadFile(f"{option}: {error}") from error
+    return target
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is installed; if not, note how to install it, before the long work."""
+    from fairlead.sim.plots import INSTALL_HINT, PlotsMissing, load_matplotlib
+
+    try:
+        load_matplotlib()
+    except PlotsMissing:
+        click.echo(f"note: no plots without matplotlib; install it with: {INSTALL_HINT}", err=True)
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""`fairlead node`: the CPU governor of one machine."""

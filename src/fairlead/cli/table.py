@@ -1,0 +1,247 @@
+"""Output of every command: one table renderer, JSON and YAML, chosen by `-o`."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from fairlead.core.canonical import canonical
+
+F = TypeVar("F", bound=Callable[..., Any])
+FORMATS = ("table", "wide", "json", "yaml")
+
+
+def output_format(*choices: str, default: str | None = None, text: str = "") -> Callable[[F], F]:
+    """The `-o` option of a command that has formats of its own."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices),
+        default=default,
+        show_default=default is not None,
+        help=text or "Output format.",
+    )
+
+
+output_option: Callable[[F], F] = output_format(*FORMATS, default="table")
+
+
+class Column(NamedTuple):
+    """One column: its title and how its value is read from a row."""
+
+    title: str
+    read: Callable[[Any], object]
+    wide: bool = False
+    """Shown with `-o wide` only."""
+    right: bool = False
+
+
+Described = str | tuple[str, str | Callable[[Any], object]] | Column
+
+
+def columns(*described: Described, wide: Sequence[Described] = ()) -> list[Column]:
+    """Columns from `"owner"`, `("LENT", "lent_gpus")` or `("GPUS", function)`; dots go deeper."""
+    return [_column(item) for item in described] + [
+        _column(item)._replace(wide=True) for item in wide
+    ]
+
+
+def _column(described: Described) -> Column:
+    if isinstance(described, Column):
+        return described
+    title, read = (described.upper(), described) if isinstance(described, str) else described
+    return Column(title, _reader(read) if isinstance(read, str) else read)
+
+
+def _reader(path: str) -> Callable[[Any], object]:
+    def read(row: Any) -> object:
+        for key in path.split("."):
+            row = row[key]
+        return row
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's result goes: a table or text for people, documents for programs."""
+
+    format: str = "table"
+    dry_run: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether people read it."""
+        return self.format in ("table", "wide")
+
+    def rows(self, rows: Sequence[Any], shown: Sequence[Column], *, empty: str = "") -> None:
+        """A list; `empty` is noted on stderr where a table would have no row."""
+        if not self.is_table:
+            show(rows, self.format)
+            return
+        print_table(rows, shown, wide=self.format == "wide")
+        if not rows and empty:
+            note(empty)
+
+    def done(self, document: Any, line: str) -> None:
+        """A change: one line with `(dry run)` where nothing was written, or the document."""
+        if self.is_table:
+            click.echo(f"{line}{' (dry run)' if self.dry_run else ''}")
+        else:
+            show(document, self.format)
+
+    def text(self, document: Any, lines: Callable[[], Iterable[str] | None]) -> None:
+        """A document, or what `lines` returns or prints for people."""
+        if not self.is_table:
+            show(document, self.format)
+            return
+        for line in lines() or ():
+            click.echo(line)
+
+
+def show(value: Any, output: str) -> None:
+    """Any value as JSON or YAML."""
+    if output == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        click.echo(to_yaml(value), nl=False)
+
+
+def show_canonical(document: dict[str, Any], output: str = "json") -> None:
+    """A signed or hashed document: canonical JSON in a pipe, indented on a terminal, or YAML."""
+    if output == "json" and not sys.stdout.isatty():
+        click.echo(canonical(document))
+    else:
+        show(document, output)
+
+
+def note(text: str) -> None:
+    """Print beside the result, on stderr."""
+    click.echo(text, err=True)
+
+
+def to_yaml(value: Any) -> str:
+    """Block style, in the order given; several objects become several documents."""
+    import yaml
+
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, dict) and "kind" in item and "metadata" in item for item in value)
+    ):
+        return str(yaml.safe_dump_all(value, explicit_start=True, **options))
+    return str(yaml.safe_dump(value, **options))
+
+
+def print_table(
+    rows: Sequence[Any], shown: Sequence[Column], indent: str = "", *, wide: bool = False
+) -> None:
+    """Bold, coloured and folded to the width on a terminal, plain columns in a pipe."""
+    shown = [column for column in shown if wide or not column.wide]
+    cells = [[cell(column.read(row)) for column in shown] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(shown, cells, indent)
+        return
+    for line in plain_table(shown, cells):
+        click.echo(indent + line)
+
+
+def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """The lines of a table without colours."""
+    titles = [column.title for column in shown]
+    widths = [max(len(row[i]) for row in (titles, *cells)) for i in range(len(titles))]
+    for row in (titles, *cells):
+        padded = (
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(row, widths, shown, strict=True)
+        )
+        yield "  ".join(padded).rstrip()
+
+
+def figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Rows that are text already: the first column to the left, figures to the right."""
+    shown = [Column(title, str, right=place > 0) for place, title in enumerate(titles)]
+    return plain_table(shown, rows)
+
+
+def _print_rich(shown: Sequence[Column], cells: Sequence[Sequence[str]], indent: str) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in shown:
+        justify = "right" if column.right else "left"
+        table.add_column(column.title, overflow="fold", justify=justify)  # type: ignore[arg-type]  # one of its literals
+    for row in cells:
+        table.add_row(*[Text(text, style=_style(text)) for text in row])
+    Console().print(Padding(table, (0, 0, 0, len(indent))))
+
+
+def _style(text: str) -> str:
+    """The worst of the words in a cell decides."""
+    words = text.split(",")
+    styles = {style for style, known in _STYLES.items() if not known.isdisjoint(words)}
+    return next((style for style in ("red", "yellow", "green") if style in styles), "")
+
+
+_STYLES = {
+    "red": {"Failed", "Exhausted", "Overcommitted", "unfunded", "Blocked"},
+    "yellow": {"Pending", "NearLimit", "UnusedLendingEntry", "idle", "Reserved", "Shrunk"},
+    "green": {"Running", "Completed", "Healthy", "Active"},
+}
+
+
+def cell(value: object) -> str:
+    """A value in a table."""
+    if value is None or value in ("", [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    # Names come from users: a control character in one must not move the cursor.
+    return "".join(char if char.isprintable() else "�" for char in str(value))
+
+
+def moment(text: str | None) -> str:
+    """A time in the reader's zone on a terminal, as it is in a pipe."""
+    if not text or not sys.stdout.isatty():
+        return text or "-"
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment_ms(time_ms: int) -> str:
+    """A recorded time: UTC, to the millisecond."""
+    try:
+        text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+    return text.replace("+00:00", "Z")
+
+
+def at(path: str) -> Callable[[Any], str]:
+    """A column whose value is a time."""
+    read = _reader(path)
+    return lambda row: moment(read(row))  # type: ignore[arg-type]  # a time is text or None
+
+
+def used_of(used: float, limit: float | None) -> str:
+    """`3/8`, hours with two digits."""
+    text = f"{used:.2f}" if isinstance(used, float) else str(used)
+    return f"{text}/-" if limit is None else f"{text}/{limit:g}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """`12%`, `-` where it is unknown."""
+    return "-" if value is None else f"{value:.{digits}%}"

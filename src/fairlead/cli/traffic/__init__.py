@@ -1,0 +1,1 @@
+"""`fairlead traffic`: the governor of a service's connections."""

@@ -1,0 +1,144 @@
+"""`fairlead traffic harness`: scenarios against the agent's own loop, checked and reported."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fairlead.cli.input import can_plot, load_scenario, report_target
+from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.table import output_format
+from fairlead.schema.traffic_scenario import (
+    TrafficScenarioDocument,
+    read_traffic_scenario,
+    traffic_scenario_schema,
+)
+from fairlead.sim.clock import SEED_MAX
+from fairlead.sim.traffic import (
+    PromiseCheck,
+    TrafficResult,
+    bundled_names,
+    check_promises,
+    play,
+    read_bundled,
+)
+from fairlead.sim.traffic.report import as_document, write_report
+from fairlead.sim.traffic.result import measure
+
+HELP = """Run a traffic SCENARIO and check its promises.
+
+SCENARIO is a YAML file or a name from --list. It runs in virtual time on the in-memory dataplane,
+where the same seed gives the same digest; or, with --real-time and --plane, on a real dataplane
+with a real agent process, real backends and clients.
+
+Writes report.json, report.md, timeline.csv, the record and a plot. Exit codes: 0 all promises were
+kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
+
+\b
+  fairlead traffic harness --list
+  fairlead traffic harness slow
+  fairlead traffic harness my.yaml --seed 42 --out /tmp/report
+  fairlead traffic harness slow --plane haproxy --real-time
+"""
+
+
+@click.command("harness", help=HELP)
+@click.argument("scenario", required=False)
+@click.option("--list", "listing", is_flag=True, help="List the bundled scenarios.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of a scenario.")
+@click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
+)
+@click.option(
+    "--plane",
+    type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
+    default="memory",
+    show_default=True,
+    help="Dataplane.",
+)
+@click.option("--real-time", is_flag=True, help="Run in real time on a real dataplane.")
+@click.option("--cgroup", help="For ebpf: govern this cgroup's connections.")
+@click.option("--pins", help="For ebpf: pin maps in this bpffs folder.")
+@click.option("--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME].")
+@output_format("table", "json", default="table")
+@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    scenario: str | None,
+    listing: bool,
+    schema: bool,
+    seed: int | None,
+    plane: str,
+    real_time: bool,
+    cgroup: str | None,
+    pins: str | None,
+    out: Path | None,
+    output: str,
+    no_plots: bool,
+) -> None:
+    """Play a scenario and report on it."""
+    if listing or schema:
+        click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))
+        return
+    if scenario is None:
+        raise click.UsageError("name a scenario; --list shows the bundled ones")
+    if real_time != (plane != "memory"):
+        raise click.UsageError("--real-time and --plane haproxy, envoy or ebpf belong together")
+    document = _load(scenario)
+    target = report_target(out, document.name)
+    plots = not no_plots and can_plot()
+    with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
+        record = Path(spare) / "record"
+        if real_time:
+            from fairlead.sim.traffic.real import PlaneTarget, play_real
+
+            place = PlaneTarget(plane, cgroup, pins)
+            played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
+        else:
+            played = play(document, seed=seed, record=record)
+        checks = check_promises(played)
+        write_report(played, checks, target, record=record, plots=plots)
+    _print(played, checks, output, target)
+    ctx.exit(0 if all(check.kept for check in checks) else EXIT_REFUSED)
+
+
+def _load(scenario: str) -> TrafficScenarioDocument:
+    return load_scenario(scenario, bundled_names(), read_bundled, read_traffic_scenario)
+
+
+def _listing() -> str:
+    abouts = {name: read_traffic_scenario(read_bundled(name)).about for name in bundled_names()}
+    width = max(map(len, abouts))
+    return "\n".join(f"{name:<{width}}  {about}" for name, about in abouts.items())
+
+
+def _print(
+    played: TrafficResult, checks: Sequence[PromiseCheck], output: str, target: Path
+) -> None:
+    if output == "json":
+        document = {**as_document(played, checks), "report": str(target)}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for line in _summary(played, checks):
+            click.echo(line)
+    click.echo(f"report: {target / 'report.md'}", err=True)
+
+
+def _summary(played: TrafficResult, checks: Sequence[PromiseCheck]) -> list[str]:
+    figures = measure(played)
+    lines = [
+        f"{played.scenario.name} on the {played.plane} dataplane, seed {played.seed}: "
+        f"{figures.arrivals} arrivals, {figures.good_ratio:.2%} within the SLO, "
+        f"{figures.failed_ratio:.2%} failed, {figures.refused_ratio:.2%} refused, "
+        f"{figures.mode_changes} changes of mode, {figures.isolations} isolations"
+    ]
+    for check in checks:
+        word, problem = ("kept  ", "") if check.kept else ("BROKEN", f": {check.problem}")
+        lines.append(f"  {word}  {check.promise}{problem}")
+    if not played.real:
+        lines.append(f"digest  {played.digest}")
+    return lines

@@ -1,0 +1,48 @@
+"""The agent's whole decision about one group at one tick: sighting in, plan and limits out.
+
+memory, decision = govern(memory, sighting, rules, group="web")
+decision.plan.slots, decision.limits.concurrency
+memory = settle(memory, decision.plan, applied=True)
+"""
+
+from dataclasses import dataclass
+
+from fairlead.core.traffic.limits import Limits, plan_limits
+from fairlead.core.traffic.memory import GroupMemory, GroupRules
+from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
+from fairlead.core.traffic.observe import Observed, observe
+from fairlead.core.traffic.sighting import Sighting
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.core.traffic.tick import tick
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was made of a sighting, and what is to be done."""
+
+    observed: Observed
+    plan: TickPlan
+    limits: Limits
+    """Every number that a dataplane needs beside the slots."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the tick looked at."""
+        return self.observed.snapshot
+
+
+def govern(
+    memory: GroupMemory, sighting: Sighting, rules: GroupRules, *, group: str
+) -> tuple[GroupMemory, Decision]:
+    """One decision. The memory is to be settled once the plan was applied, or was not."""
+    memory, observed = observe(memory, sighting, rules, group=group)
+    plan, config = tick(observed.snapshot), observed.snapshot.config
+    backends = {} if sighting.seen is None else sighting.seen.backends
+    limits = plan_limits(
+        plan.slots,
+        plan.admission,
+        stored=Admission(AdmissionMode.SOFT, config.bucket_rate, config.bucket_burst),
+        inside_max=config.inside_max,
+        open={name: backend.open for name, backend in backends.items()},
+    )
+    return memory, Decision(observed, plan, limits)

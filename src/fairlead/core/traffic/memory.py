@@ -1,0 +1,117 @@
+"""What is remembered of a group between two ticks, and the rules by which it is governed.
+
+Frozen and bounded: windows are tuples of the last seconds. The agent keeps it across a restart, and
+a record holds it whole where a life begins or goes on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.counters import WINDOW_MS, Counters, Streak, Window
+from fairlead.core.traffic.health import Cause, Health, HealthRules
+from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
+from fairlead.core.traffic.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """How a group is governed."""
+
+    config: Config = field(default_factory=Config)
+    health: HealthRules = field(default_factory=HealthRules)
+    window_ms: int = WINDOW_MS
+    own_budget: bool = False
+    """The operator set no `bucket_rate`: the budget of soft admission follows what is served."""
+    own_reference: bool = False
+    """The operator set no `q_ref`: it follows the usual queue."""
+    own_latency: bool = False
+    """The operator set no `l_ref_ms`: it follows the usual latency."""
+    own_bound: bool = False
+    """The operator set no `inside_max`: it follows what is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Isolations that came soon after a return.
+
+    Each return that does not last makes the next one wait. Without it a backend whose probes are
+    fine and whose traffic is not would come and go every few seconds. The first isolation is probed
+    at once, as the health tracker asks.
+    """
+
+    times: int = 0
+    isolated_ms: int = 0
+    returned_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendHistory:
+    """What is remembered of one backend."""
+
+    id: str
+    counters: Counters = field(default_factory=Counters)
+    queues: tuple[tuple[int, float], ...] = ()
+    streak: Streak = field(default_factory=Streak)
+    probe_ms: float | None = None
+    """Latency of its last good probe while it is isolated."""
+    answers: bool = False
+    """Its last probe was answered well."""
+    probe_failures: int = 0
+    """Probes in a row that could not connect."""
+    failures_before: int = 0
+    """Failed connects when it came back: those are forgiven."""
+    still_warm_ms: int = 0
+    """After a return: how much of the warm-up a short absence spares it."""
+    backoff: Backoff | None = None
+
+    def after(
+        self, counters: Counters, queues: tuple[tuple[int, float], ...], streak: Streak
+    ) -> "BackendHistory":
+        """With the windows of this tick; spelled out, because it is made for each backend."""
+        return BackendHistory(
+            self.id,
+            counters,
+            queues,
+            streak,
+            self.probe_ms,
+            self.answers,
+            self.probe_failures,
+            self.failures_before,
+            self.still_warm_ms,
+            self.backoff,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemory:
+    """All that is remembered of a group."""
+
+    now_ms: int | None = None
+    """Of the last sighting, as it was given."""
+    clock_ms: int = 0
+    """The group's own clock: it never goes back, whatever happens to the machine's."""
+    state: State | None = None
+    """Of the last tick, with the slots that are in force."""
+    healths: tuple[Health, ...] | None = None
+    pressures: Mapping[str, float] = field(default_factory=dict)
+    """P of every backend in the last tick."""
+    backends: tuple[BackendHistory, ...] = ()
+    budget: AdmissionBudget = field(default_factory=AdmissionBudget)
+    queue: Usual = field(default_factory=Usual)
+    q_ref: float | None = None
+    latency: Usual = field(default_factory=Usual)
+    l_ref_ms: float | None = None
+    bound: InsideBound = field(default_factory=InsideBound)
+    norms: tuple[float, ...] = ()
+    """The median P of the last ticks in which all were in service and admission was open."""
+    refused: Window = ()
+    """Rejections of our own admission."""
+    refused_soft: int | None = None
+
+    @property
+    def isolated(self) -> dict[str, Cause]:
+        """Backends that get nothing now, and why."""
+        return {
+            health.id: health.cause for health in self.healths or () if health.cause is not None
+        }

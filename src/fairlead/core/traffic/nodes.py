@@ -1,0 +1,257 @@
+"""The machines under a group: when a busy one is unhealthy, and when something of it runs out.
+
+Full CPUs are fine until tasks wait for them. A node stalls in a sample when any kind of stall is
+strictly above its threshold (section 6), and for good when at least p of the last m distinct
+samples did, the current one included. A sample that is absent counts as not stalled.
+
+    TTF = (limit - used) / max(epsilon, v_pos(used))      the least over all resources and nodes
+
+Never of CPU (section 7). With less than a window of history the velocity, and so the TTF, is
+unknown and triggers nothing; only what is already used up needs no history.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from fairlead.core.traffic.config import Config, Theta
+from fairlead.core.traffic.model import Node, Psi, Resource
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
+from fairlead.core.traffic.state import NodeMemory, State, Trail
+from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
+
+EPSILON = 1e-9
+WINDOW_US = 10_000_000
+# 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
+# this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
+ROUNDING = 1e-12
+
+
+def stalls(psi: Psi | None, theta: Theta) -> bool:
+    """Is any stall above its threshold? `io some` never is: waiting for a disk is no sickness."""
+    if psi is None:
+        return False
+    return (
+        _above(psi.cpu_some, theta.cpu_some)
+        or _above(psi.mem_some, theta.mem_some)
+        or _above(psi.mem_full, theta.mem_full)
+        or _above(psi.io_full, theta.io_full)
+    )
+
+
+def _above(value: float | None, threshold: float) -> bool:
+    return value is not None and value > threshold
+
+
+def stall_score(psi: Psi | None, theta: Theta) -> float | None:
+    """How far above its threshold the worst stall is: 1 at the threshold; None: unknown."""
+    if psi is None:
+        return None
+    pairs = (
+        (psi.cpu_some, theta.cpu_some),
+        (psi.mem_some, theta.mem_some),
+        (psi.mem_full, theta.mem_full),
+        (psi.io_full, theta.io_full),
+    )
+    scores = [value / max(limit, 1e-9) for value, limit in pairs if value is not None]
+    return max(scores, default=None)
+
+
+def recent_stalls(
+    memory: NodeMemory, *, stalled_now: bool, sample: int | None, samples: int, config: Config
+) -> tuple[int, ...]:
+    """The ordinals of stalled samples among the last m. `sample` is None when none was taken."""
+    kept = tuple(ordinal for ordinal in memory.stalled if ordinal > samples - config.stall_m)
+    return (*kept, sample) if stalled_now and sample is not None else kept
+
+
+def sustained(stalled: Sequence[int], config: Config) -> bool:
+    """At least p of the last m samples."""
+    return len(stalled) + ROUNDING >= config.stall_m * config.stall_p
+
+
+def observe_totals(
+    window: Sequence[StallTotals], sample: StallTotals
+) -> tuple[tuple[StallTotals, ...], Psi | None]:
+    """Add a reading of the counters; shares of the last 10 s, None with less than two readings.
+
+    A counter or a clock that goes back is another boot: the window starts anew.
+    """
+    if window and (window[-1].time_us >= sample.time_us or _fell(window[-1], sample)):
+        return (sample,), None
+    reach = sample.time_us - WINDOW_US
+    # The newest reading that is old enough, so that the window covers 10 s and not less.
+    old = [index for index, each in enumerate(window) if each.time_us <= reach]
+    kept = (*window[old[-1] if old else 0 :], sample)
+    if len(kept) == 1:
+        return kept, None
+    first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
+    shares = {
+        kind: min((sample.stalled_us[kind] - before) / elapsed_us, 1.0)
+        for kind, before in first.stalled_us.items()
+    }
+    return kept, Psi(**shares)
+
+
+def _fell(before: StallTotals, after: StallTotals) -> bool:
+    return any(after.stalled_us.get(kind, -1) < total for kind, total in before.stalled_us.items())
+
+
+ENDLESS = "cpu"
+
+
+def ewma(previous: float | None, value: float, alpha: float) -> float:
+    """alpha*x(t) + (1 - alpha)*ewma(t - dt); the first sample is its own mean."""
+    if previous is None:
+        return value
+    # The mean of two values near the end of the range must not round past it.
+    return min(alpha * value + (1 - alpha) * previous, FLOAT_MAX)
+
+
+def velocity(now: float, before: float, window_ms: int) -> float:
+    """v_pos: how fast the smoothed signal rises, per second; falling counts as standing still."""
+    return max(0.0, (now - before) / (window_ms / 1000))
+
+
+def follow(
+    trail: Trail | None, resource: Resource, *, clock_ms: int, advanced: bool, config: Config
+) -> Trail | None:
+    """The trail with this sample added. No time, no sample: only the first is taken anyway."""
+    used = resource.used
+    if trail is None:
+        return None if used is None else Trail(resource.name, used, ((clock_ms, used),))
+    smoothed, history = trail.ewma, trail.history
+    if used is not None and advanced:
+        smoothed = ewma(smoothed, used, config.alpha)
+        history = (*history, (clock_ms, smoothed))
+    reach_ms = clock_ms - config.derivative_window_ms
+    # The newest sample that is a window old is the one to compare with; older ones are done with,
+    # also when time went on without a sample.
+    old = [place for place, (at, _) in enumerate(history) if at <= reach_ms]
+    return Trail(trail.name, smoothed, history[old[-1] :] if old else history)
+
+
+def time_to_failure(
+    resource: Resource, trail: Trail | None, clock_ms: int, config: Config
+) -> float | None:
+    """Seconds until the resource is used up at the current velocity; None: unknown."""
+    if resource.used is None or resource.limit is None or trail is None:
+        return None
+    remaining = resource.limit - resource.used
+    if remaining <= 0:
+        return 0.0
+    at, before = trail.history[0]
+    if at > clock_ms - config.derivative_window_ms:
+        return None
+    rising = velocity(trail.ewma, before, config.derivative_window_ms)
+    return min(remaining / max(EPSILON, rising), config.ttf_max_s)
+
+
+def soonest(times: Iterable[float | None]) -> float | None:
+    """The least of the known ones."""
+    return min((time for time in times if time is not None), default=None)
+
+
+class Watch(NamedTuple):
+    """The verdict over all nodes, and what to remember of each."""
+
+    stall: bool
+    ttf_s: float | None
+    samples: int
+    nodes: tuple[NodeMemory, ...]
+
+
+def watch_nodes(
+    nodes: Sequence[Node], before: State | None, *, clock_ms: int, advanced: bool, config: Config
+) -> Watch:
+    """Judge every node; one that stalls is enough, and the soonest failure counts.
+
+    A node that is no longer reported is remembered while a stalled sample of it is among the last
+    ones: its absence counts as samples that did not stall.
+    """
+    samples = 1 if before is None else min(before.samples + advanced, INTEGER_MAX)
+    sample = samples if before is None or advanced else None
+    known = {} if before is None else {memory.id: memory for memory in before.nodes}
+    seen = {node.id: node for node in nodes}
+    memories, times = [], []
+    for name in sorted(known.keys() | seen.keys()):
+        memory = known.get(name) or NodeMemory(name)
+        node = seen.get(name)
+        stalled_now = node is not None and stalls(node.psi, config.theta)
+        stalled = recent_stalls(
+            memory, stalled_now=stalled_now, sample=sample, samples=samples, config=config
+        )
+        trails, ttf_s = _follow_all(memory, node, clock_ms, advanced=advanced, config=config)
+        times.append(ttf_s)
+        if stalled or trails:
+            memories.append(NodeMemory(name, stalled, trails))
+    stall = any(sustained(memory.stalled, config) for memory in memories)
+    return Watch(stall, soonest(times), samples, tuple(memories))
+
+
+def _follow_all(
+    memory: NodeMemory, node: Node | None, clock_ms: int, *, advanced: bool, config: Config
+) -> tuple[tuple[Trail, ...], float | None]:
+    """The trails of a node's resources, and the soonest time to failure among them."""
+    known = {trail.name: trail for trail in memory.trails}
+    resources = () if node is None else node.resources
+    trails, times = [], []
+    for resource in sorted(resources, key=attrgetter("name")):
+        if resource.name == ENDLESS:
+            continue
+        trail = follow(
+            known.get(resource.name), resource, clock_ms=clock_ms, advanced=advanced, config=config
+        )
+        times.append(time_to_failure(resource, trail, clock_ms, config))
+        if trail is not None:
+            trails.append(trail)
+    return tuple(trails), soonest(times)
+
+
+class NodeWindows(NamedTuple):
+    """Counters of one machine over the last 10 s."""
+
+    totals: tuple[StallTotals, ...] = ()
+    psi: Psi | None = None
+    cpu: tuple[CpuTimes, ...] = ()
+    iowait_ratio: float | None = None
+
+
+def observe_nodes(
+    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading]
+) -> tuple[dict[str, NodeWindows], tuple[Node, ...]]:
+    """Stalls and I/O wait of the machines as shares of the last 10 s. The windows of a machine that
+    cannot be seen begin again.
+    """
+    windows, nodes = {}, []
+    for name, reading in sorted({reading.id: reading for reading in readings}.items()):
+        now = windows[name] = _observe_node(before.get(name, NodeWindows()), reading)
+        nodes.append(Node(name, now.psi, reading.resources, iowait_ratio=now.iowait_ratio))
+    return windows, tuple(nodes)
+
+
+def _observe_node(before: NodeWindows, reading: NodeReading) -> NodeWindows:
+    totals, psi = before.totals, before.psi
+    if reading.totals is None:
+        totals, psi = (), None
+    elif not totals or reading.totals != totals[-1]:  # else it was not read again meanwhile
+        totals, psi = observe_totals(totals, reading.totals)
+    cpu, iowait = _iowait(before.cpu, reading.cpu)
+    return NodeWindows(totals, psi, cpu, iowait)
+
+
+def _iowait(
+    times: tuple[CpuTimes, ...], now: CpuTimes | None
+) -> tuple[tuple[CpuTimes, ...], float | None]:
+    """None until time has passed. The kernel's own count of it may fall: then it is 0."""
+    if now is None:
+        return (), None
+    if times and (now.total < times[-1].total or now.at_ms < times[-1].at_ms):
+        times = ()
+    times = (*times, now)
+    while len(times) > 1 and times[1].at_ms <= now.at_ms - WINDOW_US // 1000:
+        times = times[1:]
+    passed = now.total - times[0].total
+    if passed <= 0:
+        return times, None
+    return times, min(1.0, max(0.0, now.iowait - times[0].iowait) / passed)

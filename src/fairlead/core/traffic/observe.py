@@ -1,0 +1,508 @@
+"""One tick of a group's life: what was seen becomes a snapshot, the snapshot a plan.
+
+    memory, seen = observe(memory, sighting, rules)      # health, learned parameters, snapshot
+    plan = tick(seen.snapshot)
+    memory = settle(memory, plan, applied=True)          # what became of the plan
+
+Pure: the same memory, sighting and rules give the same bytes, so a life replays from its record.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.counters import (
+    QUEUE_MS,
+    Counters,
+    Signals,
+    Streak,
+    add,
+    counted,
+    find_broken,
+    outcomes,
+    read_counters,
+)
+from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
+from fairlead.core.traffic.learn import latency_reference, queue_reference
+from fairlead.core.traffic.memory import BackendHistory, Backoff, GroupMemory, GroupRules
+from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
+from fairlead.core.traffic.pressure import left_sum
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Probed, Reading, Sighting
+from fairlead.core.traffic.state import AdmissionMode, State
+from fairlead.core.units import SIZE_MAX
+
+NORMS = 300
+BACKOFF_BASE_MS, BACKOFF_MOST_MS = 1_000, 60_000
+LASTED_MS = 60_000
+"""A return that lasts this long is forgiven."""
+_NO_READING = Reading()
+Histories = dict[str, BackendHistory]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a sighting came to."""
+
+    snapshot: Snapshot
+    isolated: Mapping[str, Cause]
+    probes: tuple[str, ...]
+    """Isolated backends to probe now."""
+    full: bool
+    """Open admission has rejected requests since the last tick: too many were inside."""
+
+
+def observe(
+    memory: GroupMemory, sighting: Sighting, rules: GroupRules, *, group: str
+) -> tuple[GroupMemory, Observed]:
+    """Judge the backends' health and draw up what the tick looks at."""
+    clock_ms = memory.clock_ms
+    if memory.now_ms is not None:
+        clock_ms += max(0, sighting.now_ms - memory.now_ms)
+    isolated = memory.isolated
+    histories = _take_probes(memory, sighting)
+    reads = {
+        name: _read(history, sighting, clock_ms, rules.window_ms)
+        for name, history in histories.items()
+    }
+    signals = {name: read.signals for name, read in reads.items()}
+    norms, pressures = _judged_pressures(memory, histories, rules)
+    streaks, broken = find_broken(
+        {name: read.streak for name, read in reads.items()},
+        {name: read.held for name, read in reads.items() if name not in isolated},
+    )
+    histories = {
+        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
+        for name, history in histories.items()
+    }
+    evidence = [
+        _evidence(
+            history,
+            sighting,
+            pressure=pressures.get(name),
+            failures_in_a_row=history.probe_failures
+            if name in isolated  # its counter stands still and would never let it back
+            else _failures_in_a_row(sighting.seen, history, signals[name]),
+            failing=name in broken,
+        )
+        for name, history in histories.items()
+    ]
+    tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
+    _follow_isolation(
+        histories,
+        isolated,
+        tracked.isolated,
+        sighting.seen,
+        clock_ms=clock_ms,
+        warmup_ms=rules.config.warmup_ms,
+    )
+    full = _full(memory, sighting.seen)
+    refused = None if sighting.seen is None else _refused(sighting.seen)
+    memory = replace(
+        memory,
+        now_ms=sighting.now_ms,
+        clock_ms=clock_ms,
+        healths=tracked.healths,
+        backends=tuple(histories[name] for name in sorted(histories)),
+        norms=norms,
+        refused=add(memory.refused, clock_ms, refused, rules.window_ms),
+        refused_soft=None if sighting.seen is None else sighting.seen.refused_soft,
+    )
+    memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
+    snapshot = Snapshot(
+        now_ms=sighting.now_ms,
+        group=group,
+        backends=tuple(
+            _backend(name, node, signals[name], histories[name], tracked)
+            for name, node in sorted(sighting.members.items())
+        ),
+        nodes=sighting.nodes,
+        retry_index=_retry_index(memory, signals.values()),
+        config=config,
+        state=memory.state,
+    )
+    probes = tuple(name for name in tracked.probes if _may_probe(histories[name], clock_ms))
+    return memory, Observed(snapshot, tracked.isolated, probes, full)
+
+
+def settle(memory: GroupMemory, plan: TickPlan, *, applied: bool) -> GroupMemory:
+    """Go on from this plan. One that was not applied left the slots as they were."""
+    state = plan.state if applied else _unmoved(plan.state, memory.state)
+    pressures = {name: pressure.total for name, pressure in plan.pressure.items()}
+    return replace(memory, pressures=pressures, state=state)
+
+
+def _unmoved(after: State, before: State | None) -> State | None:
+    """The state with the slots that are still in force. A backend that joined or left since then
+    makes them unknown: the dataplane will be sent the whole table again anyway.
+    """
+    if before is None:
+        return None
+    slots = {backend.id: backend.slots for backend in before.backends}
+    same = slots.keys() == {backend.id for backend in after.backends}
+    if not same or before.s_total != after.s_total:
+        return after
+    return replace(
+        after,
+        backends=tuple(replace(backend, slots=slots[backend.id]) for backend in after.backends),
+    )
+
+
+def rested(memory: GroupMemory) -> GroupMemory:
+    """What is left of a memory after an absence in which the dataplane fell back: the clock, and
+    the backends' health."""
+    return GroupMemory(now_ms=memory.now_ms, clock_ms=memory.clock_ms, healths=memory.healths)
+
+
+# --- probes and signals
+
+
+def _take_probes(memory: GroupMemory, sighting: Sighting) -> Histories:
+    """The histories of the group's members, with the answers of probes in them."""
+    known = {history.id: history for history in memory.backends if history.id in sighting.members}
+    isolated = memory.isolated
+    for probed in sighting.probed:
+        history = known.get(probed.backend)
+        if history is not None and probed.backend in isolated:  # else it came back, or left
+            known[probed.backend] = _probed(history, probed)
+    return {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
+
+
+def _probed(history: BackendHistory, probed: Probed) -> BackendHistory:
+    """The last answer counts: the tracker wants several in a row that are all fast enough. With the
+    first of them the errors before it are forgotten, or it would have to wait until none is left in
+    the window.
+    """
+    failures = 0 if probed.latency_ms is not None else history.probe_failures + 1
+    latency_ms = probed.latency_ms if probed.ok else None
+    if latency_ms is None:
+        return replace(history, answers=False, probe_failures=failures)
+    first = not history.answers
+    return replace(
+        history,
+        answers=True,
+        probe_ms=latency_ms,
+        probe_failures=failures,
+        counters=history.counters.begin_again() if first else history.counters,
+    )
+
+
+class _Read(NamedTuple):
+    """One backend's part of a sighting, read with its history."""
+
+    counters: Counters
+    queues: tuple[tuple[int, float], ...]
+    streak: Streak
+    signals: Signals
+    held: int | None
+
+
+def _read(history: BackendHistory, sighting: Sighting, clock_ms: int, window_ms: int) -> _Read:
+    seen = None if sighting.seen is None else sighting.seen.backends.get(history.id)
+    reading, covered = sighting.readings.get(history.id, _NO_READING), sighting.covered
+    counters, signals = read_counters(
+        history.counters, clock_ms, seen, reading, covered, window_ms=window_ms
+    )
+    queues, queue = _mean_queue(history.queues, clock_ms, signals.queue)
+    p95_ms = signals.p95_ms if history.probe_ms is None else history.probe_ms
+    successes, errors = outcomes(seen, reading, covered)
+    opened, admitted = (None, None) if seen is None else (seen.open, seen.admitted)
+    streak = history.streak.advance(clock_ms, successes, errors, opened).send(clock_ms, admitted)
+    if reading.looks:
+        streak = replace(streak, looks=reading.looks)
+    return _Read(
+        counters,
+        queues,
+        streak,
+        signals._replace(queue=queue, p95_ms=p95_ms),
+        _held(seen, reading, covered),
+    )
+
+
+def _mean_queue(
+    queues: tuple[tuple[int, float], ...], clock_ms: int, queue: float | None
+) -> tuple[tuple[tuple[int, float], ...], float | None]:
+    """The mean of the last two looks: one is mostly noise, and five come too late (harness)."""
+    if queue is None:
+        return (), None
+    reach_ms = clock_ms - QUEUE_MS
+    queues = (*(past for past in queues if past[0] > reach_ms), (clock_ms, queue))
+    return queues, left_sum(each for _, each in queues) / len(queues)
+
+
+# --- health
+
+
+def _judged_pressures(
+    memory: GroupMemory, histories: Histories, rules: GroupRules
+) -> tuple[tuple[float, ...], dict[str, float]]:
+    """P of every backend, as far as it tells the unhealthy from the busy.
+
+    A backend that carries more than an equal share is under pressure because of it, and loses slots
+    for it; and while admission is restricted, capacity is what is missing. Isolating the busy makes
+    the next ones busy: in the harness two pairs of healthy backends took turns at it. So their P
+    counts as no more than what is just not an outlier's. An isolated backend is measured by what is
+    usual in the group when none is isolated.
+    """
+    known = {name: p for name, p in memory.pressures.items() if name in histories}
+    isolated, state, norms = memory.isolated, memory.state, memory.norms
+    norm = median([pressure for name, pressure in known.items() if name not in isolated])
+    if norm is None or state is None:
+        return norms, known
+    slots = {backend.id: backend.slots for backend in state.backends}
+    restricted = state.admission.mode is not AdmissionMode.NORMAL
+    most = rules.health.outlier_ratio * norm
+    if not isolated and not restricted:
+        norms = (*norms, norm)[-NORMS:]
+    # The others are under pressure because it is missing; that makes it no better.
+    raised = max(1.0, norm / (median(norms) or norm)) if isolated else 1.0
+    for name, pressure in known.items():
+        if name in isolated:
+            known[name] = pressure * raised
+        elif restricted or slots.get(name, 0) * len(slots) > state.s_total:
+            known[name] = min(pressure, most)
+    return norms, known
+
+
+def _held(backend: BackendSeen | None, reading: Reading, covered: Collection[str]) -> int | None:
+    """What is in it, by the same source that counts what leaves it: two counts of different age
+    would make healthy backends look stalled.
+    """
+    if "requests" in covered or "errors" in covered:
+        known = reading.looks and "queue" in covered
+        return reading.looks[-1].inside if known else None
+    return None if backend is None else backend.open
+
+
+def _evidence(
+    history: BackendHistory,
+    sighting: Sighting,
+    *,
+    pressure: float | None,
+    failures_in_a_row: int,
+    failing: bool,
+) -> Evidence:
+    name = history.id
+    answers = [probed.ok for probed in sighting.probed if probed.backend == name]
+    return Evidence(
+        name,
+        pressure=pressure,
+        successes=sum(answers),
+        failures=len(answers) - sum(answers),
+        connect_failures_in_a_row=failures_in_a_row,
+        check_ok=sighting.checks.get(name),
+        operator_isolated=name in sighting.ordered,
+        failing=failing,
+    )
+
+
+def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals: Signals) -> int:
+    """Connects of traffic that failed in a row since it came back."""
+    since = _connect_failures(seen, history.id) - history.failures_before
+    return min(signals.connect_failures_in_a_row, max(0, since))
+
+
+def _connect_failures(seen: GroupSeen | None, name: str) -> int:
+    backend = None if seen is None else seen.backends.get(name)
+    return 0 if backend is None else backend.connect_failures or 0
+
+
+def _follow_isolation(
+    histories: Histories,
+    before: Mapping[str, Cause],
+    now: Mapping[str, Cause],
+    seen: GroupSeen | None,
+    *,
+    clock_ms: int,
+    warmup_ms: int,
+) -> None:
+    """Begin and end what goes with an isolation: probes, back-off, warm-up, forgiven failures."""
+    for name in now.keys() - before.keys():
+        history = histories[name]
+        if now[name] is not Cause.OPERATOR:
+            history = replace(history, backoff=_isolated(history.backoff or Backoff(), clock_ms))
+        histories[name] = replace(history, probe_ms=None, answers=False, probe_failures=0)
+    for name in (before.keys() - now.keys()) & histories.keys():
+        history = histories[name]
+        # A backend that was too slow, or failed, for a moment is still warm. One that could not be
+        # reached may be another process.
+        warm = before[name] is Cause.OUTLIER and history.backoff is not None
+        backoff = history.backoff or Backoff()
+        away_ms = max(0, clock_ms - backoff.isolated_ms)
+        histories[name] = replace(
+            history,
+            probe_ms=None,
+            answers=False,
+            still_warm_ms=max(0, warmup_ms - away_ms) if warm else 0,
+            backoff=replace(backoff, returned_ms=clock_ms),
+            failures_before=_connect_failures(seen, name),
+        )
+
+
+def _isolated(backoff: Backoff, clock_ms: int) -> Backoff:
+    lasted = backoff.returned_ms is None or clock_ms - backoff.returned_ms >= LASTED_MS
+    return replace(backoff, times=1 if lasted else backoff.times + 1, isolated_ms=clock_ms)
+
+
+def _may_probe(history: BackendHistory, clock_ms: int) -> bool:
+    """Has it waited long enough?"""
+    backoff = history.backoff
+    if backoff is None or backoff.times <= 1:
+        return True
+    wait_ms = min(BACKOFF_BASE_MS << min(backoff.times - 1, 10), BACKOFF_MOST_MS)
+    return clock_ms - backoff.isolated_ms >= wait_ms
+
+
+def _backend(
+    name: str, node: str | None, signals: Signals, history: BackendHistory, tracked: Tracked
+) -> Backend:
+    age_ms = tracked.age_ms[name]
+    return Backend(
+        name,
+        queue=signals.queue,
+        p95_ms=signals.p95_ms,
+        error_rate=signals.error_rate,
+        requests=signals.requests,
+        isolated=name in tracked.isolated,
+        age_ms=None if age_ms is None else age_ms + history.still_warm_ms,
+        rtt_ms=signals.rtt_ms,
+        retrans_rate=signals.retrans_rate,
+        jitter_ms=signals.jitter_ms,
+        node=node,
+        debt=signals.queue,
+        drain_per_s=signals.drain_per_s,
+    )
+
+
+# --- parameters
+
+
+def _learn(
+    memory: GroupMemory,
+    sighting: Sighting,
+    signals: Mapping[str, Signals],
+    isolated: Collection[str],
+    rules: GroupRules,
+) -> tuple[GroupMemory, Config]:
+    """The parameters, with what follows the group where the operator set none."""
+    config, clock_ms = rules.config, memory.clock_ms
+    admission = None if memory.state is None else memory.state.admission
+    mode = AdmissionMode.NORMAL if admission is None else admission.mode
+    serving = [each for name, each in signals.items() if name not in isolated]
+    changes: dict[str, Any] = {}
+    if rules.own_reference:
+        queues = [each.queue for each in serving if each.queue is not None]
+        queue, usual = memory.queue.advance(clock_ms, queues, mode)
+        q_ref = memory.q_ref if usual is None else queue_reference(usual, config)
+        memory = replace(memory, queue=queue, q_ref=q_ref)
+        changes["q_ref"] = config.q_ref if q_ref is None else q_ref
+    if rules.own_latency:
+        latencies = [each.p95_ms for each in serving if each.p95_ms is not None]
+        latency, usual_ms = memory.latency.advance(clock_ms, latencies, mode)
+        l_ref_ms = memory.l_ref_ms if usual_ms is None else latency_reference(usual_ms, config)
+        memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
+        # Unknown yet: latency alone restricts no admission.
+        changes |= {"g_min": 0.0} if l_ref_ms is None else {"l_ref_ms": l_ref_ms}
+    budget = memory.budget.advance(
+        clock_ms,
+        served(sighting),
+        mode=mode,
+        triggered=admission is not None and admission.calm_since_ms is None,
+        config=config,
+        window_ms=rules.window_ms,
+    )
+    if rules.own_budget:
+        changes |= budget.changes(config)
+    bound = memory.bound
+    if rules.own_bound:
+        busy, idle = inside(sighting)
+        bound = bound.advance(
+            clock_ms,
+            inside=busy,
+            idle=idle,
+            best=budget.best,
+            per_s=budget.now,
+            l_ref_ms=changes.get("l_ref_ms") or config.l_ref_ms,
+            serving=len(serving),
+        )
+        changes["inside_max"] = bound.value
+    if changes.get("inside_max", config.inside_max) is not None:
+        # A full backend is passed over, so requests do not show where slots send them, and a guard
+        # that compares the two would hold every step: a backend that is back got none.
+        changes["skew_requests_min"] = SIZE_MAX
+    return replace(memory, budget=budget, bound=bound), _changed(config, tuple(changes.items()))
+
+
+@lru_cache(maxsize=256)
+def _changed(config: Config, changes: tuple[tuple[str, Any], ...]) -> Config:
+    """Kept, because learned parameters are mostly the same tick after tick."""
+    return replace(config, **dict(changes))
+
+
+def served(sighting: Sighting) -> int | None:
+    """Successes of the group so far; where they are not counted, what the dataplane let in."""
+    seen = sighting.seen
+    if seen is None:
+        return None
+    known = [
+        successes
+        for name in sighting.members
+        if (
+            successes := outcomes(
+                seen.backends.get(name), sighting.readings.get(name, _NO_READING), sighting.covered
+            )[0]
+        )
+        is not None
+    ]
+    return sum(known) if known else seen.admitted
+
+
+def inside(sighting: Sighting) -> tuple[int | None, int]:
+    """What is being worked on in the group, and what the dataplane counts as inside besides.
+
+    Connections of a dataplane that cannot see requests may be idle ones: then the application has
+    to report, and what it does not report is idle.
+    """
+    seen = sighting.seen
+    here = [] if seen is None else [seen.backends.get(name) for name in sighting.members]
+    opened = [backend.open for backend in here if backend is not None and backend.open is not None]
+    if len(opened) < len(here) or not here:
+        return None, 0
+    if "queue" not in sighting.covered:
+        blind = any(backend is None or backend.queue is None for backend in here)
+        return (None, 0) if blind else (sum(opened), 0)
+    queues = [sighting.readings.get(name, _NO_READING).queue for name in sighting.members]
+    known = [queue for queue in queues if queue is not None]
+    if len(known) < len(queues):
+        return None, 0
+    busy = round(left_sum(known))
+    return busy, max(0, sum(opened) - busy)
+
+
+def _refused(seen: GroupSeen) -> int:
+    return seen.refused_soft + seen.refused_hard
+
+
+def _full(memory: GroupMemory, seen: GroupSeen | None) -> bool:
+    """Did open admission reject requests since the last tick?"""
+    before = memory.refused_soft
+    return (
+        seen is not None
+        and before is not None
+        and seen.refused_soft > before
+        and seen.mode is AdmissionMode.NORMAL
+    )
+
+
+def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | None:
+    """Retries per success; None where they are not counted.
+
+    Rejections of our own admission are repeated too. Counted as a storm they would keep admission
+    closed for good, so only retries beyond them count.
+    """
+    retries = [each.retries for each in signals if each.retries is not None]
+    if not retries:
+        return None
+    successes = sum(each.successes or 0 for each in signals)
+    return max(0, sum(retries) - (counted(memory.refused) or 0)) / max(1, successes)

@@ -1,0 +1,197 @@
+"""What the sensors saw of one group at one tick: raw, frozen, recorded as it is.
+
+Counters are since their process began; `None` is what a sensor cannot see, and is never zero.
+`plausible` takes out what no sensor can have meant: only then is a sighting recorded and observed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from fairlead.core.traffic.model import Node, Resource
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.core.units import FLOAT_MAX, SIZE_MAX
+
+
+class Liveness(StrEnum):
+    """What the age of the agent's heartbeat means to a dataplane."""
+
+    NORMAL = "normal"
+    HOLD = "hold"
+    """Keep the active table, refuse flips."""
+    FALLBACK = "fallback"
+    """Choose by rendezvous; hard decays to soft."""
+
+
+class Look(NamedTuple):
+    """What a backend had counted at one moment, and how many requests were inside it then."""
+
+    at_ms: int
+    successes: int
+    errors: int
+    inside: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an application last reported about itself. Counters since it began."""
+
+    requests: int | None = None
+    errors: int | None = None
+    retries: int | None = None
+    """How many of its requests were repetitions of an earlier one."""
+    queue: float | None = None
+    p95_ms: float | None = None
+    """Of successes, over about the last 5 s."""
+    looks: tuple[Look, ...] = ()
+    """Its latest reports, this one included, where it counts requests and errors: it is scraped
+    more often than there are ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSeen:
+    """What a dataplane has counted for one backend since it began; None where it cannot see it."""
+
+    admitted: int = 0
+    """Connections (or requests, on a proxy) that were sent to it."""
+    connect_failures: int | None = None
+    consecutive_failures: int | None = None
+    successes: int | None = None
+    errors: int | None = None
+    open: int | None = None
+    """Connections or requests in it now."""
+    queue: int | None = None
+    p95_ms: float | None = None
+    """Of successes, over the dataplane's own window (about 5 s)."""
+    rtt_ms: float | None = None
+    retransmits: int | None = None
+    jitter_ms: float | None = None
+    """How far round-trip times are from their average, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """What a dataplane has counted for one group: admitted, or rejected explicitly."""
+
+    epoch: int
+    liveness: Liveness
+    mode: AdmissionMode
+    admitted: int
+    refused_soft: int
+    """Told to try again (EAGAIN, 429)."""
+    refused_hard: int
+    """Refused (ECONNREFUSED, 503)."""
+    backends: Mapping[str, BackendSeen] = field(default_factory=dict)
+    decision: int | None = None
+    """The recorded decision that the active table carries out; None where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The result of one probe."""
+
+    group: str
+    backend: str
+    ok: bool
+    latency_ms: float | None = None
+    """None when it did not answer at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StallTotals:
+    """The kernel's counters of stalled microseconds at one moment, by kind of stall."""
+
+    time_us: int
+    stalled_us: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Counters of a machine's CPUs together, in any unit of time: all of it, and idle for want of a
+    disk."""
+
+    at_ms: int
+    total: float
+    iowait: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """One machine: counters of stalled time, and what can run out."""
+
+    id: str
+    totals: StallTotals | None = None
+    resources: tuple[Resource, ...] = ()
+    cpu: CpuTimes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """All that was seen of a group for one tick."""
+
+    now_ms: int
+    members: Mapping[str, str | None]
+    """Backends that the group has now, and the machine of each where that is known."""
+    seen: GroupSeen | None = None
+    """None: the dataplane could not be read."""
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    covered: tuple[str, ...] = ()
+    """Fields of `Reading` that applications are asked for; for these the dataplane's own figures
+    are not used, or an application that does not answer would look like an idle one."""
+    nodes: tuple[Node, ...] = ()
+    probed: tuple[Probed, ...] = ()
+    checks: Mapping[str, bool] = field(default_factory=dict)
+    """Health checks of the backends that have one."""
+    ordered: tuple[str, ...] = ()
+    """Backends that the operator isolated or drains."""
+
+
+def plausible(sighting: Sighting) -> Sighting:
+    """The sighting without values that no sensor can have meant: they become missing signals."""
+    seen = sighting.seen
+    if seen is not None:
+        backends = {name: _backend(backend) for name, backend in seen.backends.items()}
+        seen = replace(seen, backends=backends)
+    readings = {name: _reading(reading) for name, reading in sighting.readings.items()}
+    probed = tuple(
+        Probed(probe.group, probe.backend, probe.ok, _measure(probe.latency_ms))
+        for probe in sighting.probed
+    )
+    return replace(sighting, seen=seen, readings=readings, probed=probed)
+
+
+def _backend(seen: BackendSeen) -> BackendSeen:
+    return BackendSeen(
+        admitted=min(max(0, seen.admitted), SIZE_MAX),
+        connect_failures=_count(seen.connect_failures),
+        consecutive_failures=_count(seen.consecutive_failures),
+        successes=_count(seen.successes),
+        errors=_count(seen.errors),
+        open=None if seen.open is None else min(max(0, seen.open), SIZE_MAX),
+        queue=_count(seen.queue),
+        p95_ms=_measure(seen.p95_ms),
+        rtt_ms=_measure(seen.rtt_ms),
+        retransmits=_count(seen.retransmits),
+        jitter_ms=_measure(seen.jitter_ms),
+    )
+
+
+def _reading(reading: Reading) -> Reading:
+    return Reading(
+        requests=_count(reading.requests),
+        errors=_count(reading.errors),
+        retries=_count(reading.retries),
+        queue=_measure(reading.queue),
+        p95_ms=_measure(reading.p95_ms),
+        looks=reading.looks,
+    )
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value <= SIZE_MAX else None
+
+
+def _measure(value: float | None) -> float | None:
+    """A float, or None for what is not a finite number of at least 0."""
+    return float(value) if value is not None and 0 <= value <= FLOAT_MAX else None

@@ -1,0 +1,449 @@
+"""Admission: fund, then place, then the entries that say so; and growth, the same for a part.
+
+`assess` is also what a dry run and `plan` show: the same decision, not recorded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+import msgspec
+
+from fairlead.core import gpu
+from fairlead.core.gpu.place import Gang, Node, Placement
+from fairlead.core.invariant import known, of_kind, require
+from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.config import Config
+from fairlead.engine.gpu.entries import Document, Funding, NewEntry, Refusal
+from fairlead.engine.gpu.leases import open_lease
+from fairlead.engine.gpu.projection import Projection, starts_ms
+from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
+from fairlead.schema.gpu import from_plan, fund_document
+from fairlead.schema.objects import (
+    budget_document,
+    to_gang,
+    to_request,
+    with_spares,
+    without_spares,
+)
+from fairlead.schema.place import STYLE as PLACE_STYLE
+from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
+from fairlead.schema.specs import BudgetSpec, RunSpec
+from fairlead.schema.waiting import from_queue, queue_document
+
+
+class Admission:
+    """Starts runs that wait, and gives back to runs what outcomes took."""
+
+    def __init__(self, committer: Committer, config: Config) -> None:
+        self._committer, self._hold_ms = committer, config.hold_ms
+        self._projection = committer.projection
+
+    def admit_all(self, now_ms: int) -> None:
+        """Every run that waits, in the order of the queue.
+
+        The order is recorded with the first start that it decides: where one run starts, others
+        wait, and the order that was last recorded does not say so already.
+        """
+        projection = self._projection
+        waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
+        queue = gpu.queue(waiting)
+        order = [row.run for row in queue.order]
+
+        def decide(run: str) -> list[NewEntry]:
+            # Another replica may have started or removed it since the list was made.
+            if not projection.is_pending(run) or self._is_held(run, now_ms):
+                return []
+            made = admission(projection, run, now_ms)
+            if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
+                output = msgspec.convert(from_queue(queue), entries.QueueOrder)
+                body, document = entries.QueueDecision(output), queue_document(waiting)
+                made.insert(0, NewEntry(body=body, time_ms=now_ms, input=document))
+            return made
+
+        self._decide_all(order, decide)
+
+    def grow_all(self, now_ms: int) -> None:
+        """What outcomes took comes back where no run that waits could use it."""
+        live = self._projection.live
+
+        def decide(run: str) -> list[NewEntry]:
+            state = live.get(run)
+            if state is None or not may_grow(state) or self._is_held(run, now_ms):
+                return []
+            return growth(self._projection, run, now_ms)
+
+        self._decide_all(sorted(run for run in live if may_grow(live[run])), decide)
+
+    def _is_held(self, run: str, now_ms: int) -> bool:
+        return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
+
+    def _decide_all(self, queue: list[str], decide: Callable[[str], list[NewEntry]]) -> None:
+        """In order; one append for all decisions up to the next one that takes devices."""
+        decided = 0
+
+        def batch() -> list[NewEntry]:
+            nonlocal decided
+            made: list[NewEntry] = []
+            for number, run in enumerate(queue, start=1):
+                decided, found = number, decide(run)
+                made += found
+                if opens_leases(found):
+                    break  # the next one has to see what this one took
+            return made
+
+        while queue:
+            self._committer.commit(batch)
+            queue = queue[decided:]
+
+
+def opens_leases(made: list[NewEntry]) -> bool:
+    """Whether these entries start a run, or widen one."""
+    return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
+
+
+def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Waiting:
+    """The input of the queue: every run that waits, and what is held for open outcomes."""
+    runs = []
+    for name, state in projection.live.items():
+        if state.phase is not Phase.PENDING or state.stopping:
+            continue
+        request, start = to_request(projection.run_spec(name)), None
+        if projection.waits_for_time(name):
+            reservation = projection.objects["Reservation", projection.reserved[name]]
+            start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
+        runs.append(
+            gpu.WaitingRun(
+                id=name,
+                owner=request.owner,
+                flavor=request.flavor,
+                gpus=request.gpus,
+                submitted=state.submitted_seq,
+                waiting_since_ms=state.since_ms,
+                min_gpus=request.min_gpus,
+                duration_ms=request.duration_ms,
+                reservation=start,
+            )
+        )
+    holds = []
+    for flavor, seq in sorted(projection.resolver.open_seqs.items()):
+        outcome = projection.resolver.outcomes[seq]
+        drawn = outcome.stage is OutcomeStage.DRAWN
+        until_ms = None if drawn else outcome.time_ms + hold_ms
+        holds.append(gpu.FlavorHold(flavor, seq, until_ms))
+    return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
+
+
+def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
+    """Whether a recorded order has the same waiting runs before this one."""
+    if len(order) < 2:
+        return True
+    if run not in recorded:
+        return False
+    waiting = set(order)
+    before = [name for name in recorded[: recorded.index(run)] if name in waiting]
+    return before == list(order[: order.index(run)])
+
+
+# -- one decision ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What cover and place say of a run now. `placement` None: it is not funded."""
+
+    request: gpu.Request
+    plan: gpu.Plan
+    remedy: gpu.Remedy | None = None
+    gang: Gang | None = None
+    placement: Placement | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Funded and placed."""
+        return self.placement is not None and self.placement.placed
+
+    def funding(self) -> Funding:
+        """The recorded output of the cover."""
+        return msgspec.convert(from_plan(self.plan, self.remedy), Funding)
+
+    def refusal(self) -> Refusal:
+        """Why it is not funded."""
+        return known(self.funding().refusal, "what is not funded was refused")
+
+
+def assess(
+    projection: Projection, spec: RunSpec, now_ms: int, request: gpu.Request | None = None
+) -> Assessment:
+    """Cover a run and place it; a malleable one at the widest width that is both.
+
+    `request`: a part of it only, which has its groups and place.
+    """
+    request, book = request or to_request(spec), projection.book(now_ms)
+    first: Assessment | None = None
+    while True:
+        plan, remedy = gpu.cover_or_remedy(book, request, now_ms)
+        if not plan.funded:
+            return first or Assessment(request, plan, remedy)
+        gang = gang_of(spec, plan)
+        found = Assessment(request, plan, remedy, gang, projection.place(gang))
+        first = first or found
+        if found.starts:
+            return found
+        least, step = request.min_gpus, request.step_gpus or 1
+        if least is None:
+            return first
+        # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
+        free = projection.free_gpus(spec.flavor)
+        width = min(plan.gpus - step, least + (free - least) // step * step)
+        if width < least:
+            return first
+        request = replace(request, gpus=width)
+
+
+def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
+    """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
+    elsewhere = any(line.tier.value.endswith("elsewhere") for line in plan.lines)
+    return to_gang(spec, without_spares(spec, plan.gpus), elsewhere=elsewhere)
+
+
+def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
+    """The entries of one attempt to start a run; none when nothing new is to be said."""
+    spec, state = projection.run_spec(run), projection.runs[run]
+    if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
+        return []
+    assessed = assess(projection, spec, now_ms)
+    job = projection.next_job(run)
+    if not assessed.plan.funded:
+        return _refused(projection, run, assessed, now_ms)
+    if not assessed.starts:
+        return _waiting(run, state, assessed, now_ms)
+    made = _decisions(projection, run, assessed, now_ms, plan_id=job)
+    leases = list(_leases(run, spec, assessed, job, now_ms))
+    for lease in leases:
+        made += open_lease(projection, lease, job, now_ms)
+    width = sum(lease.gpus for lease in leases if lease.is_active)
+    message = f"{width} GPUs, paid by {len(assessed.plan.lines)} envelopes"
+    body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
+    made.append(NewEntry(body=body, time_ms=now_ms, plan_id=job, effect="phase"))
+    return made
+
+
+def _still_refused(projection: Projection, spec: RunSpec, refusal: Refusal, now_ms: int) -> bool:
+    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover."""
+    request = to_request(spec)
+    plan = gpu.cover(projection.book(now_ms), request, now_ms)
+    return not plan.funded and _gist(Assessment(request, plan).refusal()) == _gist(refusal)
+
+
+def _gist(refusal: Refusal) -> object:
+    """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
+    caps = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in refusal.binding]
+    return (refusal.code, refusal.shortfall_gpus, caps)
+
+
+def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+    """A refusal is recorded when it is another one than before: waiting must not fill the log."""
+    refusal = assessed.refusal()
+    body = entries.RunPhase(run, Phase.PENDING.value, refusal.code, refusal.message)
+    return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body=body, time_ms=now_ms)]
+
+
+def _waiting(run: str, state: RunState, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+    """Funded, but there are no devices: said once. Groups are placed whole, so what is missing is
+    the GPUs of all groups without a place, and not the few devices that each of them lacks."""
+    missing = 0 if assessed.placement is None else assessed.placement.shortfall_gpus
+    if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
+        return []
+    message = "funded, but " + no_room(missing, assessed.plan.gpus)
+    body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
+    return [NewEntry(body=body, time_ms=now_ms)]
+
+
+def _leases(
+    run: str, spec: RunSpec, assessed: Assessment, job: str, now_ms: int
+) -> Iterator[LeaseFact]:
+    """One lease per payer, group and role: the plan's lines laid along the placed devices."""
+    duration_ms = assessed.request.duration_ms
+    until_ms = None if duration_ms is None else now_ms + duration_ms
+    lines = [(line, line.gpus) for line in assessed.plan.lines]
+    number = 0
+    for group in assessed.placement.groups if assessed.placement else ():
+        for role, slots in (("Active", group.active), ("Spare", group.spares)):
+            done = 0
+            while done < len(slots):
+                line, left = lines[0]
+                leased = slots[done : done + left]
+                done += len(leased)
+                lines[0] = (line, left - len(leased))
+                if not lines[0][1]:
+                    lines.pop(0)
+                yield LeaseFact(
+                    f"{job}.{number}",
+                    run,
+                    spec.owner,
+                    role,
+                    group.group,
+                    tuple(slot_text(slot) for slot in leased),
+                    line.budget,
+                    line.envelope,
+                    line.borrowed,
+                    now_ms,
+                    until_ms,
+                    "Start",
+                    0,
+                )
+                number += 1
+    require(not lines, "every GPU of the plan has a device")
+
+
+# -- the recorded decisions -----------------------------------------------------------------------
+
+
+def _decisions(
+    projection: Projection, run: str, assessed: Assessment, now_ms: int, *, plan_id: str
+) -> list[NewEntry]:
+    """Cover and placement of a run that starts or grows."""
+    gang = known(assessed.gang, "what starts is a gang")
+    placement = known(assessed.placement, "what starts was placed")
+    placed = NewEntry(
+        body=entries.PlaceDecision(run, from_placement(placement)),
+        time_ms=now_ms,
+        plan_id=plan_id,
+        effect="place",
+        input=place_input(projection.nodes(), gang),
+    )
+    return [_fund_decision(projection, run, assessed, now_ms, plan_id), placed]
+
+
+def _fund_decision(
+    projection: Projection, run: str, assessed: Assessment, now_ms: int, plan_id: str | None = None
+) -> NewEntry:
+    output = assessed.funding()
+    return NewEntry(
+        body=entries.FundDecision(run, output),
+        time_ms=now_ms,
+        plan_id=plan_id,
+        effect=None if plan_id is None else "cover",
+        input=_fund_input(projection, assessed.request, now_ms),
+        reasons=() if output.refusal is None else (output.refusal.code,),
+    )
+
+
+def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
+    """The recorded input of a cover: the budgets that decide it, and their usage."""
+    book = projection.book(now_ms)
+    kin = set(book.families.kin(request.owner, request.sponsors))
+    documents, usage = [], {}
+    for owner in kin | book.families.parents_circle(request.owner):
+        for budget in book.by_owner.get(owner, ()):
+            stored = projection.objects["Budget", budget.name]
+            spec = of_kind(stored.spec, BudgetSpec, "a Budget has a budget's spec")
+            document = budget_document(budget.name, spec)
+            if owner not in kin:  # an uncle makes cousins but pays for nothing
+                document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
+            documents.append(document)
+            for envelope in document.envelopes:
+                key = (budget.name, envelope.name)
+                usage[key] = projection.accounts.usage(key, now_ms)
+    documents.sort(key=lambda document: document.name)
+    return fund_document(now_ms, documents, usage, request)
+
+
+def place_input(nodes: list[Node], gang: Gang) -> Document:
+    """The recorded input of a placement: the nodes that it had to choose from.
+
+    Nodes that are full, cordoned or out of reach change nothing, and on a busy fleet they are most.
+    """
+    usable = [
+        node
+        for node in nodes
+        if node.flavor == gang.flavor
+        and node.free
+        and not node.cordoned
+        and (gang.elsewhere or node.is_in(gang.location))
+    ]
+    return PLACE_STYLE.from_core(PlaceInput(tuple(usable), gang))
+
+
+# -- growth ---------------------------------------------------------------------------------------
+# Whole groups under their old numbers, the lowest first, by whole steps; never more than the run
+# had. Its other leases stay as they are and its process runs on: it is notified of its new width as
+# it was of the smaller one. Decided after every run that waits, because those wait for less than
+# this run has. What an owner gave up of its own accord stays given up, and an attempt that fails is
+# not recorded.
+
+
+def may_grow(state: RunState) -> bool:
+    """Whether a run lacks what an outcome took, and could have it back now."""
+    settled = state.phase is Phase.RUNNING and state.reclaim is None
+    return state.grows_to > 0 and settled and not (state.stopping or state.paused)
+
+
+def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
+    """The entries by which a run grows, as wide as it can; none where it cannot."""
+    spec, state = projection.run_spec(run), projection.runs[run]
+    free = projection.free_gpus(spec.flavor)
+    for request in _growth_requests(spec, state, now_ms):
+        if (request.min_gpus or request.gpus) > free:
+            continue
+        # The search for a remedy, which is not needed here, costs ten times the cover.
+        if not gpu.cover(projection.book(now_ms), request, now_ms).funded:
+            continue
+        assessed = assess(projection, spec, now_ms, request)
+        if assessed.starts:
+            return _grown(projection, run, assessed, now_ms)
+    return []
+
+
+def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Request]:
+    """What to ask for: everything, where its last group is a smaller one; else as much as goes."""
+    steps, group = spec.malleable, spec.group_gpus
+    lacking = state.grows_to - state.width
+    ends = [lease.expected_end_ms for lease in state.leases.values()]
+    until_ms = ends[0] if ends else None
+    left_ms = None if until_ms is None else until_ms - now_ms
+    if steps is None or group is None or lacking <= 0 or (left_ms is not None and left_ms <= 0):
+        return []
+    whole = to_request(spec)
+    borrowed = sum(lease.gpus for lease in state.leases.values() if lease.borrowed)
+    limit = whole.max_borrow_gpus
+    unit = lcm(group, steps.step_gpus)
+    base = replace(
+        whole,
+        duration_ms=left_ms,
+        max_borrow_gpus=None if limit is None else max(0, limit - borrowed),
+    )
+    requests = []
+    if lacking % unit:
+        gpus = with_spares(spec, lacking)
+        requests.append(replace(base, gpus=gpus, min_gpus=None, step_gpus=None))
+    if lacking >= unit:
+        gpus, least = with_spares(spec, lacking // unit * unit), with_spares(spec, unit)
+        requests.append(replace(base, gpus=gpus, min_gpus=least, step_gpus=least))
+    return requests
+
+
+def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+    spec, state = projection.run_spec(run), projection.runs[run]
+    job, numbers = state.job or "", _missing_groups(spec, state)
+    plan_id = f"{job}.{state.numbered}"
+    made = _decisions(projection, run, assessed, now_ms, plan_id=plan_id)
+    width = state.width
+    for number, lease in enumerate(_leases(run, spec, assessed, job, now_ms)):
+        born = replace(
+            lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
+        )
+        width += born.gpus if born.is_active else 0
+        made += open_lease(projection, born, job, now_ms)
+    body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
+    made.append(NewEntry(body=body, time_ms=now_ms, plan_id=plan_id, effect="grown"))
+    return made
+
+
+def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:
+    """The numbers of the groups that are gone, the lowest first."""
+    groups = to_gang(spec, state.grows_to, elsewhere=False).groups()
+    there = {lease.group for lease in state.leases.values() if lease.is_active}
+    return [number for number in range(len(groups)) if number not in there]

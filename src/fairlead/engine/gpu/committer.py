@@ -1,0 +1,124 @@
+"""The committer: one lock, the ledger and its projection; how every command is carried out.
+
+    read the projection -> decide -> append one batch, all or nothing -> fold it
+         ^                                 |
+         +---- HeadMoved: catch up, decide again
+
+Replicas race through the ledger's expected size: the loser catches up and decides again on what the
+winner did, so nothing is spent twice. A leader needs no more than this: a replica that does not
+lead calls no `commit`, and a leader that was replaced without knowing loses the race.
+Any thread may call.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fairlead.engine.gpu import checkpoint
+from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Stored
+from fairlead.engine.gpu.values import NotFound
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.ports.ledger import Archived, Entry, HeadMoved, Ledger
+
+READ_AT_ONCE = 1_000
+RACES_MAX = 50
+Decide = Callable[[], Sequence[NewEntry]]
+
+
+class Committer:
+    """Given to every service of the control plane; `projection` is the same object for good."""
+
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], int], *, checkpoint_every: int = 20_000
+    ) -> None:
+        self.ledger, self._clock, self._checkpoint_every = ledger, clock, checkpoint_every
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self.projection: Projection = checkpoint.load(ledger)
+        self._checkpoint_seq = self.projection.seq
+        try:
+            with self.current():
+                pass
+        except Archived as error:
+            raise PermanentFault(
+                f"entries after {self.projection.seq} were moved to an archive before the "
+                "control plane kept what they say"
+            ) from error
+
+    def now(self) -> int:
+        """Never before the last entry: a clock set back must not end leases before their start."""
+        return max(self._clock(), self.projection.time_ms)
+
+    @property
+    def clock_behind_ms(self) -> int:
+        """By how much the clock is behind the last entry; until it is not, no time passes."""
+        return max(0, self.projection.time_ms - self._clock())
+
+    @contextmanager
+    def current(self) -> Iterator[Projection]:
+        """The projection of everything recorded so far, under the lock."""
+        with self._lock:
+            self._catch_up()
+            yield self.projection
+
+    def commit(self, decide: Decide) -> list[Entry]:
+        """Decide on what is known, append, fold; on a lost race, know more and decide again."""
+        with self._lock:
+            for _ in range(RACES_MAX):
+                self._catch_up()
+                drafts = [encode(entry) for entry in decide()]
+                if not drafts:
+                    return []
+                try:
+                    entries = self.ledger.append(drafts, expected_size=self.projection.seq)
+                except HeadMoved:
+                    continue
+                self._fold(entries)
+                return entries
+        raise TemporaryFault(
+            "the ledger is too busy: every attempt lost the race", retry_after_ms=100
+        )
+
+    def new(self, body: Body, author: str = SYSTEM) -> NewEntry:
+        """An entry of this moment."""
+        return NewEntry(body=body, time_ms=self.now(), author=author)
+
+    def stored(self, kind: str, name: str) -> Stored:
+        """An object; raises `NotFound`."""
+        stored = self.projection.get(kind, name)
+        if stored is None:
+            raise NotFound(kind, name)
+        return stored
+
+    def wait(self, after: int, timeout_s: float) -> int:
+        """Wait until there is an entry above `after`, or the time is over; returns the last one."""
+        with self._lock:
+            self._changed.wait_for(lambda: self.projection.seq > after, timeout_s)
+            return self.projection.seq
+
+    def checkpoint(self) -> None:
+        """Keep the projection, so that the next start begins here."""
+        with self._lock:
+            checkpoint.save(self.ledger, self.projection)
+            self._checkpoint_seq = self.projection.seq
+
+    def _catch_up(self) -> None:
+        """Fold what other writers appended."""
+        while True:
+            entries = self.ledger.entries(self.projection.seq, READ_AT_ONCE)
+            self._fold(entries)
+            if len(entries) < READ_AT_ONCE:
+                break
+        if self.projection.seq - self._checkpoint_seq >= self._checkpoint_every:
+            try:
+                self.checkpoint()
+            except Fault:  # no room for it: a start folds more, and readers go on reading
+                self._checkpoint_seq = self.projection.seq
+
+    def _fold(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.projection.apply(entry)
+        if entries:
+            self._changed.notify_all()

@@ -1,0 +1,542 @@
+"""The control plane's ledger entries, one Struct per kind, and their border: `encode`, `decode`.
+
+Inside the engine an entry is one of these values; only here is it a JSON object. A field that an
+entry may lack is `UNSET` by default and then left out of the bytes; a field that is there as null
+is None. Fields with a default that is always written were added later: old entries lack them.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from fairlead.core.canonical import canonical
+from fairlead.core.lottery import Commitment, Reveal
+from fairlead.ports.ledger import Draft, Entry
+
+SYSTEM = "fairlead"
+"""The author of what the control plane does by itself: admissions, exits, demotions, conditions."""
+INPUT_BYTES_MAX = 64 * 1024
+"""A larger input of a decision is kept among the ledger's blobs: a fold need not read it."""
+Document = dict[str, Any]
+"""JSON that the engine hands through unread: specs, inputs and outputs of decisions, heads."""
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What an entry says."""
+
+    ENTRY: ClassVar[str]
+    VERSION: ClassVar[int] = 1
+
+    def document(self) -> Document:
+        """As JSON carries it."""
+        return cast(Document, msgspec.to_builtins(self))
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """What a recorded body says."""
+        return msgspec.convert(document, cls)
+
+
+class Stamp(NamedTuple):
+    """Where, when and by whom an entry was recorded."""
+
+    seq: int
+    time_ms: int
+    author: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEntry:
+    """An entry that is to be recorded; the other fields as in `ports.ledger.Draft`."""
+
+    body: Body
+    time_ms: int
+    author: str = SYSTEM
+    plan_id: str | None = None
+    effect: str | None = None
+    input: Document | None = field(default=None, repr=False)
+    """The whole input of a decision."""
+    input_digest: str | None = None
+    blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    version: int | None = None
+    """None: the version of the body's type."""
+    reasons: tuple[str, ...] = ()
+
+
+# -- objects --------------------------------------------------------------------------------------
+
+
+class ObjectApplied(Body, frozen=True):
+    """An object was created or changed."""
+
+    ENTRY = "object.applied"
+    kind: str
+    name: str
+    uid: str
+    generation: int
+    labels: dict[str, str]
+    spec: Document
+
+
+class ObjectDeleted(Body, frozen=True):
+    """An object was removed."""
+
+    ENTRY = "object.deleted"
+    kind: str
+    name: str
+    uid: str
+
+
+class BudgetCondition(Body, frozen=True):
+    """A condition of a budget changed."""
+
+    ENTRY = "budget.condition"
+    budget: str
+    type: str
+    status: bool
+    reason: str
+    message: str
+    generation: int
+
+
+class ControlRecovered(Body, frozen=True):
+    """The first entry after one that could not be recorded."""
+
+    ENTRY = "control.recovered"
+    message: str
+
+
+# -- runs and leases ------------------------------------------------------------------------------
+
+
+class RunPhase(Body, frozen=True):
+    """A run is in another phase, or in the same for another reason."""
+
+    ENTRY = "run.phase"
+    run: str
+    phase: str
+    reason: str
+    message: str
+    job: str | UnsetType = UNSET
+    """The plan id of the start that this entry records."""
+    paused: bool | UnsetType = UNSET
+    stopping: bool | UnsetType = UNSET
+    shortfall_gpus: int | UnsetType = UNSET
+    ended_ms: int | UnsetType = UNSET
+    code: int | UnsetType | None = UNSET
+    signal: int | UnsetType | None = UNSET
+    exit_reason: str | UnsetType | None = UNSET
+    outcome: int | UnsetType | None = UNSET
+    """The resolve that preempted it."""
+
+
+class RunGrown(Body, frozen=True):
+    """A run got back groups that an outcome had taken."""
+
+    ENTRY = "run.grown"
+    run: str
+    width: int
+    message: str
+
+
+class RunNominated(Body, frozen=True):
+    """An owner offers a run for preemption before the owner's others, or withdraws the offer."""
+
+    ENTRY = "run.nominated"
+    run: str
+    nominated: bool
+
+
+class RunReclaimed(Body, frozen=True):
+    """Leases that a run is to give back: all (`preempts`), or spares and groups."""
+
+    ENTRY = "run.cut"
+    run: str
+    outcome: int | None
+    leases: dict[str, str]
+    preempts: bool
+    draw: int | None
+    grace_ms: int
+    reason: str
+
+
+class LeaseOpen(Body, frozen=True):
+    """A lease begins."""
+
+    ENTRY = "lease.open"
+    lease: str
+    run: str
+    owner: str
+    role: str
+    group: int
+    slots: tuple[str, ...]
+    budget: str
+    envelope: str
+    borrowed: bool
+    start_ms: int
+    expected_end_ms: int | None
+    reason: str
+
+
+class LeaseClose(Body, frozen=True):
+    """A lease ends."""
+
+    ENTRY = "lease.close"
+    lease: str
+    run: str
+    end_ms: int
+    reason: str
+    outcome: int | UnsetType = UNSET
+    """The resolve that decided it."""
+
+
+class LeaseUnfunded(Body, frozen=True):
+    """A cap does not pay for a lease any more."""
+
+    ENTRY = "lease.unfunded"
+    lease: str
+    run: str
+    at_ms: int
+    kind: str
+    budget: str
+    name: str
+    hours: bool
+    message: str
+
+
+class LeaseFunded(Body, frozen=True):
+    """A lease is paid for again."""
+
+    ENTRY = "lease.funded"
+    lease: str
+    run: str
+    at_ms: int
+
+
+class HoldPart(msgspec.Struct, frozen=True):
+    """GPU-milliseconds held in one period."""
+
+    from_ms: int
+    gpu_ms: int
+
+
+class ChargeHold(Body, frozen=True):
+    """Hours are promised to a lease."""
+
+    ENTRY = "charge.hold"
+    lease: str
+    budget: str
+    envelope: str
+    gpu_ms: int
+    parts: tuple[HoldPart, ...]
+
+
+class DayPart(msgspec.Struct, frozen=True):
+    """What a lease used on one UTC day."""
+
+    day: int
+    used_ms: int
+    overdraft_ms: int
+
+
+class ChargePost(Body, frozen=True):
+    """What a lease used in all."""
+
+    ENTRY = "charge.post"
+    lease: str
+    budget: str
+    envelope: str
+    owner: str
+    borrowed: bool
+    used_ms: int
+    overdraft_ms: int
+    parts: tuple[DayPart, ...]
+    payer: str = ""
+
+
+class ChargeVoid(Body, frozen=True):
+    """What a lease held and did not use."""
+
+    ENTRY = "charge.void"
+    lease: str
+    budget: str
+    envelope: str
+    gpu_ms: int
+
+
+# -- decisions ------------------------------------------------------------------------------------
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """A cap that stood in the way; limits and use of hours are in hours."""
+
+    kind: str
+    budget: str | None
+    name: str
+    limit: int | float | bool | None
+    used: int | float
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request is not funded, and what would help."""
+
+    code: str
+    message: str
+    shortfall_gpus: int
+    binding: list[Binding]
+    remedy: Document | None
+
+
+class Funding(msgspec.Struct, frozen=True):
+    """The output of `gpu.fund`."""
+
+    funded: bool
+    gpus: int
+    plan: list[Document]
+    refusal: Refusal | None
+
+
+class FundDecision(Body, frozen=True):
+    """Which envelopes pay for a run, or why none do."""
+
+    ENTRY = "gpu.fund"
+    run: str
+    output: Funding
+
+
+class PlaceDecision(Body, frozen=True):
+    """Which devices a run gets."""
+
+    ENTRY = "gpu.place"
+    run: str
+    output: Document
+
+
+class DeficitDecision(Body, frozen=True):
+    """Which scope is short of how many GPUs, and which leases are candidates."""
+
+    ENTRY = "gpu.deficit"
+    cause: str
+    output: Document
+
+
+class QueuePosition(msgspec.Struct, frozen=True):
+    """A run and its place in the queue, from 1."""
+
+    run: str
+    position: int
+    reason: str
+
+
+class QueueOrder(msgspec.Struct, frozen=True):
+    """The output of `gpu.queue`."""
+
+    order: list[QueuePosition]
+    held: list[Document]
+
+
+class QueueDecision(Body, frozen=True):
+    """In which order waiting runs are considered."""
+
+    ENTRY = "gpu.queue"
+    output: QueueOrder
+
+
+# -- the resolver ---------------------------------------------------------------------------------
+
+
+class OwnerPseudonym(Body, frozen=True):
+    """The secret of an owner's pseudonyms, by its hash."""
+
+    ENTRY = "owner.pseudonym"
+    commitment: str
+    owner: str
+
+
+class ChainOpened(Body, frozen=True):
+    """A scope's sequence of outcomes, and the hash of the entropy of its first."""
+
+    ENTRY = "gpu.resolve.scope"
+    capped: bool
+    chain: str
+    flavor: str
+    location: dict[str, str]
+    next_commitment: str
+
+
+class OutcomeCommitted(Body, frozen=True):
+    """The conflict is frozen: these candidates, these odds, this entropy, before any draw."""
+
+    ENTRY = "gpu.resolve.commit"
+    commitment: Commitment
+
+    def document(self) -> Document:
+        """As core writes it."""
+        return self.commitment.document()
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """As core reads it."""
+        return cls(Commitment.of(document))
+
+
+class OutcomeCase(Body, frozen=True):
+    """Right behind a commitment: what it is for, in clear names."""
+
+    ENTRY = "gpu.resolve.case"
+    chain: str
+    k: int
+    flavor: str
+    cause: str
+    run: str | None
+    reservation: str | None
+    node: str | None
+    nonce_owners: tuple[str, ...]
+    asked: int | None = None
+    deficit: int | UnsetType = UNSET
+    """The recorded decision that the conflict was frozen from; early outcomes have none."""
+
+
+class OutcomeDrawn(Body, frozen=True):
+    """A commitment is kept: the entropy is revealed, the next one fixed."""
+
+    ENTRY = "gpu.resolve.draw"
+    reveal: Reveal
+    commit_head: Document
+    """The ledger's signed head after the commitment."""
+
+    def document(self) -> Document:
+        """As core writes it."""
+        return self.reveal.document(self.commit_head)
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """As core reads it."""
+        return cls(Reveal.of(document), document["commit_head"])
+
+
+class OutcomeVoided(OutcomeDrawn, frozen=True):
+    """A commitment is cancelled; what it would have been is disclosed all the same."""
+
+    ENTRY = "gpu.resolve.void"
+
+
+class OutcomeApplied(Body, frozen=True):
+    """Everything that an outcome reclaims is free, and the run that it was for has started."""
+
+    ENTRY = "gpu.resolve.applied"
+    outcome: int
+    started: str | None
+
+
+class StepName(msgspec.Struct, frozen=True):
+    """One step of a request: a cap of a budget by kind and name; or the place, without a name."""
+
+    kind: str
+    name: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """GPUs to free somewhere."""
+
+    flavor: str
+    location: dict[str, str]
+    gpus: int
+
+
+class BudgetRequested(Body, frozen=True):
+    """A budget is to be brought back within its caps, step by step."""
+
+    ENTRY = "gpu.resolve.asked"
+    budget: str
+    steps: tuple[StepName, ...]
+    place: Place | None
+
+
+class StepSkipped(Body, frozen=True):
+    """A step of a request needs no resolve, or cannot have one."""
+
+    ENTRY = "gpu.resolve.passed"
+    asked: int
+    budget: str
+    kind: str
+    name: str
+    reason: str
+    message: str
+
+
+class NonceGiven(Body, frozen=True):
+    """An owner adds bytes to the next outcome that concerns it."""
+
+    ENTRY = "gpu.resolve.nonce"
+    owner: str
+    nonce: str
+
+
+class BeaconValue(Body, frozen=True):
+    """The value of a beacon's round."""
+
+    ENTRY = "gpu.beacon"
+    source: str
+    round: int
+    value: str
+
+
+class ReservationState(Body, frozen=True):
+    """A reservation is in another state, or in the same for another reason."""
+
+    ENTRY = "reservation.state"
+    reservation: str
+    run: str
+    state: str
+    reason: str
+    message: str
+    shortfall_gpus: int
+
+
+# -- the border -----------------------------------------------------------------------------------
+
+
+def _types(base: type[Body]) -> dict[str, type[Body]]:
+    found: dict[str, type[Body]] = {}
+    for kind in base.__subclasses__():
+        found |= {kind.ENTRY: kind, **_types(kind)}
+    return found
+
+
+TYPES: dict[str, type[Body]] = _types(Body)
+"""Every kind of entry that the control plane writes and folds."""
+
+
+def encode(entry: NewEntry) -> Draft:
+    """As the ledger takes it. A decision's input stands in the body, or among the blobs."""
+    body = entry.body.document()
+    digest, blobs = entry.input_digest, entry.blobs
+    if entry.input is not None:
+        data = canonical(entry.input)
+        digest = sha256(data).hexdigest()
+        if len(data) > INPUT_BYTES_MAX:
+            blobs = (*blobs, data)
+        else:
+            body["input"] = entry.input
+    return Draft(
+        kind=entry.body.ENTRY,
+        time_ms=entry.time_ms,
+        author=entry.author,
+        body=body,
+        plan_id=entry.plan_id,
+        effect=entry.effect,
+        input_digest=digest,
+        blobs=blobs,
+        version=entry.body.VERSION if entry.version is None else entry.version,
+        reasons=entry.reasons,
+    )
+
+
+def decode(entry: Entry) -> Body | None:
+    """What a recorded entry says; None for entries of other governors and of the ledger itself."""
+    kind = TYPES.get(entry.kind)
+    return None if kind is None else kind.of(entry.body)

@@ -1,0 +1,412 @@
+"""Entries folded into the projection, one function per kind; `Projection.fold` alone calls them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from fairlead.core.invariant import require
+from fairlead.core.lottery import BeaconRound
+from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.entries import Stamp
+from fairlead.engine.gpu.state import (
+    BudgetRequest,
+    Chain,
+    Condition,
+    LeaseFact,
+    Outcome,
+    OutcomeStage,
+    Phase,
+    Reclaim,
+    Reservation,
+    ResolverState,
+    RunState,
+    Stored,
+    parse_slot,
+)
+from fairlead.schema.objects import read_spec, to_budget
+from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
+
+if TYPE_CHECKING:
+    from fairlead.engine.gpu.projection import Projection
+
+OUTCOMES_KEPT = 1_000  # closed ones; all of them are in the log
+BEACONS_KEPT = 100
+COUNTED = {
+    "DropSpare": "resolver_spares_dropped_total",
+    "Shrink": "resolver_shrinks_total",
+    "draws": "resolver_lottery_draws_total",
+    "applied": "resolver_invocations_total",
+}
+
+
+# -- objects --------------------------------------------------------------------------------------
+
+
+def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied) -> None:
+    kind, name = body.kind, body.name
+    before, spec = known.get(kind, name), read_spec(kind, body.spec)
+    known.put(
+        Stored(
+            kind,
+            name,
+            body.uid,
+            body.generation,
+            at.seq,
+            at.time_ms if before is None else before.created_ms,
+            body.labels,
+            spec,
+            body.spec,
+            at.author if before is None else before.user,
+        )
+    )
+    known.devices_moved()
+    if isinstance(spec, BudgetSpec):
+        known.set_budget(name, to_budget(name, spec))
+        known.accounts.define(known.budgets[name], at.time_ms)
+    elif isinstance(spec, RunSpec) and before is None:
+        state = RunState(submitted_seq=at.seq, since_ms=at.time_ms)
+        known.runs[name] = known.live[name] = state
+    elif isinstance(spec, ReservationSpec) and before is None:
+        known.reserved[spec.run] = name
+        known.resolver.reservations[name] = Reservation(since_ms=at.time_ms)
+    known.resolver.changed_seq = at.seq
+
+
+def _object_deleted(known: "Projection", at: Stamp, body: entries.ObjectDeleted) -> None:
+    kind, name = body.kind, body.name
+    known.drop(kind, name)
+    known.devices_moved()
+    if kind == "Budget":
+        known.set_budget(name, None)
+        for key in [key for key in known.conditions if key[0] == name]:
+            del known.conditions[key]
+    elif kind == "Reservation":
+        del known.resolver.reservations[name]
+        known.reserved = {run: by for run, by in known.reserved.items() if by != name}
+    known.resolver.changed_seq = at.seq
+
+
+def _budget_condition(known: "Projection", at: Stamp, body: entries.BudgetCondition) -> None:
+    key = (body.budget, body.type)
+    before = known.conditions.get(key)
+    same = before is not None and before.status == body.status
+    known.conditions[key] = Condition(
+        body.type,
+        body.status,
+        body.reason,
+        body.message,
+        body.generation,
+        before.since_ms if same and before is not None else at.time_ms,
+    )
+
+
+# -- runs and leases ------------------------------------------------------------------------------
+
+
+def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
+    state, phase = known.runs[body.run], Phase(body.phase)
+    if phase is not state.phase:
+        state.since_ms = at.time_ms
+    state.phase, state.reason, state.message = phase, body.reason, body.message
+    state.paused, state.stopping = body.paused or False, body.stopping or False
+    state.shortfall_gpus = body.shortfall_gpus or 0
+    if state.shortfall_gpus:
+        state.refusal = None  # it is funded now, and waits for devices alone
+    if phase is Phase.RUNNING and body.job:
+        state.job, state.started_ms = body.job, at.time_ms
+        state.attempt += 1
+        state.refusal, state.shrunk = None, False
+        state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
+    if phase is not Phase.RUNNING:
+        state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False
+    if phase.ended:
+        known.live.pop(body.run, None)
+        state.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
+        state.exit_code = None if body.code is UNSET else body.code
+        state.exit_signal = None if body.signal is UNSET else body.signal
+        state.exit_reason = body.exit_reason or None
+
+
+def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
+    state = known.runs[body.run]
+    if body.width >= state.grows_to:
+        state.shrunk, state.grows_to = False, 0
+
+
+def _run_nominated(known: "Projection", at: Stamp, body: entries.RunNominated) -> None:
+    known.runs[body.run].nominated = body.nominated
+
+
+def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
+    state, refusal = known.runs[body.run], body.output.refusal
+    result = "funded" if refusal is None else refusal.code
+    known.plans[result] = known.plans.get(result, 0) + 1
+    state.refusal = refusal
+    if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
+        state.cover_seq = at.seq
+    for binding in () if refusal is None else refusal.binding:
+        if binding.kind in ("acl", "lending"):
+            key = (binding.budget or "", binding.name)
+            known.denied[key] = known.denied.get(key, 0) + 1
+
+
+def _place(known: "Projection", at: Stamp, body: entries.PlaceDecision) -> None:
+    state = known.runs[body.run]
+    if state.phase is not Phase.RUNNING:
+        state.place_seq = at.seq
+
+
+def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
+    known.queue_order = tuple(row.run for row in body.output.order)
+
+
+def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
+    facts = msgspec.structs.asdict(body)
+    payer = known.budgets[body.budget].owner
+    lease = LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
+    state = known.runs[lease.run]
+    state.leases[lease.id] = lease
+    if lease.reason == "Grow":
+        state.numbered, state.grown = state.numbered + 1, True
+    known.resolver.changed_seq = at.seq
+    known.adopt(lease)
+    known.accounts.hold(lease.to_lease())
+
+
+def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
+    lease = known.leases.pop(body.lease)
+    known.devices_moved()
+    state = known.runs[lease.run]
+    if body.reason == "Shrink":
+        state.shrunk = True
+        # What its owner gave up is given up; what an outcome took may come back.
+        if body.outcome is UNSET or not state.numbered:
+            state.grows_to = 0
+        elif not state.grows_to:
+            state.grows_to = state.width
+    del state.leases[lease.id]
+    for slot in lease.slots:
+        node, ordinal = parse_slot(slot)
+        del known.taken[node][ordinal]
+    charge = known.accounts.post(lease.id, body.end_ms)
+    # The charge stands in the entry after this one; it must be what the accounts say.
+    known.closed.append(
+        replace(
+            lease,
+            end_ms=body.end_ms,
+            end_reason=body.reason,
+            used_ms=charge.used_ms,
+            overdraft_ms=charge.overdraft_ms,
+        )
+    )
+    known.resolver.changed_seq = at.seq
+    _reclaimed(known, state, body)
+    payer = (lease.budget, lease.envelope)
+    known.posted[payer] = known.posted.get(payer, 0) + charge.used_ms
+    for part in charge.parts:
+        key = (part.day, lease.owner, lease.payer, *payer, lease.borrowed)
+        sums = known.charges.setdefault(key, [0, 0])
+        sums[0] += part.used_ms
+        sums[1] += part.overdraft_ms
+
+
+def _reclaimed(known: "Projection", state: RunState, body: entries.LeaseClose) -> None:
+    """A lease that is gone need not be given back any more; what an outcome ended is counted."""
+    if body.outcome is not UNSET and body.reason in COUNTED:
+        _count(known, body.reason)
+    reclaim = state.reclaim
+    if reclaim is None:
+        return
+    if reclaim.leases.pop(body.lease, None) is None and not reclaim.preempts:
+        return
+    if state.leases if reclaim.preempts else reclaim.leases:
+        return
+    if reclaim.outcome is not None:
+        known.resolver.outcomes[reclaim.outcome].reclaiming.pop(body.run, None)
+        if reclaim.draw is not None:
+            _count(known, "draws")
+    state.reclaim = None
+
+
+def _charge_post(known: "Projection", at: Stamp, body: entries.ChargePost) -> None:
+    last = known.closed[-1]
+    require(last.id == body.lease, "a charge follows its lease's end")
+    require(
+        (last.used_ms, last.overdraft_ms) == (body.used_ms, body.overdraft_ms),
+        "the accounts post what was recorded",
+    )
+
+
+def _lease_unfunded(known: "Projection", at: Stamp, body: entries.LeaseUnfunded) -> None:
+    known.resolver.changed_seq = at.seq
+    known.accounts.of_lease(body.lease).demote(body.lease, body.at_ms)
+
+
+def _lease_funded(known: "Projection", at: Stamp, body: entries.LeaseFunded) -> None:
+    known.resolver.changed_seq = at.seq
+    known.accounts.of_lease(body.lease).restore(body.lease, body.at_ms)
+
+
+# -- the resolver ---------------------------------------------------------------------------------
+
+
+def _owner_pseudonym(known: "Projection", at: Stamp, body: entries.OwnerPseudonym) -> None:
+    known.resolver.owners[body.owner] = at.seq
+
+
+def _chain_opened(known: "Projection", at: Stamp, body: entries.ChainOpened) -> None:
+    known.resolver.chains[body.chain] = Chain(
+        body.chain, body.flavor, body.location, body.capped, at.seq, body.next_commitment
+    )
+
+
+def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -> None:
+    resolver, promised = known.resolver, body.commitment
+    chain = resolver.chains[promised.chain]
+    require(chain.flavor not in resolver.open_seqs, "one resolve per flavor at a time")
+    require((promised.k, chain.open_seq) == (chain.k, None), "outcomes of a scope follow in order")
+    chain.open_seq = at.seq
+    resolver.open_seqs[chain.flavor] = at.seq
+    resolver.outcomes[at.seq] = Outcome(
+        at.seq,
+        promised.chain,
+        promised.k,
+        chain.flavor,
+        promised.deficit_gpus,
+        promised.conflict_digest,
+        promised.notice_digest,
+        promised.beacon,
+        at.time_ms,
+        owner_weighting=promised.owner_weighting,
+    )
+    closed = [seq for seq, outcome in resolver.outcomes.items() if not outcome.stage.open]
+    for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
+        del resolver.outcomes[seq]
+
+
+def _case(known: "Projection", at: Stamp, body: entries.OutcomeCase) -> None:
+    resolver = known.resolver
+    outcome = resolver.outcomes[resolver.open_seqs[body.flavor]]
+    outcome.cause, outcome.author = body.cause, at.author
+    outcome.run, outcome.reservation, outcome.node = body.run, body.reservation, body.node
+    for owner in body.nonce_owners:
+        resolver.nonces.pop(owner, None)
+    if outcome.reservation in resolver.reservations:
+        resolver.reservations[outcome.reservation].outcome = outcome.seq
+    if body.asked is not None:
+        resolver.requests[body.asked].outcome = outcome.seq
+        _next_step(resolver, body.asked)
+
+
+def _requested(known: "Projection", at: Stamp, body: entries.BudgetRequested) -> None:
+    steps = [(step.kind, step.name) for step in body.steps]
+    known.resolver.requests[at.seq] = BudgetRequest(
+        at.seq, at.author, body.budget, steps, body.place
+    )
+
+
+def _skipped(known: "Projection", at: Stamp, body: entries.StepSkipped) -> None:
+    _next_step(known.resolver, body.asked)
+
+
+def _next_step(resolver: ResolverState, request: int) -> None:
+    """A request is one step further; it is over with its last one."""
+    resolver.requests[request].steps.pop(0)
+    if not resolver.requests[request].steps:
+        del resolver.requests[request]
+
+
+def _drawn(known: "Projection", at: Stamp, body: entries.OutcomeDrawn) -> None:
+    """A draw or a void: either way the entropy is out, and the next one is fixed."""
+    resolver, shown = known.resolver, body.reveal
+    outcome, chain = resolver.outcomes[shown.commit_seq], resolver.chains[shown.chain]
+    chain.k, chain.published_seq, chain.open_seq = chain.k + 1, at.seq, None
+    chain.commitment = shown.next_commitment
+    outcome.final_seq, outcome.label = at.seq, shown.label.value
+    outcome.result_digest = shown.result_digest
+    if shown.void is None:
+        outcome.stage = OutcomeStage.DRAWN
+        return
+    outcome.stage, outcome.reason, outcome.voided_by = OutcomeStage.VOID, shown.void, at.author
+    del resolver.open_seqs[outcome.flavor]
+
+
+def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -> None:
+    state = known.runs[body.run]
+    state.reclaim = Reclaim(
+        body.outcome, dict(body.leases), body.preempts, body.draw, at.time_ms, body.grace_ms
+    )
+    if body.outcome is not None:
+        state.last_outcome = body.outcome
+        known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
+
+
+def _applied(known: "Projection", at: Stamp, body: entries.OutcomeApplied) -> None:
+    outcome = known.resolver.outcomes[body.outcome]
+    require(not outcome.reclaiming, "an outcome is applied when all it reclaims is free")
+    outcome.stage = OutcomeStage.APPLIED
+    del known.resolver.open_seqs[outcome.flavor]
+    _count(known, "applied")
+
+
+def _nonce(known: "Projection", at: Stamp, body: entries.NonceGiven) -> None:
+    known.resolver.nonces[body.owner] = body.nonce
+
+
+def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
+    beacons = known.resolver.beacons
+    beacons[BeaconRound(body.source, body.round).key] = body.value
+    while len(beacons) > BEACONS_KEPT:
+        del beacons[next(iter(beacons))]
+
+
+def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:
+    state = known.resolver.reservations[body.reservation]
+    if state.state != body.state:
+        state.since_ms = at.time_ms
+    state.state, state.reason, state.message = body.state, body.reason, body.message
+    state.shortfall_gpus = body.shortfall_gpus
+    if state.state == "Active":
+        state.activated_ms = at.time_ms
+    elif state.state == "Released":
+        state.released_ms = at.time_ms
+
+
+def _count(known: "Projection", what: str) -> None:
+    counters, name = known.resolver.counters, COUNTED[what]
+    counters[name] = counters.get(name, 0) + 1
+
+
+FOLDS: dict[type[entries.Body], Callable[["Projection", Stamp, Any], None]] = {
+    entries.ObjectApplied: _object_applied,
+    entries.ObjectDeleted: _object_deleted,
+    entries.BudgetCondition: _budget_condition,
+    entries.RunPhase: _run_phase,
+    entries.RunGrown: _run_grown,
+    entries.RunNominated: _run_nominated,
+    entries.RunReclaimed: _run_reclaimed,
+    entries.FundDecision: _fund,
+    entries.PlaceDecision: _place,
+    entries.QueueDecision: _queue,
+    entries.LeaseOpen: _lease_open,
+    entries.LeaseClose: _lease_close,
+    entries.LeaseUnfunded: _lease_unfunded,
+    entries.LeaseFunded: _lease_funded,
+    entries.ChargePost: _charge_post,
+    entries.OwnerPseudonym: _owner_pseudonym,
+    entries.ChainOpened: _chain_opened,
+    entries.OutcomeCommitted: _committed,
+    entries.OutcomeCase: _case,
+    entries.OutcomeDrawn: _drawn,
+    entries.OutcomeVoided: _drawn,
+    entries.OutcomeApplied: _applied,
+    entries.BudgetRequested: _requested,
+    entries.StepSkipped: _skipped,
+    entries.NonceGiven: _nonce,
+    entries.BeaconValue: _beacon,
+    entries.ReservationState: _reservation,
+}
+"""Kinds that are not here (`charge.hold`, `charge.void`, `gpu.deficit`…) change nothing."""

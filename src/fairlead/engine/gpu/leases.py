@@ -1,0 +1,276 @@
+"""The entries by which leases open, close and are swapped. Reads the projection, writes nothing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from msgspec import UNSET, UnsetType
+
+from fairlead.core.gpu.charges import split_hold
+from fairlead.core.invariant import known
+from fairlead.core.reasons import CutKind
+from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.entries import SYSTEM, NewEntry
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import LeaseFact, Phase
+from fairlead.ports.executor import Exit
+
+
+def open_lease(
+    projection: Projection, lease: LeaseFact, job: str, now_ms: int
+) -> Iterator[NewEntry]:
+    """A lease opens, and its hours are promised."""
+
+    def entry(body: entries.Body, effect: str) -> NewEntry:
+        return NewEntry(body=body, time_ms=now_ms, plan_id=job, effect=f"{effect} {lease.id}")
+
+    facts = {name: getattr(lease, name) for name in entries.LeaseOpen.__struct_fields__[1:]}
+    yield entry(entries.LeaseOpen(lease.id, **facts), "open")
+    if lease.expected_end_ms is not None:
+        found = projection.accounts.get(lease.budget, lease.envelope)
+        account = known(found, "a payer has an account")
+        parts = tuple(
+            entries.HoldPart(at_ms, amount)
+            for at_ms, amount in split_hold(lease.to_lease(), account.envelope)
+        )
+        held_ms = sum(part.gpu_ms for part in parts)
+        yield entry(
+            entries.ChargeHold(lease.id, lease.budget, lease.envelope, held_ms, parts), "hold"
+        )
+
+
+def close_lease(
+    projection: Projection,
+    lease: LeaseFact,
+    *,
+    end_ms: int,
+    reason: str,
+    now_ms: int,
+    author: str = SYSTEM,
+    outcome: int | None = None,
+) -> Iterator[NewEntry]:
+    """A lease ends: what it used is posted, what it still held is void.
+
+    `outcome` is the resolve that decided it, where one did.
+    """
+    end_ms = max(end_ms, lease.start_ms)
+    charge = projection.accounts.of_lease(lease.id).quote(lease.id, end_ms)
+
+    def entry(body: entries.Body, effect: str) -> NewEntry:
+        return NewEntry(body=body, time_ms=now_ms, author=author, plan_id=lease.id, effect=effect)
+
+    cited = UNSET if outcome is None else outcome
+    yield entry(entries.LeaseClose(lease.id, lease.run, end_ms, reason, cited), "close")
+    posted = entries.ChargePost(
+        lease=lease.id,
+        budget=lease.budget,
+        envelope=lease.envelope,
+        payer=lease.payer,
+        owner=lease.owner,
+        borrowed=lease.borrowed,
+        used_ms=charge.used_ms,
+        overdraft_ms=charge.overdraft_ms,
+        parts=tuple(
+            entries.DayPart(part.day, part.used_ms, part.overdraft_ms) for part in charge.parts
+        ),
+    )
+    yield entry(posted, "post")
+    if charge.void_ms:
+        void = entries.ChargeVoid(lease.id, lease.budget, lease.envelope, charge.void_ms)
+        yield entry(void, "void")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run ends, or waits again."""
+
+    phase: Phase
+    reason: str
+    message: str
+    lease_reason: str
+    exit: Exit | None = None
+    """What the executor said of its process."""
+    observed: bool = False
+    """Whether its end was looked for: then exit code, signal and reason are recorded, even none."""
+    outcome: int | UnsetType | None = UNSET
+
+    @property
+    def how(self) -> tuple[int | UnsetType | None, int | UnsetType | None, str | UnsetType | None]:
+        """Exit code, signal and reason."""
+        if not self.observed:
+            return UNSET, UNSET, UNSET
+        exit = self.exit
+        return (None, None, None) if exit is None else (exit.code, exit.signal, exit.reason)
+
+
+def end_run(
+    projection: Projection,
+    run: str,
+    ending: Ending,
+    *,
+    end_ms: int,
+    now_ms: int,
+    author: str = SYSTEM,
+) -> list[NewEntry]:
+    """All leases of a run close, and it is in another phase; ended, or waiting again.
+
+    Leases that an outcome reclaims close with its reason and cite it, whatever ends the run.
+    """
+    state = projection.runs[run]
+    reclaim = state.reclaim
+    reclaimed = {} if reclaim is None else reclaim.leases
+    closed = [
+        entry
+        for lease in sorted(state.leases.values(), key=lambda lease: lease.id)
+        for entry in close_lease(
+            projection,
+            lease,
+            end_ms=end_ms,
+            reason=reclaimed.get(lease.id, ending.lease_reason),
+            now_ms=now_ms,
+            author=author,
+            outcome=reclaim.outcome if reclaim is not None and lease.id in reclaimed else None,
+        )
+    ]
+    code, signal, exit_reason = ending.how
+    body = entries.RunPhase(
+        run=run,
+        phase=ending.phase.value,
+        reason=ending.reason,
+        message=ending.message,
+        ended_ms=end_ms,
+        code=code,
+        signal=signal,
+        exit_reason=exit_reason,
+        outcome=ending.outcome,
+    )
+    effect = None if state.job is None else "end"
+    ended = NewEntry(body=body, time_ms=now_ms, author=author, plan_id=state.job, effect=effect)
+    return [*closed, ended]
+
+
+def end_preempted(
+    projection: Projection,
+    run: str,
+    *,
+    end_ms: int,
+    now_ms: int,
+    exit: Exit | None = None,
+    observed: bool = False,
+) -> list[NewEntry]:
+    """A preempted run gives back everything: it waits again, and cites the outcome."""
+    reclaim = projection.runs[run].reclaim
+    outcome = None if reclaim is None else reclaim.outcome
+    ending = Ending(
+        phase=Phase.PENDING,
+        reason="Preempted",
+        message=f"preempted by outcome {outcome}; it starts again when there is room",
+        lease_reason=CutKind.RANDOM_PREEMPT.value,
+        exit=exit,
+        observed=observed,
+        outcome=outcome,
+    )
+    return end_run(projection, run, ending, end_ms=end_ms, now_ms=now_ms)
+
+
+# -- spares take over from a lost node ------------------------------------------------------------
+
+
+def swap(projection: Projection, run: str, node: str, now_ms: int, author: str) -> list[NewEntry]:
+    """The entries that replace a node's devices by spares; none when spares do not suffice.
+
+    Spares are paid for like the rest, so no owner pays for more GPUs than before. Groups that the
+    run is giving back need none: they are gone with the node. A preempted gang is not mended.
+    """
+    state, job = projection.runs[run], projection.next_job(run)
+    reclaim = state.reclaim
+    if reclaim is not None and reclaim.preempts:
+        return []
+    leaving = {} if reclaim is None else reclaim.leases
+    closing: list[tuple[LeaseFact, str]] = []
+    opening: list[LeaseFact] = []
+    staying = [lease for lease in state.leases.values() if lease.id not in leaving]
+    if not all(_swap_group(group, node, closing, opening) for group in _by_group(staying)):
+        return []
+    made: list[NewEntry] = []
+    for lease in _leaving_with(state.leases.values(), leaving, node):
+        made += close_lease(
+            projection,
+            lease,
+            end_ms=now_ms,
+            reason=leaving[lease.id],
+            now_ms=now_ms,
+            author=author,
+            outcome=None if reclaim is None else reclaim.outcome,
+        )
+    if not closing:
+        return made  # what it keeps is not on that node
+    for lease, reason in closing:
+        made += close_lease(
+            projection, lease, end_ms=now_ms, reason=reason, now_ms=now_ms, author=author
+        )
+    for number, lease in enumerate(opening):
+        born = replace(lease, id=f"{job}.{number}", start_ms=now_ms, reason="Swap")
+        made += open_lease(projection, born, job, now_ms)
+    body = entries.RunPhase(
+        run=run,
+        phase=Phase.RUNNING.value,
+        reason="Swapped",
+        job=job,
+        message=f"spares took over from node {node}",
+        paused=state.paused,
+        stopping=state.stopping,
+    )
+    made.append(NewEntry(body=body, time_ms=now_ms, author=author, plan_id=job, effect="phase"))
+    return made
+
+
+def _by_group(leases: Iterable[LeaseFact]) -> list[list[LeaseFact]]:
+    """The leases of each group, by id; the groups by number."""
+    groups: dict[int, list[LeaseFact]] = {}
+    for lease in sorted(leases, key=lambda lease: (lease.group, lease.id)):
+        groups.setdefault(lease.group, []).append(lease)
+    return list(groups.values())
+
+
+def _leaving_with(
+    leases: Iterable[LeaseFact], leaving: Mapping[str, str], node: str
+) -> list[LeaseFact]:
+    """What a run is giving back, of the groups that lost a device with the node: by id."""
+    going = [lease for lease in leases if lease.id in leaving]
+    hit = {lease.group for lease in going if node in lease.nodes}
+    return sorted((lease for lease in going if lease.group in hit), key=lambda lease: lease.id)
+
+
+def _swap_group(
+    leases: list[LeaseFact],
+    node: str,
+    closing: list[tuple[LeaseFact, str]],
+    opening: list[LeaseFact],
+) -> bool:
+    """Split a group's leases where the node's devices were; whether its spares suffice."""
+    lost = 0
+
+    def elsewhere(lease: LeaseFact) -> tuple[str, ...]:
+        return tuple(slot for slot in lease.slots if slot.partition("#")[0] != node)
+
+    for lease in leases:
+        kept = elsewhere(lease)
+        if not lease.is_active or len(kept) == lease.gpus:
+            continue
+        lost += lease.gpus - len(kept)
+        closing.append((lease, "NodeFailed"))
+        if kept:
+            opening.append(replace(lease, slots=kept))
+    for lease in leases:
+        if lease.is_active:
+            continue
+        kept = elsewhere(lease)
+        used, rest = kept[:lost], kept[lost:]
+        lost -= len(used)
+        if not used and len(rest) == lease.gpus:
+            continue
+        closing.append((lease, "DropSpare"))
+        for role, slots in (("Active", used), ("Spare", rest)):
+            if slots:
+                opening.append(replace(lease, role=role, slots=slots))
+    return not lost

@@ -1,0 +1,204 @@
+"""Reservations: a run that starts at its time, by preemption where that is necessary.
+
+Pending    not due yet, or its resolve is under way
+Blocked    due, and cannot start: why, and how many GPUs are short. Tried again when something
+           relevant changed; recorded again only when the answer is another one
+Active     its run has started
+Released   its run is over, or was preempted itself: then it waits like any other run, so that two
+           reservations never take turns in preempting each other
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.core.gpu import GangDemand
+from fairlead.engine.gpu.admission import admission, opens_leases
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.config import Config
+from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
+from fairlead.engine.gpu.projection import reservation_spec, starts_ms
+from fairlead.engine.gpu.resolver.deficit import (
+    Need,
+    Shortage,
+    deficit_decision,
+    need_of,
+    shortage_of,
+)
+from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
+from fairlead.engine.gpu.resolver.preview import Previews
+from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
+from fairlead.engine.gpu.values import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The state that a reservation is in from now on, and why."""
+
+    state: str
+    reason: str
+    message: str = ""
+    shortfall_gpus: int = 0
+    shortage: Shortage | None = None
+    """The deficit that it follows from, which is recorded with it."""
+
+
+class Reservations:
+    """Looks after every reservation once a turn."""
+
+    def __init__(
+        self, committer: Committer, config: Config, outcomes: Outcomes, previews: Previews
+    ) -> None:
+        self._committer, self._config = committer, config
+        self._outcomes, self._previews = outcomes, previews
+        self._projection = committer.projection
+        self._tried: dict[str, int] = {}
+        """The last change of state after which each blocked reservation was tried."""
+
+    def proceed(self, now_ms: int) -> None:
+        """One turn for every reservation, in order of their times."""
+        due = sorted(
+            (starts_ms(stored), stored.name) for stored in self._projection.of_kind("Reservation")
+        )
+        self._committer.commit(lambda: self._released(now_ms))
+        for at_ms, name in due:
+            if now_ms >= at_ms:
+                self._activate(name, now_ms)
+        self._committer.commit(lambda: self._released(now_ms))  # those preempted just now
+
+    def _released(self, now_ms: int) -> Sequence[NewEntry]:
+        names = sorted(self._projection.resolver.reservations)
+        return [entry for name in names for entry in self._release(name, now_ms)]
+
+    def _release(self, name: str, now_ms: int) -> list[NewEntry]:
+        """A reservation is over with its run, and when its run was preempted."""
+        known, run = self._reservation(name)
+        if known is None or known.state == "Released":
+            return []
+        state = self._projection.runs.get(run)
+        if state is None or state.phase.ended:
+            why = "its run is gone" if state is None else f"its run is {state.phase.value}"
+            return [_entry(name, run, Change("Released", "RunEnded", why), now_ms)]
+        if known.state == "Active" and state.phase is Phase.PENDING:
+            return [_entry(name, run, Change("Released", state.reason, state.message), now_ms)]
+        return []
+
+    def _activate(self, name: str, now_ms: int) -> None:
+        """A reservation that is due starts its run, preempts others for it, or says why not."""
+        known, run = self._reservation(name)
+        if known is None or not known.waits:
+            return
+        need = need_of(self._projection, run, now_ms)
+        held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
+        if need.starts and not held:
+            self._committer.commit(lambda: self._start(name, now_ms))
+            return
+        change = self._obstructed(known, run, need)
+        if change is None:
+            changed = self._projection.resolver.changed_seq
+            if self._tried.get(name) == changed or self._voided_since(changed, known):
+                change = self._voided(known)
+            else:
+                self._tried[name] = changed
+                change = self._preempt_for(name, run, need)
+        if change is not None:
+            self._committer.commit(lambda: self._record(name, change, now_ms))
+
+    def _start(self, name: str, now_ms: int) -> Sequence[NewEntry]:
+        known, run = self._reservation(name)
+        state = self._projection.runs.get(run)
+        if known is None or not known.waits or state is None or state.phase is not Phase.PENDING:
+            return []
+        made = admission(self._projection, run, now_ms)
+        if not opens_leases(made):
+            return []
+        return [*made, _entry(name, run, Change("Active", "Started"), now_ms)]
+
+    def _obstructed(self, known: Reservation, run: str, need: Need) -> Change | None:
+        """What no resolve can help with, or what has to be waited for."""
+        flavor = self._projection.run_spec(run).flavor
+        opened = self._projection.resolver.open_outcome(flavor)
+        if opened is not None:
+            reason = "Resolving" if opened.run == run else "ResolveOpen"
+            return Change("Pending", reason, f"outcome {opened.seq} of {flavor} is not over")
+        if need.refusal is not None:
+            refusal = need.refusal
+            return Change("Blocked", refusal.code, refusal.message, refusal.shortfall_gpus)
+        last = self._last_outcome(known)
+        if last is not None and last.stage is OutcomeStage.APPLIED:
+            return Change(
+                "Blocked", "NoDevices", "other runs were preempted for it once; it does not fit"
+            )
+        if last is not None and last.voided_by not in ("", SYSTEM):
+            return self._voided(known)
+        return None
+
+    def _voided_since(self, changed_seq: int, known: Reservation) -> bool:
+        """Whether its resolve came to nothing since the last change; a restart is no change."""
+        last = self._last_outcome(known)
+        return last is not None and last.stage is OutcomeStage.VOID and last.seq > changed_seq
+
+    def _voided(self, known: Reservation) -> Change | None:
+        """Since the last resolve came to nothing nothing changed: another would, too."""
+        last = self._last_outcome(known)
+        if last is None or last.stage is not OutcomeStage.VOID:
+            return None
+        return Change("Blocked", "OutcomeVoided", f"outcome {last.seq} was voided: {last.reason}")
+
+    def _preempt_for(self, name: str, run: str, need: Need) -> Change | None:
+        """Begin the resolve of an activation; or why not."""
+        if need.gang is None:
+            return None
+        demand = GangDemand(run, need.gang)
+        shortage = shortage_of(self._projection, demand)
+        deficit = shortage.deficit
+        case = Case("reservation", demand, run=run, reservation=name)
+        refusal = self._outcomes.refusal(deficit)
+        if refusal is not None:
+            short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
+            change = Change("Blocked", refusal.reason, refusal.message, short, shortage)
+            rehearsed = refusal.reason == "ResolverOff" and self._config.resolver == "dry-run"
+            if rehearsed and not self._is_recorded(name, change):
+                sentence = self._previews.sentence(case)
+                change = replace(change, message=f"{change.message}: {sentence}")
+            return change
+        try:
+            self._outcomes.begin(case)
+        except Refused as refused:  # another replica was quicker, with this one or another
+            waits = refused.reason == "ResolveOpen"
+            state = "Pending" if waits else "Blocked"
+            return Change(state, refused.reason, refused.message, 0 if waits else deficit.gpus)
+        return None
+
+    def _record(self, name: str, change: Change, now_ms: int) -> Sequence[NewEntry]:
+        known, run = self._reservation(name)
+        if known is None or not known.waits or self._is_recorded(name, change):
+            return []
+        made = [_entry(name, run, change, now_ms)]
+        if change.shortage is not None:
+            made.insert(0, deficit_decision(change.shortage, "reservation", now_ms))
+        return made
+
+    def _is_recorded(self, name: str, change: Change) -> bool:
+        """Whether the last answer was the same, in whatever words."""
+        known, _ = self._reservation(name)
+        return known is not None and (known.state, known.reason, known.shortfall_gpus) == (
+            change.state,
+            change.reason,
+            change.shortfall_gpus,
+        )
+
+    def _last_outcome(self, known: Reservation) -> Outcome | None:
+        return self._projection.resolver.outcomes.get(known.outcome or 0)
+
+    def _reservation(self, name: str) -> tuple[Reservation | None, str]:
+        stored = self._projection.get("Reservation", name)
+        if stored is None:
+            return None, ""
+        return self._projection.resolver.reservations[name], reservation_spec(stored).run
+
+
+def _entry(name: str, run: str, change: Change, now_ms: int) -> NewEntry:
+    body = ReservationState(
+        name, run, change.state, change.reason, change.message, change.shortfall_gpus
+    )
+    return NewEntry(body=body, time_ms=now_ms)

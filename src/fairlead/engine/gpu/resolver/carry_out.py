@@ -1,0 +1,143 @@
+"""From a decision to closed leases: what a run gives back, and when its grace is over.
+
+run.cut        what an outcome reclaims from a run, in clear names; one entry per run
+lease.close    spares at once; groups of a shrunk run after it was notified and had its grace; all
+               of a preempted gang when its process is gone. Each cites the outcome
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fairlead.core.gpu import Action
+from fairlead.core.lottery import Pseudonyms
+from fairlead.core.reasons import CutKind
+from fairlead.engine.gpu.effects import Effects
+from fairlead.engine.gpu.entries import NewEntry, RunReclaimed
+from fairlead.engine.gpu.leases import close_lease, end_preempted
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.values import Refused
+from fairlead.schema.objects import grace_ms
+from fairlead.schema.specs import RunSpec
+
+PREEMPT = CutKind.RANDOM_PREEMPT.value
+DROP, SHRINK = CutKind.DROP_SPARE.value, CutKind.SHRINK.value
+
+
+def name_open_leases(projection: Projection, names: Pseudonyms, flavor: str) -> None:
+    """After a restart: whose the pseudonyms of an outcome are, worked out again."""
+    for name, state in projection.live.items():
+        spec = projection.run_spec(name)
+        if spec.flavor == flavor:
+            for lease in state.leases.values():
+                names.lease(spec.owner, lease.id)
+
+
+def clear_actions(
+    projection: Projection, names: Pseudonyms, actions: Iterable[Action]
+) -> list[tuple[LeaseFact, Action]]:
+    """The actions on leases that are still open; what ended by itself needs none."""
+    found = []
+    for action in actions:
+        lease = projection.leases.get(names.leases.get(action.lease, ""))
+        if lease is not None:
+            found.append((lease, action))
+    return found
+
+
+def reclaims(
+    projection: Projection,
+    outcome: int,
+    actions: Iterable[tuple[LeaseFact, Action]],
+    *,
+    default_grace_ms: int,
+    now_ms: int,
+) -> list[NewEntry]:
+    """One entry for every run that loses something, in order of name."""
+    by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
+    for lease, action in actions:
+        by_run.setdefault(lease.run, []).append((lease, action))
+    made = []
+    for run, losses in sorted(by_run.items()):
+        drawn = [action.draw for _, action in losses if action.kind is CutKind.RANDOM_PREEMPT]
+        kinds = {lease.id: action.kind.value for lease, action in losses}
+        body = RunReclaimed(
+            run=run,
+            outcome=outcome,
+            leases=kinds,
+            preempts=bool(drawn),
+            draw=drawn[0] if drawn else None,
+            grace_ms=grace_ms(projection.run_spec(run), default_grace_ms),
+            reason=PREEMPT if drawn else max(kinds.values()),
+        )
+        made.append(NewEntry(body=body, time_ms=now_ms))
+    return made
+
+
+def shrink(
+    projection: Projection, run: str, width: int, *, default_grace_ms: int, now_ms: int, author: str
+) -> NewEntry:
+    """An owner's own request to go on with fewer groups: from the highest number down."""
+    spec, state = projection.run_spec(run), projection.runs[run]
+    refused = _cannot_shrink(spec, state, width)
+    if refused is not None:
+        raise Refused("CannotShrink", f"run {run!r} cannot shrink to {width}: {refused}")
+    released: dict[str, str] = {}
+    left = state.width
+    for group in sorted({lease.group for lease in state.leases.values()}, reverse=True):
+        if left <= width:
+            break
+        leases = [lease for lease in state.leases.values() if lease.group == group]
+        left -= sum(lease.gpus for lease in leases if lease.is_active)
+        released |= {lease.id: SHRINK for lease in sorted(leases, key=lambda lease: lease.id)}
+    if left != width:
+        raise Refused(
+            "CannotShrink",
+            f"run {run!r} cannot shrink to {width}: its groups are whole, the next width is {left}",
+        )
+    body = RunReclaimed(
+        run=run,
+        outcome=None,
+        leases=released,
+        preempts=False,
+        draw=None,
+        grace_ms=grace_ms(spec, default_grace_ms),
+        reason=SHRINK,
+    )
+    return NewEntry(body=body, time_ms=now_ms, author=author)
+
+
+def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
+    steps = spec.malleable
+    if steps is None:
+        return "it is not malleable"
+    if state.phase is not Phase.RUNNING or state.stopping or state.reclaim is not None:
+        return "it is not running, or is losing leases already"
+    if not steps.min_gpus <= width < state.width:
+        return f"its width is {state.width}, and may be {steps.min_gpus} at least"
+    if (state.width - width) % steps.step_gpus:
+        return f"it shrinks by steps of {steps.step_gpus}"
+    return None
+
+
+def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
+    """Leases whose time has come. A process is notified first, and has its grace."""
+    for run, state in sorted(projection.live.items()):
+        reclaim = state.reclaim
+        if reclaim is None or state.phase is not Phase.RUNNING:
+            continue
+        process = effects.has_process(run)
+        if reclaim.preempts:
+            if not process:
+                yield from end_preempted(projection, run, end_ms=now_ms, now_ms=now_ms)
+            continue
+        over = now_ms >= reclaim.due_ms and effects.was_notified(run, reclaim)
+        for name, kind in sorted(reclaim.leases.items()):
+            if kind == DROP or over or not process:
+                yield from close_lease(
+                    projection,
+                    projection.leases[name],
+                    end_ms=now_ms,
+                    reason=kind,
+                    now_ms=now_ms,
+                    outcome=reclaim.outcome,
+                )

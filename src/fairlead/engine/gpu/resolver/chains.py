@@ -1,0 +1,157 @@
+"""Secrets and entropy fixed by their hashes, long before they matter.
+
+    owner.pseudonym      the secret of an owner's pseudonyms, before the owner's first run
+    gpu.resolve.scope    the entropy of a scope's first outcome, before there is a conflict in it
+
+The outcomes of one scope form a chain: each reveals its entropy and fixes that of the next.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from fairlead.core.gpu import Budget, Scope, ScopeCap
+from fairlead.core.gpu.place import DOMAIN_KEYS
+from fairlead.core.lottery import Pseudonyms, entropy_hash
+from fairlead.core.lottery.pseudonym import chain_id, chain_salt, secret_commitment
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
+from fairlead.engine.gpu.projection import Projection, node_spec
+from fairlead.engine.gpu.values import Refused
+from fairlead.ports.entropy import EntropySource
+from fairlead.schema.objects import BudgetManifest, Manifest, NodeManifest, RunManifest, to_budget
+from fairlead.schema.specs import NodeSpec
+
+ANOTHER_MASTER = "the master secret is not the one that this ledger's entropy was fixed with"
+Scopes = Iterable[tuple[Scope, str | None]]
+"""Scopes, each with the owner of its cap."""
+
+
+class Introductions:
+    """Publishes the hashes of secrets; without a master secret there are none."""
+
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
+        self._committer, self._chance = committer, chance
+        self._projection = committer.projection
+        self._done = chance is None
+
+    def of(self, manifests: Sequence[Manifest]) -> list[NewEntry]:
+        """In the batch of new objects, and before them: their owners and scopes."""
+        owners: set[str] = set()
+        scopes: list[tuple[Scope, str | None]] = []
+        for manifest in manifests:
+            if isinstance(manifest, BudgetManifest):
+                owners.add(manifest.spec.owner)
+                scopes += _of_budget(to_budget(manifest.metadata.name, manifest.spec))
+            elif isinstance(manifest, RunManifest):
+                owners.add(manifest.spec.owner)
+            elif isinstance(manifest, NodeManifest):
+                scopes += _of_node(manifest.spec)
+        return self._entries(owners, scopes)
+
+    def catch_up(self) -> None:
+        """Once after a start: objects that were applied without a master secret."""
+        if not self._done:
+            self._committer.commit(self._of_all)
+            self._done = True
+
+    def open_chain(self, scope: Scope) -> str:
+        """The chain of a scope; where it is new, its entropy is fixed now, durably."""
+        owner = cap_owner(self._projection, scope)
+        self._committer.commit(lambda: self._entries((), [(scope, owner)]))
+        return chain_of(needed(self._chance), scope, owner)
+
+    def _of_all(self) -> list[NewEntry]:
+        projection = self._projection
+        owners = {budget.owner for budget in projection.budgets.values()}
+        owners |= {projection.run_spec(name).owner for name in projection.runs}
+        scopes: list[tuple[Scope, str | None]] = []
+        for stored in projection.of_kind("Node"):
+            scopes += _of_node(node_spec(stored))
+        for budget in projection.budgets.values():
+            scopes += _of_budget(budget)
+        return self._entries(owners, scopes)
+
+    def _entries(self, owners: Iterable[str], scopes: Scopes) -> list[NewEntry]:
+        """What is not published yet."""
+        chance, known = self._chance, self._projection.resolver
+        if chance is None:
+            return []
+        now_ms, made = self._committer.now(), []
+        for owner in sorted(set(owners) - known.owners.keys()):
+            body = OwnerPseudonym(secret_commitment(chance.owner_secret(owner)), owner)
+            made.append(
+                NewEntry(body=body, time_ms=now_ms, plan_id=f"owner.{owner}", effect="pseudonym")
+            )
+        chains = set(known.chains)
+        for scope, owner_of_cap in scopes:
+            chain = chain_of(chance, scope, owner_of_cap)
+            if chain in chains:
+                continue
+            chains.add(chain)
+            opened = ChainOpened(
+                capped=scope.cap is not None,
+                chain=chain,
+                flavor=scope.flavor,
+                location=dict(scope.location),
+                next_commitment=entropy_hash(chance.entropy(chain, 0)),
+            )
+            plan_id = f"resolve.{chain[:16]}"
+            made.append(NewEntry(body=opened, time_ms=now_ms, plan_id=plan_id, effect="scope"))
+        return made
+
+
+def needed(chance: EntropySource | None) -> EntropySource:
+    """The secrets of the lottery; raises `Refused` without them."""
+    if chance is None:
+        raise Refused("NoChance", "this control plane has no master secret for the lottery")
+    return chance
+
+
+def is_the_ledgers(projection: Projection, chance: EntropySource) -> bool:
+    """Whether this is the master secret that the first chain was fixed with."""
+    first = next(iter(projection.resolver.chains.values()), None)
+    return first is None or entropy_hash(chance.entropy(first.chain, first.k)) == first.commitment
+
+
+def pseudonyms(projection: Projection, chance: EntropySource, chain: str, k: int) -> Pseudonyms:
+    """The pseudonyms of outcome k of a chain."""
+    return Pseudonyms(
+        chain, k, chance.owner_secret, lambda budget: projection.budgets[budget].owner
+    )
+
+
+def chain_of(chance: EntropySource, scope: Scope, owner: str | None) -> str:
+    """The chain of a scope's outcomes; the secret of a cap's owner hides the cap's name in it."""
+    salt = b"" if owner is None else chain_salt(chance.owner_secret(owner))
+    document = scope.document()
+    if scope.cap is not None:
+        document["cap"] = {
+            "budget": scope.cap.budget,
+            "name": scope.cap.name,
+            "envelopes": sorted(scope.cap.envelopes),
+        }
+    return chain_id(document, salt)
+
+
+def cap_owner(projection: Projection, scope: Scope) -> str | None:
+    """The owner of the cap that binds in a scope."""
+    return None if scope.cap is None else projection.budgets[scope.cap.budget].owner
+
+
+def _of_node(spec: NodeSpec) -> Scopes:
+    """The scopes that a node can be in conflict in: everywhere, its region, cluster and domain."""
+    location: dict[str, str] = {}
+    yield Scope(spec.flavor, {}), None
+    for key in DOMAIN_KEYS:
+        if key in spec.location:
+            location = {**location, key: spec.location[key]}
+            yield Scope(spec.flavor, location), None
+
+
+def _of_budget(budget: Budget) -> Scopes:
+    """The scopes of its caps: each aggregate cap, and each envelope as a cap of its own."""
+    for cap in budget.aggregate_caps:
+        members = tuple(sorted(cap.envelopes))
+        yield Scope(cap.flavor, {}, ScopeCap(budget.name, cap.name, members)), budget.owner
+    for envelope in budget.envelopes:
+        own = ScopeCap(budget.name, envelope.name, (envelope.name,))
+        yield Scope(envelope.flavor, {}, own), budget.owner

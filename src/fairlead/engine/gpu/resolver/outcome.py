@@ -1,0 +1,478 @@
+"""Outcomes from beginning to end: commit, draw, carry out; and on, after an interruption.
+
+    gpu.deficit                            which scope is short, and who is a candidate
+    gpu.resolve.commit, gpu.resolve.case   the conflict is frozen; for whom, in clear names
+    gpu.resolve.draw or gpu.resolve.void   the entropy is revealed, and the next one is fixed
+    run.cut, lease.close                   what each run loses: see `carry_out`
+    gpu.resolve.applied                    the run that it was for has started
+
+Every step is durable before the next and asks the projection what is still to be done, so another
+turn, after a crash or by another replica, continues the same outcome, never with another seed.
+docs/reference/outcome-export.md says what is in the entries, and why no clear name is.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+
+from fairlead.core.canonical import canonical
+from fairlead.core.gpu import (
+    Conflict,
+    Deficit,
+    Demand,
+    NodeDemand,
+    Resolution,
+    Scope,
+    conflict_bytes,
+    freeze,
+    resolve,
+)
+from fairlead.core.invariant import known, of_kind
+from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
+from fairlead.engine.gpu.admission import admission, opens_leases
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.config import Config
+from fairlead.engine.gpu.effects import Effects
+from fairlead.engine.gpu.entries import (
+    SYSTEM,
+    BeaconValue,
+    Document,
+    NewEntry,
+    NonceGiven,
+    OutcomeApplied,
+    OutcomeCase,
+    OutcomeCommitted,
+    OutcomeDrawn,
+    OutcomeVoided,
+    ReservationState,
+    decode,
+)
+from fairlead.engine.gpu.resolver.carry_out import (
+    clear_actions,
+    due_closures,
+    name_open_leases,
+    reclaims,
+)
+from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
+from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
+from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.ports.entropy import EntropySource
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged
+from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.resolve import VERSIONS, ResolveDocument, from_resolution, to_conflict
+
+_NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
+_VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What asks for a resolve: what is missing, and for whom."""
+
+    cause: str
+    demand: Demand
+    author: str = SYSTEM
+    run: str | None = None
+    reservation: str | None = None
+    request: int | None = None
+    """The request that it is a step of, and which step."""
+    step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """An open outcome's commitment and conflict; its names are unknown after a restart."""
+
+    commitment: Commitment
+    conflict: Conflict
+    names: Pseudonyms | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What an outcome comes to; no resolution while a beacon is awaited."""
+
+    entropy: bytes
+    beacon_value: bytes | None
+    resolution: Resolution | None
+    document: bytes | None
+
+
+class Outcomes:
+    """Commits, draws and carries out; keeps nothing that the ledger does not have."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        config: Config,
+        effects: Effects,
+        introductions: Introductions,
+        chance: EntropySource | None,
+    ) -> None:
+        self._committer, self._config, self._effects = committer, config, effects
+        self._introductions, self._chance = introductions, chance
+        self._projection = committer.projection
+        self._frozen: dict[int, _Frozen] = {}
+        """Open outcomes as they were frozen; the ledger has them too."""
+
+    @property
+    def enforced(self) -> bool:
+        """Whether runs are really preempted."""
+        return self._config.resolver == "enforce" and self._chance is not None
+
+    def refusal(self, deficit: Deficit) -> Refused | None:
+        """Why there is no resolve for a waiting run; None: there can be one."""
+        if deficit.scope is None:
+            return Refused("NoDevices", "no node can hold it")
+        if deficit.shortfall_gpus:
+            short = f"{deficit.shortfall_gpus} GPUs would be missing even with every preemption"
+            return Refused("NotEnough", short)
+        if self._config.resolver != "enforce":
+            off = f"{deficit.gpus} GPUs are missing, and the resolver is {self._config.resolver}"
+            return Refused("ResolverOff", off)
+        return None
+
+    def is_open(self, seq: int) -> bool:
+        """Whether an outcome is not over."""
+        outcome = self._projection.resolver.outcomes.get(seq)
+        return outcome is not None and outcome.stage.open
+
+    # -- commit -----------------------------------------------------------------------------------
+
+    def begin(self, case: Case) -> Outcome:
+        """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
+        chance = needed(self._chance)
+        scope = _scope(shortage_of(self._projection, case.demand))
+        chain = self._introductions.open_chain(scope)
+        frozen: _Frozen | None = None
+
+        def decide() -> Sequence[NewEntry]:
+            nonlocal frozen
+            self.refuse_open(scope.flavor)
+            if case.request is not None and not self._is_next(case):
+                raise Refused("ResolveOpen", "another replica made this step")
+            shortage = shortage_of(self._projection, case.demand)
+            if shortage.deficit.scope != scope:
+                raise Refused("ResolveOpen", "another replica changed the deficit")
+            frozen, made = self._commitment(case, shortage, chance, chain)
+            return made
+
+        _, commit, _ = self._committer.commit(decide)
+        self._frozen[commit.seq] = known(frozen, "what was committed was frozen")
+        self.proceed(self._committer.now())
+        return self._projection.resolver.outcomes[commit.seq]
+
+    def _commitment(
+        self, case: Case, shortage: Shortage, chance: EntropySource, chain: str
+    ) -> tuple[_Frozen, list[NewEntry]]:
+        """This conflict, these odds, this entropy, before it is known which runs lose."""
+        projection, now_ms = self._projection, self._committer.now()
+        last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
+        names = pseudonyms(projection, chance, chain, last.k)
+        found = freeze(
+            case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
+        )
+        # Of owners with a run in the conflict: any other nonce would be a salt that can be chosen.
+        owners = {run.owner for run in found.conflict.runs}
+        nonces = {
+            owner: nonce
+            for owner, nonce in projection.resolver.nonces.items()
+            if names.owner(owner) in owners
+        }
+        document, notice = conflict_bytes(found.conflict), canonical(found.notice.document())
+        commitment = Commitment(
+            chain=chain,
+            k=last.k,
+            previous_seq=last.published_seq,
+            scope=found.conflict.scope.document(),
+            deficit_gpus=shortage.deficit.gpus,
+            conflict_digest=sha256(document).hexdigest(),
+            notice_digest=sha256(notice).hexdigest(),
+            nonces={names.owner(owner): bytes.fromhex(nonce) for owner, nonce in nonces.items()},
+            beacon=self._future_round(now_ms),
+            owner_weighting=weighting,
+        )
+        about = OutcomeCase(
+            chain=chain,
+            k=last.k,
+            flavor=last.flavor,
+            cause=case.cause,
+            run=case.run,
+            reservation=case.reservation,
+            node=case.demand.node if isinstance(case.demand, NodeDemand) else None,
+            nonce_owners=tuple(sorted(nonces)),
+            asked=case.request,
+            deficit=projection.seq + 1,  # the entry before the commitment, in the same batch
+        )
+        made = [
+            deficit_decision(shortage, case.cause, now_ms),
+            NewEntry(
+                body=OutcomeCommitted(commitment),
+                time_ms=now_ms,
+                plan_id=commitment.plan_id,
+                effect="commit",
+                input_digest=commitment.conflict_digest,
+                version=VERSIONS[weighting],
+                blobs=(document, notice),
+            ),
+            NewEntry(
+                body=about,
+                time_ms=now_ms,
+                author=case.author,
+                plan_id=commitment.plan_id,
+                effect="case",
+                blobs=(canonical(names.clear),),
+            ),
+        ]
+        return _Frozen(commitment, found.conflict, names), made
+
+    def refuse_open(self, flavor: str) -> None:
+        """One resolve per flavor at a time."""
+        outcome = self._projection.resolver.open_outcome(flavor)
+        if outcome is not None:
+            raise Refused(
+                "ResolveOpen",
+                f"outcome {outcome.seq} of {flavor} is not over; one resolve per flavor at a time",
+            )
+
+    def _is_next(self, case: Case) -> bool:
+        """Whether a resolve is still the next step of its request."""
+        request = self._projection.resolver.requests.get(case.request or 0)
+        return request is not None and request.steps[0] == case.step
+
+    def _future_round(self, now_ms: int) -> BeaconRound | None:
+        beacon = self._config.beacon
+        if beacon is None:
+            return None
+        promised = BeaconRound(beacon.source, beacon.round_after(now_ms))
+        # A clock may be late, or a value supplied early: what is known decides nothing.
+        while promised.key in self._projection.resolver.beacons:
+            promised = BeaconRound(beacon.source, promised.round + 1)
+        return promised
+
+    # -- draw -------------------------------------------------------------------------------------
+
+    def proceed(self, now_ms: int) -> None:
+        """Every open outcome as far as it can go now."""
+        resolver, commit = self._projection.resolver, self._committer.commit
+        for seq in sorted(resolver.open_seqs.values()):
+            # Without enforcement a commitment stays open; it can be drawn later, or voided.
+            if self.enforced:
+                commit(partial(self._draw, seq, now_ms))
+        commit(lambda: list(due_closures(self._projection, self._effects, now_ms)))
+        for seq in sorted(resolver.open_seqs.values()):
+            commit(partial(self._finish, seq, now_ms))
+        for seq in [seq for seq in self._frozen if not self.is_open(seq)]:
+            del self._frozen[seq]
+
+    def _draw(self, seq: int, now_ms: int) -> Sequence[NewEntry]:
+        """The draw and what it takes from which run; or a void, if its winner would not start."""
+        outcome, chance = self._projection.resolver.outcomes[seq], self._chance
+        if outcome.stage is not OutcomeStage.COMMITTED or chance is None:
+            return []  # another replica was quicker
+        if outcome.beacon is not None and self._beacon_value(outcome) is None:
+            return []
+        frozen = self._of(outcome)
+        result = self._decide(outcome, frozen)
+        resolution = known(result.resolution, "what waits for no beacon is decided")
+        names = frozen.names
+        if names is None:
+            names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
+            name_open_leases(self._projection, names, outcome.flavor)
+        actions = clear_actions(self._projection, names, resolution.actions)
+        void = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
+        shown = self._reveal(outcome, frozen.commitment, result, now_ms, void=void)
+        if void is not None:
+            return [shown]
+        grace_ms = self._config.grace_ms
+        taken = reclaims(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms)
+        return [shown, *taken]
+
+    def _decide(self, outcome: Outcome, frozen: _Frozen) -> _Result:
+        """Reveal the entropy and decide; the same for ever, in any process."""
+        entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
+        if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
+            raise PermanentFault(ANOTHER_MASTER)
+        promised, value = frozen.commitment, self._beacon_value(outcome)
+        seed = promised.seed(entropy, value)
+        if seed is None:
+            return _Result(entropy, None, None, None)
+        resolution = resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
+        document = canonical(from_resolution(resolution, promised.conflict_digest))
+        return _Result(entropy, value, resolution, document)
+
+    def _reveal(
+        self,
+        outcome: Outcome,
+        promised: Commitment,
+        result: _Result,
+        now_ms: int,
+        *,
+        author: str = SYSTEM,
+        void: str | None = None,
+    ) -> NewEntry:
+        """The answer to a commitment: what was drawn, or why it is void and what it would be."""
+        document = result.document
+        shown = reveal(
+            promised,
+            commit_seq=outcome.seq,
+            entropy=result.entropy,
+            next_entropy=needed(self._chance).entropy(outcome.chain, outcome.k + 1),
+            beacon_value=result.beacon_value,
+            result_digest=None if document is None else sha256(document).hexdigest(),
+            void=void,
+        )
+        head = self._committer.ledger.head().as_document()
+        body = OutcomeDrawn(shown, head) if void is None else OutcomeVoided(shown, head)
+        return NewEntry(
+            body=body,
+            time_ms=now_ms,
+            author=author,
+            plan_id=promised.plan_id,
+            effect="outcome",
+            version=VERSIONS[promised.owner_weighting],
+            blobs=() if document is None else (document,),
+        )
+
+    def _beacon_value(self, outcome: Outcome) -> bytes | None:
+        """The value of the round that was committed to, if there is one and it is known."""
+        if outcome.beacon is None:
+            return None
+        value = self._projection.resolver.beacons.get(outcome.beacon.key)
+        return None if value is None else bytes.fromhex(value)
+
+    def _obstacle(self, outcome: Outcome, ending: list[LeaseFact], now_ms: int) -> str | None:
+        reservation = outcome.reservation
+        if reservation is not None and reservation not in self._projection.resolver.reservations:
+            return "the reservation that it was for is gone"
+        if outcome.run is None:
+            return None
+        return obstacle(self._projection, outcome.run, ending, now_ms)
+
+    def _of(self, outcome: Outcome) -> _Frozen:
+        """What was frozen, from memory with its names, or from the ledger without."""
+        frozen = self._frozen.get(outcome.seq)
+        if frozen is None:
+            ledger = self._committer.ledger
+            entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
+            if entry is None or data is None:
+                raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
+            body = of_kind(decode(entry), OutcomeCommitted, "an outcome is its commitment's entry")
+            document = {**parse_json(data), "seed": "0" * 64}
+            conflict = to_conflict(check_shape(document, ResolveDocument))
+            frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
+        return frozen
+
+    # -- carry out --------------------------------------------------------------------------------
+
+    def _finish(self, seq: int, now_ms: int) -> Sequence[NewEntry]:
+        """Everything reclaimed is free: the winner starts, and the outcome is over."""
+        projection = self._projection
+        outcome = projection.resolver.outcomes[seq]
+        if outcome.stage is not OutcomeStage.DRAWN or outcome.reclaiming:
+            return []
+        made: list[NewEntry] = []
+        run, state = outcome.run, projection.runs.get(outcome.run or "")
+        if run is not None and state is not None and state.phase is Phase.PENDING:
+            made = admission(projection, run, now_ms)
+        started = run if opens_leases(made) else None
+        reservation = projection.get("Reservation", outcome.reservation or "")
+        if started is not None and reservation is not None:
+            message = f"other runs were preempted by outcome {seq}"
+            body = ReservationState(reservation.name, started, "Active", "Resolved", message, 0)
+            made.append(NewEntry(body=body, time_ms=now_ms))
+        applied = NewEntry(
+            body=OutcomeApplied(seq, started),
+            time_ms=now_ms,
+            plan_id=f"outcome.{seq}",
+            effect="applied",
+        )
+        return [*made, applied]
+
+    # -- what people add or cancel ----------------------------------------------------------------
+
+    def void(self, seq: int, reason: str, *, author: Author, dry_run: bool = False) -> Document:
+        """Cancel an outcome that waits for its beacon; what it would have been is disclosed."""
+        refuse_tenants(author)
+        if not reason.strip():
+            raise BadInput("reason", "must say why")
+
+        def decide() -> Sequence[NewEntry]:
+            outcome = self._outcome(seq)
+            if outcome.stage is not OutcomeStage.COMMITTED:
+                raise Refused("NotOpen", f"outcome {seq} is {outcome.stage.value}")
+            if self._chance is None:
+                raise Refused("NoChance", "without its master secret nothing can be disclosed")
+            if dry_run:
+                return []  # what it would have been is shown with the void, not before
+            frozen, now_ms = self._of(outcome), self._committer.now()
+            result = self._decide(outcome, frozen)
+            shown = self._reveal(
+                outcome, frozen.commitment, result, now_ms, author=author.user, void=reason
+            )
+            return [shown]
+
+        with self._committer.current():
+            self._committer.commit(decide)
+            return {"outcome": seq, "stage": self._outcome(seq).stage.value}
+
+    def add_nonce(
+        self, owner: str, nonce: str, *, author: Author, dry_run: bool = False
+    ) -> Document:
+        """An owner's own bytes for the next outcome: then its seed cannot be known in advance."""
+        if not author.may_act_for(owner):
+            raise Forbidden(f"{author.user} may not act for owner {owner!r}")
+        if not _NONCE.fullmatch(nonce):
+            raise BadInput("nonce", "must be 1 to 64 bytes in hex, lower case")
+        with self._committer.current() as projection:
+            if owner not in projection.resolver.owners:
+                raise NotFound("owner", owner)
+            body = NonceGiven(owner, nonce)
+            if not dry_run:
+                self._committer.commit(lambda: [self._committer.new(body, author.user)])
+            return body.document()
+
+    def add_beacon(
+        self, source: str, number: int, value: str, *, author: Author, dry_run: bool = False
+    ) -> Document:
+        """The value of a beacon's round, as its public source says; outcomes that wait go on."""
+        refuse_tenants(author)
+        if not _VALUE.fullmatch(value):
+            raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
+        body = BeaconValue(source, number, value)
+
+        def decide() -> Sequence[NewEntry]:
+            key = BeaconRound(source, number).key
+            before = self._projection.resolver.beacons.get(key)
+            if before is not None and before != value:
+                raise Refused("RoundKnown", f"round {number} of {source!r} has another value")
+            done = before is not None or dry_run
+            return [] if done else [self._committer.new(body, author.user)]
+
+        with self._committer.current():
+            self._committer.commit(decide)
+            if not dry_run:
+                self.proceed(self._committer.now())
+                self._effects.carry_out()
+            return body.document()
+
+    def _outcome(self, seq: int) -> Outcome:
+        outcome = self._projection.resolver.outcomes.get(seq)
+        if outcome is None:
+            raise NotFound("outcome", str(seq))
+        return outcome
+
+
+def refuse_tenants(author: Author) -> None:
+    """Using the resolver by hand is the operator's."""
+    if not author.admin:
+        raise Forbidden(f"{author.user} may not use the resolver by hand")
+
+
+def _scope(shortage: Shortage) -> Scope:
+    """Where GPUs are missing; callers begin no outcome for a gang that no node can ever hold."""
+    return known(shortage.deficit.scope, "an outcome has a scope")

@@ -1,0 +1,337 @@
+"""What people ask of the resolver: free GPUs of a place, bring a budget within its caps, start a
+run now, drain a node.
+
+A budget that was lowered is brought back within its caps by one resolve after the other: the caps
+that bind by name, and a place, if one is given too, last. Each resolve is decided on what the one
+before left, and so waits for its end, graces included. What is still to be done stands in the
+ledger; another turn, after a crash or by another replica, continues with it.
+
+    gpu.resolve.asked    the budget, the caps that bind, the place
+    gpu.resolve.case     an outcome is begun for the next of them, and cites the request
+    gpu.resolve.passed   no resolve is needed for it any more, or none is possible; and why
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.config import Config
+from fairlead.engine.gpu.effects import Effects
+from fairlead.engine.gpu.entries import (
+    BudgetRequested,
+    Document,
+    NewEntry,
+    ObjectApplied,
+    Place,
+    StepName,
+    StepSkipped,
+)
+from fairlead.engine.gpu.leases import swap
+from fairlead.engine.gpu.projection import Projection, node_spec
+from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
+from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, refuse_tenants
+from fairlead.engine.gpu.resolver.preview import Preview, Previews
+from fairlead.engine.gpu.settlement import Settlement
+from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
+from fairlead.engine.gpu.submissions import imagined
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.schema.border import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why there is no resolve for a step."""
+
+    reason: str
+    message: str
+
+
+class Resolver:
+    """The resolver as people use it."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        config: Config,
+        *,
+        settlement: Settlement,
+        effects: Effects,
+        outcomes: Outcomes,
+        previews: Previews,
+    ) -> None:
+        self._committer, self._config = committer, config
+        self._settlement, self._effects = settlement, effects
+        self._outcomes, self._previews = outcomes, previews
+        self._projection = committer.projection
+
+    def preview(self, kind: str, name: str) -> Document:
+        """What starting a run, or a reservation's, would take now: when, and which runs lose."""
+        return self._previews.of(kind, name)
+
+    # -- a place, a cap, a budget -----------------------------------------------------------------
+
+    def resolve(
+        self,
+        *,
+        flavor: str,
+        gpus: int,
+        author: Author,
+        location: dict[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> Document:
+        """Free so many GPUs somewhere, for maintenance: no run is placed on them."""
+        refuse_tenants(author)
+        scope = Scope(flavor, dict(location or {}))
+        with self._committer.current() as projection:
+            _refuse_unknown(projection, scope)
+            case = Case("scope", PlaceDemand(flavor, scope.location, gpus), author.user)
+            return self._by_hand(case, dry_run=dry_run)
+
+    def resolve_cap(
+        self, budget: str, cap: str, *, author: Author, dry_run: bool = False
+    ) -> Document:
+        """Free what a lowered budget does not pay for any more, among what that cap pays."""
+        refuse_tenants(author)
+        with self._committer.current():
+            named = [demand for demand in caps_of(self._budget(budget)) if demand.name == cap]
+            if not named:
+                raise NotFound("cap", f"{budget}/{cap}")
+            return self._by_hand(Case("cap", named[0], author.user), dry_run=dry_run)
+
+    def resolve_budget(
+        self,
+        budget: str,
+        *,
+        author: Author,
+        place: tuple[Scope, int] | None = None,
+        dry_run: bool = False,
+    ) -> Document:
+        """The same for every cap of a budget that binds, by name; then for a place.
+
+        A dry run shows each against the present state: which runs the first ones hit, the lottery
+        decides.
+        """
+        refuse_tenants(author)
+        with self._committer.current() as projection:
+            found, acts = self._budget(budget), self._outcomes.enforced and not dry_run
+            if acts:
+                self._settlement.refund([budget])
+            cases: dict[Step, Case] = {
+                _step(cap): Case("cap", cap, author.user)
+                for cap in caps_of(found)
+                if shortage_of(projection, cap).deficit.gpus
+            }
+            if place is not None:
+                scope, gpus = place
+                demand = PlaceDemand(scope.flavor, scope.location, gpus)
+                cases[PLACE] = Case("scope", demand, author.user)
+            shown = {step: self._previews.of_case(case) for step, case in cases.items()}
+            state: dict[Step, tuple[str, int | None]] = dict.fromkeys(cases, ("forecast", None))
+            if acts and cases:
+                for preview in shown.values():
+                    preview.refuse_short()
+                for flavor in {preview.scope.flavor for preview in shown.values() if preview.scope}:
+                    self._outcomes.refuse_open(flavor)
+                state = self._request(budget, cases, place, author)
+            return {
+                "outcome": next((seq for _, seq in state.values() if seq is not None), None),
+                "forecast": next(iter(shown.values()), Preview()).document(),
+                "steps": [
+                    {
+                        "kind": step[0],
+                        "name": step[1] or None,
+                        "state": state[step][0],
+                        "outcome": state[step][1],
+                        "forecast": shown[step].document(),
+                    }
+                    for step in cases
+                ],
+            }
+
+    def _by_hand(self, case: Case, *, dry_run: bool) -> Document:
+        shown = self._previews.of_case(case)
+        result: Document = {"outcome": None, "forecast": shown.document()}
+        if not dry_run and self._config.resolver == "enforce" and shown.deficit_gpus:
+            shown.refuse_short()
+            result["outcome"] = self._outcomes.begin(case).seq
+            self._effects.carry_out()
+        return result
+
+    def _request(
+        self, budget: str, cases: dict[Step, Case], place: tuple[Scope, int] | None, author: Author
+    ) -> dict[Step, tuple[str, int | None]]:
+        """Record what is to be done and begin; what became of each step, and its outcome."""
+        steps = tuple(StepName(kind, name) for kind, name in cases)
+        freed = None
+        if place is not None:
+            scope, gpus = place
+            freed = Place(scope.flavor, dict(scope.location), gpus)
+        body = BudgetRequested(budget, steps, freed)
+        (entry,) = self._committer.commit(lambda: [self._committer.new(body, author.user)])
+        begun: dict[Step, int] = {}
+        while self._next_step(entry.seq, begun):
+            pass
+        self._effects.carry_out()
+        request = self._projection.resolver.requests.get(entry.seq)
+        left = [] if request is None else request.steps
+        return {
+            step: (
+                "begun" if step in begun else "waits" if step in left else "passed",
+                begun.get(step),
+            )
+            for step in cases
+        }
+
+    def proceed(self) -> None:
+        """Every request that is not over yet, as far as it goes now."""
+        for seq in sorted(self._projection.resolver.requests):
+            while self._next_step(seq, {}):
+                pass
+
+    def _next_step(self, seq: int, begun: dict[Step, int]) -> bool:
+        """The next step of a request is begun, or skipped; False: it is over, or waits."""
+        request = self._projection.resolver.requests.get(seq)
+        if request is None:
+            return False
+        if request.outcome is not None and self._outcomes.is_open(request.outcome):
+            return False
+        step = request.steps[0]
+        if request.budget in self._projection.budgets:
+            self._settlement.refund([request.budget])  # what the last step left may be funded again
+        case = self._case_of(request)
+        if isinstance(case, Skip):
+            skip = case
+            self._committer.commit(lambda: self._skip(seq, step, skip))
+            return True
+        try:
+            begun[step] = self._outcomes.begin(case).seq
+        except Refused:  # an outcome of the flavor is open, or another replica was quicker
+            return False
+        return True
+
+    def _case_of(self, request: BudgetRequest) -> Case | Skip:
+        if not self._outcomes.enforced:
+            return Skip("ResolverOff", f"the resolver is {self._config.resolver}")
+        step, place = request.steps[0], request.place
+        case: Case
+        if step == PLACE and place is not None:
+            demand = PlaceDemand(place.flavor, place.location, place.gpus)
+            case = Case("scope", demand, request.author, request=request.seq, step=step)
+        else:
+            budget = self._projection.budgets.get(request.budget)
+            caps = [] if budget is None else [cap for cap in caps_of(budget) if _step(cap) == step]
+            if not caps:
+                return Skip("Gone", "there is no such cap any more")
+            case = Case("cap", caps[0], request.author, request=request.seq, step=step)
+        shown = self._previews.of_case(case)
+        if not shown.deficit_gpus:
+            return Skip("WithinCap", "nothing is above it any more")
+        if shown.shortfall_gpus:
+            short = f"{shown.shortfall_gpus} GPUs would be missing even with every preemption"
+            return Skip("NotEnough", short)
+        return case
+
+    def _skip(self, seq: int, step: Step, skip: Skip) -> Sequence[NewEntry]:
+        request = self._projection.resolver.requests.get(seq)
+        if request is None or request.steps[0] != step:
+            return []  # another replica was quicker
+        body = StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
+        return [self._committer.new(body)]
+
+    def _budget(self, name: str) -> Budget:
+        budget = self._projection.budgets.get(name)
+        if budget is None:
+            raise NotFound("Budget", name)
+        return budget
+
+    # -- a run that starts now --------------------------------------------------------------------
+
+    def refuse_unless_allowed(self, run: str, author: Author) -> None:
+        """Raises unless this author may preempt other runs for this one."""
+        owner = self._projection.run_spec(run).owner
+        may = author.may_act_for(owner) and owner in self._config.may_resolve
+        if not (author.admin or may):
+            raise Forbidden(f"{author.user} may not preempt other runs for runs of {owner!r}")
+
+    def start_run(self, run: str, author: Author) -> None:
+        """A waiting run starts now, by preemption where that is necessary and allowed."""
+        with self._committer.current() as projection:
+            self.refuse_unless_allowed(run, author)
+            state = projection.runs[run]
+            if state.phase is not Phase.PENDING or state.stopping:
+                raise Refused("NotPending", f"run {run!r} is not waiting")
+            need = need_of(projection, run, self._committer.now())
+            if need.refusal is not None:
+                raise Refused(need.refusal.code, need.refusal.message)
+            if need.gang is None:
+                return  # it fits: the next turn starts it
+            demand = GangDemand(run, need.gang)
+            deficit = shortage_of(projection, demand).deficit
+            refused = self._outcomes.refusal(deficit)
+            if refused is not None:
+                raise refused
+            self._outcomes.begin(Case("run", demand, author.user, run=run))
+
+    # -- a node that is drained -------------------------------------------------------------------
+
+    def drain(self, stored: Stored, author: Author) -> None:
+        """Cordon a node; gangs with spares elsewhere go on, the others are preempted in order."""
+        if not author.admin:
+            raise Forbidden(f"{author.user} may not touch Node {stored.name!r}")
+        name, flavor = stored.name, node_spec(stored).flavor
+        self._outcomes.refuse_open(flavor)
+        self._committer.commit(lambda: self._cordoned(self._committer.stored("Node", name), author))
+        demand = NodeDemand(name, flavor)
+        if shortage_of(self._projection, demand).deficit.gpus:
+            self._outcomes.begin(Case("drain", demand, author.user))
+
+    def preview_drain(self, stored: Stored, author: Author) -> Document | None:
+        """Which runs a drain would preempt now; None: none."""
+        after = imagined(self._projection, self._cordoned(stored, author))
+        demand = NodeDemand(stored.name, node_spec(stored).flavor)
+        shortage = shortage_of(after, demand)
+        if not shortage.deficit.gpus:
+            return None
+        case = Case("drain", demand, author.user)
+        return self._previews.of_case(case, after, shortage).document()
+
+    def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
+        """Out of service, and gangs with spares elsewhere go on with them."""
+        now_ms = self._committer.now()
+        made = cordon(stored, now_ms, author.user, cordoned=True)
+        for run in self._projection.runs_on(stored.name):
+            made += swap(self._projection, run, stored.name, now_ms, author.user)
+        return made
+
+
+def cordon(stored: Stored, now_ms: int, author: str, *, cordoned: bool) -> list[NewEntry]:
+    """The entry that takes a node out of service, or back; none where it is so already."""
+    if stored.document["cordoned"] == cordoned:
+        return []
+    body = ObjectApplied(
+        kind="Node",
+        name=stored.name,
+        uid=stored.uid,
+        generation=stored.generation + 1,
+        labels=stored.labels,
+        spec={**stored.document, "cordoned": cordoned},
+    )
+    return [NewEntry(body=body, time_ms=now_ms, author=author)]
+
+
+def _step(cap: CapDemand) -> Step:
+    return (cap.kind, cap.name)
+
+
+def _refuse_unknown(projection: Projection, scope: Scope) -> None:
+    """A name that no node has is a typing error, not a shortage."""
+    nodes = projection.nodes()
+    flavors = sorted({node.flavor for node in nodes})
+    if scope.flavor not in flavors:
+        there = f"there are {', '.join(flavors)}" if flavors else "there are no nodes"
+        raise BadInput("flavor", f"no node has {scope.flavor!r}; {there}")
+    wanted = scope.location.items()
+    if not any(node.flavor == scope.flavor and wanted <= node.location.items() for node in nodes):
+        place = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
+        raise BadInput("location", f"no node with {scope.flavor} is in {place}")

@@ -1,0 +1,165 @@
+"""Settlement: runs end, hours run out, leases lose and regain their funding."""
+
+from collections.abc import Iterable, Sequence
+
+from fairlead.core.gpu.funding import demotions, restorations
+from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.effects import Effects
+from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry
+from fairlead.engine.gpu.leases import Ending, end_preempted, end_run
+from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.state import Phase, RunState
+from fairlead.ports.executor import Exit
+
+
+class Settlement:
+    """Records what time and processes bring about."""
+
+    def __init__(self, committer: Committer, effects: Effects) -> None:
+        self._committer, self._effects = committer, effects
+        self._projection = committer.projection
+        self.ends_known_ms: int | None = None
+        """Up to when every end is recorded: the last turn that heard of all; None before one."""
+
+    def end_runs(self, now_ms: int) -> None:
+        """Exits of commands, and runs without one whose time is over, in order of time."""
+        exits = self._effects.poll()
+        endings: list[tuple[int, str, Exit | None]] = [
+            (exit.time_ms, exit.run, exit) for exit in exits
+        ]
+        for name, state in self._projection.live.items():
+            until_ms = self._duration_end(name, state)
+            if until_ms is not None and until_ms <= now_ms:
+                endings.append((until_ms, name, None))
+        missing = self._effects.missing - {exit.run for exit in exits}
+        endings += [(now_ms, name, None) for name in sorted(missing)]
+        for time_ms, name, exit in sorted(endings, key=lambda ending: ending[:2]):
+            self._end(name, min(time_ms, now_ms), now_ms, exit)
+        self._effects.acknowledge(exits)
+        if "*poll" not in self._effects.faults:
+            self.ends_known_ms = now_ms
+
+    def settle(self, at_ms: int, now_ms: int) -> None:
+        """Every lease that lost its funding by `at_ms`, or has it again."""
+        budgets = self._projection.budgets
+        self._committer.commit(lambda: refunding(self._projection, budgets, at_ms, now_ms))
+
+    def roll_over(self, until_ms: int, now_ms: int) -> None:
+        """After a long absence: what ran out in a period ran out in that one, not in the next."""
+        accounts = self._projection.accounts
+        while (end_ms := accounts.rolls_over(until_ms)) is not None:
+            self.settle(end_ms - 1, now_ms)
+            accounts.advance(end_ms)
+            self.settle(end_ms, now_ms)
+
+    def refund(self, budgets: Iterable[str]) -> None:
+        """The same for some budgets, now."""
+        now_ms, wanted = self._committer.now(), set(budgets)
+
+        def decide() -> Sequence[NewEntry]:
+            known = self._projection.budgets.keys() & wanted  # another replica may delete one
+            return refunding(self._projection, known, now_ms, now_ms)
+
+        self._committer.commit(decide)
+
+    def _duration_end(self, name: str, state: RunState) -> int | None:
+        """When a run without a process is over: at the end of its duration."""
+        if state.phase is not Phase.RUNNING or self._effects.has_process(name):
+            return None
+        leases = state.leases.values()
+        ends = [lease.expected_end_ms for lease in leases if lease.expected_end_ms is not None]
+        return max(ends) if ends and len(ends) == len(leases) else None
+
+    def _end(self, name: str, end_ms: int, now_ms: int, exit: Exit | None) -> None:
+        # Leases that ran out of hours before this end are demoted first, at that moment.
+        self.roll_over(end_ms, now_ms)
+
+        def refund() -> Sequence[NewEntry]:
+            state = self._projection.runs.get(name)
+            leases = () if state is None else state.leases.values()
+            payers = {lease.budget for lease in leases}
+            return refunding(self._projection, payers, end_ms, now_ms)
+
+        def decide() -> Sequence[NewEntry]:
+            state = self._projection.runs.get(name)
+            if state is None or state.phase is not Phase.RUNNING:
+                return []
+            if exit is not None and exit.job != state.job:
+                return []  # an earlier start of the same run, settled when it was displaced
+            if exit is None and self._effects.has_process(name) and not state.is_ending:
+                return []
+            if _was_preempted(state, end_ms):
+                return end_preempted(
+                    self._projection, name, end_ms=end_ms, now_ms=now_ms, exit=exit, observed=True
+                )
+            ending = _ending(state, exit)
+            return end_run(self._projection, name, ending, end_ms=end_ms, now_ms=now_ms)
+
+        self._committer.commit(refund)
+        self._committer.commit(decide)
+
+
+def refunding(
+    projection: Projection, budgets: Iterable[str], at_ms: int, now_ms: int
+) -> list[NewEntry]:
+    """Leases that lost their funding by `at_ms`, and those that have it again."""
+    made: list[NewEntry] = []
+    for name in sorted(budgets):
+        budget = projection.budgets[name]
+        if not projection.accounts.has_leases(budget):
+            continue
+        lost = demotions(budget, projection.accounts, at_ms)
+        for demotion in lost:
+            cap = f"{demotion.kind} {demotion.budget}/{demotion.name}"
+            why = "is out of hours" if demotion.hours else "allows fewer GPUs"
+            unfunded = LeaseUnfunded(
+                demotion.lease,
+                projection.leases[demotion.lease].run,
+                demotion.at_ms,
+                demotion.kind,
+                demotion.budget,
+                demotion.name,
+                demotion.hours,
+                f"{cap} {why}",
+            )
+            made.append(NewEntry(body=unfunded, time_ms=now_ms))
+        if lost:
+            continue  # a lease that was just demoted is not restored in the same turn
+        for lease in restorations(budget, projection.accounts, at_ms):
+            body = LeaseFunded(lease, projection.leases[lease].run, at_ms)
+            made.append(NewEntry(body=body, time_ms=now_ms))
+    return made
+
+
+def _was_preempted(state: RunState, end_ms: int) -> bool:
+    """Whether a process ended because it was preempted, and not by itself before that."""
+    reclaim = state.reclaim
+    if reclaim is None or not reclaim.preempts or state.stopping:
+        return False
+    return end_ms >= reclaim.since_ms
+
+
+def _ending(state: RunState, exit: Exit | None) -> Ending:
+    """The phase, reason and sentence of an end."""
+    phase, reason = Phase.FAILED, "Exited"
+    if state.stopping:
+        reason, message = "Cancelled", "cancelled"
+    elif exit is None:
+        phase, reason, message = Phase.COMPLETED, "DurationOver", "its time is over"
+    elif exit.succeeded:
+        phase, message = Phase.COMPLETED, "the command ended with 0"
+    elif exit.lost:
+        reason, message = "Lost", "its process is gone and left no exit status"
+    else:
+        how = f"with {exit.code}" if exit.code is not None else f"by signal {exit.signal}"
+        message = f"the command ended {how}"
+    if exit is not None and exit.reason is not None:
+        message = f"{message}: {exit.reason}"
+    return Ending(
+        phase=phase,
+        reason=reason,
+        message=message,
+        lease_reason="Cancelled" if state.stopping else "Completed",
+        exit=exit,
+        observed=True,
+    )

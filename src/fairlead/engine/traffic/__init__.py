@@ -1,0 +1,26 @@
+"""The traffic governor's loop: take the sighting, decide, record, apply, mark.
+
+`governor` is one group, `loop` drives all groups through their ports, `values` are what they
+exchange. What is decided, and from which memory, is in `fairlead.core.traffic`.
+"""
+
+from fairlead.core.traffic import Decision, GroupRules
+from fairlead.engine.traffic.governor import BadTrafficState, GroupGovernor
+from fairlead.engine.traffic.loop import ANCHOR_EVERY_MS, TrafficLoop
+from fairlead.engine.traffic.values import Group, GroupRound, Orders, Ports, Round
+from fairlead.schema.traffic_govern import KIND
+
+__all__ = [
+    "ANCHOR_EVERY_MS",
+    "KIND",
+    "BadTrafficState",
+    "Decision",
+    "Group",
+    "GroupGovernor",
+    "GroupRound",
+    "GroupRules",
+    "Orders",
+    "Ports",
+    "Round",
+    "TrafficLoop",
+]

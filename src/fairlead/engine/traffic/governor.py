@@ -1,0 +1,139 @@
+"""One group of the traffic governor: holds its memory between two ticks. No I/O, no clock.
+
+    governor = GroupGovernor("web", GroupRules())
+    decision = governor.decide(sighting)              # each tick: what was seen of the group
+    sequence = governor.record(recorder)              # then apply it
+    governor.settle(applied=True)                     # what became of it
+
+The loop and the harness drive it; `export`, `restore` and `resume` carry it across a restart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from fairlead.core.invariant import known
+from fairlead.core.traffic import (
+    Cause,
+    Decision,
+    GroupMemory,
+    GroupRules,
+    Sighting,
+    State,
+    govern,
+    plausible,
+    rested,
+    settle,
+)
+from fairlead.ports.recorder import FlightRecorder
+from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.traffic_govern import (
+    KIND,
+    VERSION,
+    from_memory,
+    input_of,
+    output_of,
+    to_memory,
+)
+from fairlead.schema.traffic_state import StateDocument, to_state
+
+
+class BadTrafficState(ValueError):
+    """A stored state that is not one of ours: refused whole rather than half believed."""
+
+
+class _Made(NamedTuple):
+    """The decision that was made last, and the memory that it leaves behind."""
+
+    sighting: Sighting
+    memory: GroupMemory
+    decision: Decision
+
+
+class GroupGovernor:
+    """The memory of one group."""
+
+    def __init__(self, name: str, rules: GroupRules) -> None:
+        self.name, self.memory = name, GroupMemory()
+        self._rules = rules
+        self._made: _Made | None = None
+        self._applied: bool | None = None
+        self._linked = False
+        """The last decision is in the record, made by these rules: the next one follows from it."""
+
+    @property
+    def rules(self) -> GroupRules:
+        """How the group is governed."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: GroupRules) -> None:
+        self._rules, self._linked = rules, False
+
+    @property
+    def state(self) -> State | None:
+        """Of the last tick."""
+        return self.memory.state
+
+    @property
+    def isolated(self) -> Mapping[str, Cause]:
+        """Backends that get nothing now, and why."""
+        return self.memory.isolated
+
+    def decide(self, sighting: Sighting) -> Decision:
+        """Observe and tick. What is remembered of it waits for `settle`."""
+        sighting = plausible(sighting)
+        memory, decision = govern(self.memory, sighting, self._rules, group=self.name)
+        self._made = _Made(sighting, memory, decision)
+        return decision
+
+    def record(self, recorder: FlightRecorder) -> int:
+        """Record the last decision before it is applied; its sequence number."""
+        sighting, memory, decision = known(self._made, "a decision was made")
+        linked, self._linked = self._linked, False
+        whole = not linked or recorder.begins_segment(KIND)
+        sequence = recorder.append(
+            KIND,
+            version=VERSION,
+            time_ms=sighting.now_ms,
+            input=input_of(
+                self.name,
+                sighting,
+                applied=self._applied if linked else None,
+                memory=self.memory if whole else None,
+                rules=self._rules if whole else None,
+            ),
+            output=output_of(memory, decision),
+        )
+        self._linked = True
+        return sequence
+
+    def settle(self, *, applied: bool) -> None:
+        """Go on from the last decision. One that was not applied left the slots as they were."""
+        made, self._made = known(self._made, "a decision was made"), None
+        self.memory = settle(made.memory, made.decision.plan, applied=applied)
+        self._applied = applied
+
+    # --- across a restart
+
+    def export(self) -> dict[str, Any]:
+        """What the next agent goes on from."""
+        return from_memory(self.memory)
+
+    def restore(self, stored: Mapping[str, Any], *, stale: bool = False) -> None:
+        """The inverse of `export`; what does not fit is refused. `stale`: the dataplane has fallen
+        back since then, and only the backends' health still means something.
+        """
+        try:
+            memory = to_memory(stored)
+        except (BadInput, TypeError, ValueError) as error:
+            raise BadTrafficState(f"group {self.name!r}: {error}") from error
+        self.memory, self._linked = rested(memory) if stale else memory, False
+
+    def resume(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from the state of the last recorded tick, which is newer than what was kept."""
+        try:
+            after = None if state is None else to_state(check_shape(state, StateDocument))
+        except BadInput as error:
+            raise BadTrafficState(f"group {self.name!r}: {error}") from error
+        self.memory, self._linked = replace(self.memory, state=after), False

@@ -1,0 +1,298 @@
+"""One tick of the traffic governor over all groups: see → decide → record → beat → apply → mark.
+
+    loop = TrafficLoop(plane, groups, ports)
+    loop.start(now_ms)                  # versions agree, what a predecessor left behind is voided
+    round = loop.tick(now_ms)           # every 200 ms
+
+The loop owns the order and nothing else: the agent on a machine and the harness in virtual time run
+this same code. The heartbeat comes after the record and before the flip, so that an agent that can
+no longer record stops beating: then the dataplane holds, falls back, and no admission stays closed
+on the decision of an agent that cannot act any more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
+from fairlead.core.traffic.explain import agent_reasons
+from fairlead.core.traffic.nodes import NodeWindows
+from fairlead.engine.traffic.values import (
+    Group,
+    GroupRound,
+    GroupStatus,
+    Orders,
+    Ports,
+    Round,
+    Sights,
+    transitions,
+)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
+from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.recorder import Head, Status
+from fairlead.ports.traffic import Transition
+
+ANCHOR_EVERY_MS = 10_000
+_ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s
+
+
+class TrafficLoop:
+    """Drives the governors of all groups through their ports. One thread."""
+
+    def __init__(self, plane: Dataplane, groups: Sequence[Group], ports: Ports) -> None:
+        self.plane, self.ports = plane, ports
+        self.groups = {group.route.name: group for group in groups}
+        self.beat_ms: int | None = None
+        """When the dataplane last heard of us."""
+        self._stale = Liveness.NORMAL
+        self._nodes: Mapping[str, NodeWindows] = {}
+        self._tables: dict[str, Table] = {}
+        self._status: dict[str, GroupStatus] = {}
+        self._drained: set[tuple[str, str]] = set()
+        self._anchored_ms: int | None = None
+
+    def start(self, now_ms: int) -> int:
+        """Agree on versions, take the dataplane over, void what was recorded and never applied."""
+        version = self.plane.schema_version()
+        if version != SCHEMA_VERSION:
+            raise PermanentFault(
+                f"the {self.plane.name} plane is of schema version {version}, this agent of "
+                f"{SCHEMA_VERSION}: remove the plane and start again"
+            )
+        self.plane.configure([group.route for group in self.groups.values()])
+        # What a predecessor left in force is not news.
+        for name, group in self.groups.items():
+            state = group.governor.state
+            mode = AdmissionMode.NORMAL if state is None else state.admission.mode
+            self._status[name] = GroupStatus(mode, isolated=group.governor.isolated)
+        return sum(self._heal(name, now_ms) for name in self.groups)
+
+    def found_stale(self, liveness: Liveness) -> None:
+        """What the dataplane thought of our predecessor; the next tick reports it."""
+        self._stale = liveness
+
+    def reconfigure(self, groups: Sequence[Group]) -> None:
+        """Other groups, or other backends. Governors of groups that stay are to be the same."""
+        self.plane.configure([group.route for group in groups])
+        self.groups = {group.route.name: group for group in groups}
+        for kept in (self._tables, self._status):
+            for name in kept.keys() - self.groups.keys():
+                del kept[name]
+
+    def tick(self, now_ms: int) -> Round:
+        """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
+        faults: list[str] = []
+        sights = self._look(now_ms, faults)
+        liveness = self._liveness(sights.seen, now_ms)
+        made: dict[str, GroupRound] = {}
+        changed: list[Transition] = []
+        for name in sorted(self.groups):
+            made[name] = self._decide(self.groups[name], sights, liveness)
+            changed += self._changes(name, now_ms, made[name], liveness)
+        self._beat(now_ms, made, faults)
+        done = {name: self._apply(name, now_ms, each) for name, each in made.items()}
+        for name, each in done.items():
+            self._drain(name, each, sights.orders, faults)
+        self._probe(done)
+        self._anchor(now_ms, faults)
+        return Round(now_ms, done, tuple(changed), tuple(faults))
+
+    # --- see
+
+    def _look(self, now_ms: int, faults: list[str]) -> Sights:
+        signals, prober, sensor = self.ports.signals, self.ports.prober, self.ports.nodes
+        seen: Mapping[str, GroupSeen] = {}
+        nodes: tuple[Node, ...] = ()
+        try:
+            seen = self.plane.read()
+        except Fault as fault:
+            faults.append(f"plane: {fault}")
+        if sensor is not None:
+            try:
+                self._nodes, nodes = observe_nodes(self._nodes, sensor.read(now_ms))
+            except Fault as fault:
+                faults.append(f"nodes: {fault}")
+        return Sights(
+            now_ms,
+            seen,
+            {} if signals is None else signals.read(now_ms),
+            () if prober is None else prober.results(),
+            nodes,
+            self.ports.orders(),
+        )
+
+    def _liveness(self, seen: Mapping[str, GroupSeen], now_ms: int) -> Liveness:
+        """What the dataplane thought of us until now; by our own clock where it cannot be read."""
+        stale, self._stale = self._stale, Liveness.NORMAL
+        if stale is not Liveness.NORMAL:
+            return stale
+        for group in seen.values():
+            return group.liveness
+        return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
+
+    def _sighting(self, group: Group, sights: Sights) -> Sighting:
+        name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
+        members = sorted(backend.id for backend in group.route.backends)
+        return Sighting(
+            now_ms=sights.now_ms,
+            members={id: group.nodes.get(id) for id in members},
+            seen=sights.seen.get(name),
+            readings={
+                id: sights.readings[name, id] for id in members if (name, id) in sights.readings
+            },
+            covered=() if signals is None else tuple(sorted(signals.covers(name))),
+            nodes=sights.nodes,
+            probed=tuple(probed for probed in sights.probed if probed.group == name),
+            checks={
+                id: ok
+                for id in members
+                if prober is not None and (ok := prober.check_ok(name, id)) is not None
+            },
+            ordered=tuple(sorted(sights.orders.get(name, {}))),
+        )
+
+    # --- decide and record
+
+    def _decide(self, group: Group, sights: Sights, liveness: Liveness) -> GroupRound:
+        governor, recorder = group.governor, self.ports.record(group.route.name)
+        seen = sights.seen.get(group.route.name)
+        decision = governor.decide(self._sighting(group, sights))
+        sequence, problem = None, ""
+        if recorder is not None:
+            try:
+                sequence = governor.record(recorder)
+            except Fault as fault:
+                problem = f"not recorded: {fault}"
+        reasons = agent_reasons(
+            decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
+        )
+        said = tuple(reason.value for reason in reasons)
+        return GroupRound(decision, seen, said, sequence, fault=problem)
+
+    def _heal(self, name: str, now_ms: int) -> int:
+        """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
+        recorder = self.ports.record(name)
+        if recorder is None:
+            return 0
+        left = recorder.unapplied()
+        for entry in left:
+            recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
+        return len(left)
+
+    def _changes(
+        self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
+    ) -> Sequence[Transition]:
+        """The changes that this tick brought, into the event log once they are recorded."""
+        if made.fault:
+            return ()
+        now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
+        before = self._status.get(name, GroupStatus())
+        recorder = self.ports.record(name)
+        changes = transitions(
+            before,
+            now,
+            time_ms=now_ms,
+            group=name,
+            reasons=made.reasons,
+            record=recorder.head() if recorder and made.sequence is not None else None,
+        )
+        self._status[name] = now
+        if self.ports.events is not None:
+            for change in changes:
+                self.ports.events.transition(change)
+        return changes
+
+    # --- act
+
+    def _beat(self, now_ms: int, made: Mapping[str, GroupRound], faults: list[str]) -> None:
+        """We are alive as long as something of what we decide can be recorded."""
+        if made and all(each.fault for each in made.values()):
+            return
+        try:
+            self.plane.heartbeat()
+        except Fault as fault:
+            faults.append(f"heartbeat: {fault}")
+            return
+        self.beat_ms = now_ms
+
+    def _apply(self, name: str, now_ms: int, made: GroupRound) -> GroupRound:
+        governor = self.groups[name].governor
+        if made.fault:
+            governor.settle(applied=False)
+            return made
+        flipped, problem = False, ""
+        if made.seen is None:
+            problem = "not applied: the dataplane cannot be read"
+        else:
+            table = Table(name, made.seen.epoch, dict(made.plan.slots), made.decision.limits)
+            try:
+                flipped = self._enforce(table, decision=made.sequence)
+            except (Fault, Stale) as fault:
+                problem = f"not applied: {fault}"
+        governor.settle(applied=not problem)
+        problem = self._mark(name, made.sequence, now_ms, problem) or problem
+        return replace(made, flipped=flipped, fault=problem)
+
+    def _enforce(self, table: Table, *, decision: int | None) -> bool:
+        """Flip to a table that differs from the active one, which may be another than our last;
+        else renew what backends may hold."""
+        if table != self._tables.get(table.group):
+            table = replace(table, epoch=table.epoch + 1)
+            self.plane.apply(table, decision=decision)
+            self._tables[table.group] = table
+            return True
+        if table.limits.concurrency is not None:
+            self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
+        return False
+
+    def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
+        recorder = self.ports.record(name)
+        if recorder is None or sequence is None:
+            return ""
+        status: Status = "voided" if problem else "applied"
+        try:
+            recorder.mark(sequence, status, time_ms=now_ms, note=problem)
+        except Fault as fault:
+            return f"not marked: {fault}"
+        return ""
+
+    def _drain(self, name: str, made: GroupRound, orders: Orders, faults: list[str]) -> None:
+        """Ask kept connections to end, once, when nothing new can come any more."""
+        wanted = {id for id, order in orders.get(name, {}).items() if order == "drain"}
+        self._drained = {(g, id) for g, id in self._drained if g != name or id in wanted}
+        table = self._tables.get(name)
+        for id in sorted(wanted):
+            if (name, id) in self._drained or made.fault or table is None or table.slots.get(id, 1):
+                continue
+            try:
+                self.plane.drain(name, id, decision=made.sequence)
+                self._drained.add((name, id))
+            except Fault as fault:
+                faults.append(f"drain {name}/{id}: {fault}")
+
+    def _probe(self, done: Mapping[str, GroupRound]) -> None:
+        prober = self.ports.prober
+        if prober is None:
+            return
+        for name, made in done.items():
+            if made.decision.observed.probes:
+                prober.probe(name, made.decision.observed.probes)
+
+    def _anchor(self, now_ms: int, faults: list[str]) -> None:
+        """The ends of the records into the event log, in time for one every 10 s."""
+        events = self.ports.events
+        due = self._anchored_ms is None or (
+            now_ms - self._anchored_ms >= ANCHOR_EVERY_MS - _ANCHOR_AHEAD_MS
+        )
+        if events is None or not due:
+            return
+        heads: dict[str, Head] = {}
+        for name in self.groups:
+            recorder = self.ports.record(name)
+            if recorder is not None:
+                try:
+                    recorder.sync()
+                    heads[name] = recorder.head()
+                except Fault as fault:
+                    faults.append(f"anchor {name}: {fault}")
+        events.anchor(now_ms, heads)
+        self._anchored_ms = now_ms

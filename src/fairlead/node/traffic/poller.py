@@ -1,0 +1,70 @@
+"""The one thread of the traffic agent that waits for the network: scrapes, probes, look-ups.
+
+    poller = Poller()
+    task = poller.repeat(1_000, request, phase="web/a")      # `request` is a coroutine function
+    poller.once(request)
+    poller.close()
+
+A tick never waits for what happens here. A server that replies late is simply asked less often.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from fairlead.core.traffic.admission import fnv1a
+
+Request = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Poller:
+    """An event loop in a daemon thread. It carries out requests once or again and again."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+        self._thread.start()
+
+    def repeat(self, every_ms: int, request: Request, *, phase: str) -> Future[None]:
+        """Again and again, until the returned future is cancelled. The phase spreads the load."""
+
+        async def again() -> None:
+            period_s = every_ms / 1000
+            await asyncio.sleep(fnv1a(phase.encode()) % max(1, every_ms) / 1000)
+            while True:
+                due = self._loop.time() + period_s
+                try:
+                    await request()
+                except Exception as error:  # noqa: BLE001 - one bad reply must not be the last
+                    self._loop.call_exception_handler(
+                        {"message": f"the request {phase} failed", "exception": error}
+                    )
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+
+        return asyncio.run_coroutine_threadsafe(again(), self._loop)
+
+    def once(self, request: Request) -> Future[None]:
+        """Once, soon."""
+        return asyncio.run_coroutine_threadsafe(request(), self._loop)
+
+    def close(self) -> None:
+        """Stop; requests under way are abandoned."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_end_all())
+            self._loop.close()
+
+
+async def _end_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

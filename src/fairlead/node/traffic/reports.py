@@ -1,0 +1,216 @@
+"""What the traffic agent reports: a status document, and Prometheus metrics.
+
+Metrics are computed when they are scraped. Labels are `group` and `backend` and nothing else that
+grows: no flows, no addresses, no reasons but the closed list. What each means is in
+`docs/operate/traffic.md`.
+"""
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fairlead.core.reasons import TrafficReason
+from fairlead.core.traffic import AdmissionMode, Backend
+from fairlead.engine.traffic import GroupRound, Round
+from fairlead.ports.dataplane import Liveness
+from fairlead.ports.faults import PermanentFault
+
+if TYPE_CHECKING:
+    from fairlead.node.traffic.agent import TrafficAgent
+
+_PREFIX = "fairlead_traffic_"
+# Name, meaning, and where it stands in a `GroupRound`; what is not known is not exposed.
+_GROUP_GAUGES = (
+    ("admission_rate_per_second", "admitted per second if restricted", "plan.admission.rate_per_s"),
+    ("inside_max", "how many may be inside at once", "snapshot.config.inside_max"),
+    ("conductance_ratio", "how easily requests flow; soft below 0.3", "plan.conductance"),
+    ("skew_ratio", "how far requests are from the weights", "plan.skew"),
+    ("time_to_failure_seconds", "until a resource of a machine runs out", "plan.ttf_s"),
+    ("stalled", "1 while a machine stalls", "plan.stall"),
+)
+_GROUP_COUNTERS = (
+    ("requests_admitted", "admitted", "seen.admitted"),
+    ("requests_refused_soft", "told to try again", "seen.refused_soft"),
+    ("requests_refused_hard", "refused", "seen.refused_hard"),
+)
+_BACKEND_GAUGES = {
+    "slots": "of the group's slots",
+    "target_slots": "where its slots are going",
+    "pressure": "P of the equations",
+    "p95_seconds": "of successes, over 5 s",
+    "error_ratio": "of requests, over 5 s",
+    "queue_requests": "waiting for it and in it",
+    "isolated": "1 while it gets nothing",
+}
+
+
+def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
+    """The last tick with what is known of every group and backend, for `traffic status`."""
+    dataplane = agent.loop.plane
+    return {
+        "version": 1,
+        "time_ms": round.time_ms,
+        "agent": agent.config.name,
+        "plane": dataplane.name,
+        "sources": dict(dataplane.sources),
+        "tick_ms": agent.config.tick_ms,
+        **_fields(agent, "ticks", "early_ticks", "missed_ticks", "flips", "faults"),
+        "problems": list(round.faults),
+        "groups": [group_document(round.groups[name], agent) for name in sorted(round.groups)],
+    }
+
+
+def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:
+    """One group."""
+    plan, snapshot = made.plan, made.snapshot
+    return {
+        "group": snapshot.group,
+        **_fields(agent.loop.groups[snapshot.group].route, "vip", "port", "proto"),
+        **_fields(plan.admission, "mode", "rate_per_s", "burst"),
+        "inside_max": snapshot.config.inside_max,
+        "reasons": list(made.reasons),
+        **_fields(made.seen, "liveness", "epoch", "admitted", "refused_soft", "refused_hard"),
+        **_fields(plan, "regime", "stall", "ttf_s", "skew", "conductance", "scale_hint"),
+        "retry_index": snapshot.retry_index,
+        **_fields(made, "sequence", "fault"),
+        "backends": [_backend(made, agent, backend) for backend in snapshot.backends],
+    }
+
+
+def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[str, Any]:
+    plan, name, group = made.plan, backend.id, made.snapshot.group
+    pressure = plan.pressure[name]
+    counted = None if made.seen is None else made.seen.backends.get(name)
+    return {
+        "backend": name,
+        "slots": plan.slots[name],
+        "target": plan.target[name],
+        "weight": plan.weights[name],
+        "pressure": {
+            **_fields(pressure, "total", "queue", "latency", "error", "penalty"),
+            **dict(pressure.layers),
+        },
+        **_fields(backend, "queue", "p95_ms", "error_rate", "requests", "age_ms"),
+        **_fields(counted, "open"),
+        "isolated": agent.loop.groups[group].governor.isolated.get(name),
+        "order": agent.commands.get(group, {}).get(name),
+    }
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value; all None where there is no value."""
+    return {name: None if value is None else getattr(value, name) for name in names}
+
+
+class TrafficCollector:
+    """Turns the agent's last round into metric families."""
+
+    def __init__(self, agent: "TrafficAgent") -> None:
+        self._agent = agent
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; those of groups are empty until the first tick."""
+        yield from self._agent_metrics()
+        round = self._agent.last_round
+        if round is not None:
+            yield from _admissions(round)
+            yield from _groups(round)
+            yield from _backends(round)
+
+    def _agent_metrics(self) -> Iterator[Metric]:
+        agent = self._agent
+        for name, text, value in (
+            ("ticks", "ticks decided", agent.ticks),
+            ("ticks_early", "ticks ahead of time, for urgent signals", agent.early_ticks),
+            ("ticks_missed", "ticks skipped because the agent was late", agent.missed_ticks),
+            ("tick_seconds", "time spent in ticks", agent.tick_seconds),
+            ("flips", "tables applied", agent.flips),
+            ("faults", "environment errors that the agent survived", agent.faults),
+        ):
+            yield CounterMetricFamily(_PREFIX + name, text, value=value)
+        changes = _counter("transitions", "changes of admission, isolation or liveness", "what")
+        # A copy: the agent goes on counting in its own thread.
+        for (group, what), count in sorted(dict(agent.transitions).items()):
+            changes.add_metric([group, what], count)
+        yield changes
+
+
+def _admissions(round: Round) -> Iterator[Metric]:
+    mode = _gauge("mode", "1 for the admission mode", "mode")
+    alive = _gauge("plane_liveness", "1 for what the heartbeat's age shows", "liveness")
+    reason = _gauge("reason", "1 for the reasons of the last tick", "reason")
+    for name, made in round.groups.items():
+        for kind in AdmissionMode:
+            mode.add_metric([name, kind.value], float(kind is made.plan.admission.mode))
+        for liveness in Liveness:
+            known = made.seen is not None and made.seen.liveness is liveness
+            alive.add_metric([name, liveness.value], float(known))
+        for why in TrafficReason:
+            reason.add_metric([name, why.value], float(why.value in made.reasons))
+    yield from (mode, alive, reason)
+
+
+def _groups(round: Round) -> Iterator[Metric]:
+    families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+        (_gauge(name, text), path) for name, text, path in _GROUP_GAUGES
+    ]
+    families += [(_counter(name, text), path) for name, text, path in _GROUP_COUNTERS]
+    for family, path in families:
+        for name, made in round.groups.items():
+            part, _, rest = path.partition(".")
+            value = getattr(made, part)
+            if value is not None and (number := attrgetter(rest)(value)) is not None:
+                family.add_metric([name], float(number))
+        yield family
+    in_force = _gauge("in_force", "1 while the last decision is in force")
+    for name, made in round.groups.items():
+        in_force.add_metric([name], float(not made.fault))
+    yield in_force
+
+
+def _backends(round: Round) -> Iterator[Metric]:
+    gauges = {
+        name: _gauge(f"backend_{name}", text, "backend") for name, text in _BACKEND_GAUGES.items()
+    }
+    sent = _counter("backend_requests", "sent to it", "backend")
+    for name, made in round.groups.items():
+        plan = made.plan
+        for backend in made.snapshot.backends:
+            values = {
+                "slots": plan.slots[backend.id],
+                "target_slots": plan.target[backend.id],
+                "pressure": plan.pressure[backend.id].total,
+                "p95_seconds": None if backend.p95_ms is None else backend.p95_ms / 1000,
+                "error_ratio": backend.error_rate,
+                "queue_requests": backend.queue,
+                "isolated": float(backend.isolated),
+            }
+            for kind, value in values.items():
+                if value is not None:
+                    gauges[kind].add_metric([name, backend.id], value)
+            counted = None if made.seen is None else made.seen.backends.get(backend.id)
+            if counted is not None:
+                sent.add_metric([name, backend.id], counted.admitted)
+    yield from (*gauges.values(), sent)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, text, labels=["group", *labels])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, text, labels=["group", *labels])
+
+
+def serve_metrics(agent: "TrafficAgent", address: str, port: int) -> int:
+    """Serve /metrics in a background thread; returns the port (0 asks for any free one)."""
+    registry = CollectorRegistry()
+    registry.register(TrafficCollector(agent))
+    try:
+        server, _ = start_http_server(port, addr=address, registry=registry)
+    except OSError as error:
+        raise PermanentFault(f"metrics on {address}:{port}: {error.strerror}") from error
+    return int(server.server_port)

@@ -1,0 +1,288 @@
+"""What the traffic agent sees: this machine, others by their node exporters, and the rest."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fairlead.core.traffic import Resource, StallTotals
+from fairlead.core.traffic.limits import is_fresh
+from fairlead.host.http import NoReply, target_of
+from fairlead.host.http_async import get
+from fairlead.node.kernel_files import pressure
+from fairlead.node.traffic.poller import Poller, Request
+from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
+from fairlead.node.traffic.scrape import BadExposition, Sample, Scraper, ScrapeRules, gauge, samples
+from fairlead.ports.dataplane import Backend
+from fairlead.ports.traffic import CpuTimes, NodeReading, NodeSensor, Prober, Signals
+from fairlead.schema.selector import Selector
+
+_KINDS = (
+    ("cpu", "cpu", ("some",)),
+    ("memory", "mem", ("some", "full")),
+    ("io", "io", ("some", "full")),
+)
+_CPU_FIELDS, _IOWAIT = 8, 4
+"""user, nice, system, idle, iowait, irq, softirq, steal."""
+_STALLS = {
+    "cpu_some": "node_pressure_cpu_waiting_seconds_total",
+    "mem_some": "node_pressure_memory_waiting_seconds_total",
+    "mem_full": "node_pressure_memory_stalled_seconds_total",
+    "io_some": "node_pressure_io_waiting_seconds_total",
+    "io_full": "node_pressure_io_stalled_seconds_total",
+}
+_MEMORY = ("node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes")
+_PAIRS = {
+    "fds": ("node_filefd_maximum", "node_filefd_allocated"),
+    "conntrack": ("node_nf_conntrack_entries_limit", "node_nf_conntrack_entries"),
+    "pids": ("node_processes_max_threads", "node_processes_threads"),
+}
+_CPU = "node_cpu_seconds_total"
+_NAMES = {*_STALLS.values(), *_MEMORY, _CPU, *(name for pair in _PAIRS.values() for name in pair)}
+_US_PER_S = 1_000_000
+
+
+class LocalMachine:
+    """This machine: /proc, and the file systems that are named.
+
+    The kernel's averages of pressure move only every 2 s, so the counters of stalled microseconds
+    are read, and differenced by the governor. What cannot be read is missing.
+    """
+
+    def __init__(
+        self, name: str, *, disks: Sequence[Path] = (), proc: Path = Path("/proc")
+    ) -> None:
+        self.name = name
+        self._disks, self._proc = tuple(disks), proc
+
+    def read(self, now_ms: int) -> list[NodeReading]:
+        """This machine, now."""
+        return [
+            NodeReading(
+                self.name, self._totals(now_ms), tuple(self._resources()), self._cpu(now_ms)
+            )
+        ]
+
+    def _cpu(self, now_ms: int) -> CpuTimes | None:
+        """The first line of /proc/stat; guests' time is in that of users already."""
+        label, *fields = (self._bytes("stat") or b"\n").splitlines()[0].split() or [b""]
+        numbers = fields[:_CPU_FIELDS]
+        if label != b"cpu" or len(numbers) < _CPU_FIELDS or not all(n.isdigit() for n in numbers):
+            return None
+        ticks = [int(number) for number in numbers]
+        return CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT])
+
+    def _totals(self, now_ms: int) -> StallTotals | None:
+        """`cpu full` is left out: for a whole machine it is always 0."""
+        stalled: dict[str, int] = {}
+        for file, short, kinds in _KINDS:
+            data = self._bytes(f"pressure/{file}")
+            stalls = None if data is None else pressure(data)
+            if stalls is None:
+                continue
+            totals = {"some": stalls.some_us, "full": stalls.full_us}
+            for kind in kinds:
+                total = totals[kind]
+                if total is not None:
+                    stalled[f"{short}_{kind}"] = total
+        return StallTotals(now_ms * 1000, stalled) if stalled else None
+
+    def _resources(self) -> Iterator[Resource]:
+        yield from self._memory()
+        yield from self._descriptors()
+        count = self._numbers("sys/net/netfilter/nf_conntrack_count")
+        most = self._numbers("sys/net/netfilter/nf_conntrack_max")
+        if count and most:
+            yield Resource("conntrack", most[0], count[0])
+        yield from self._tasks()
+        for disk in self._disks:
+            yield from _disk(disk)
+
+    def _memory(self) -> Iterator[Resource]:
+        table: dict[str, int] = {}
+        for line in (self._bytes("meminfo") or b"").decode(errors="replace").splitlines():
+            name, _, rest = line.partition(":")
+            words = rest.split()
+            if words and words[0].isdigit():
+                table[name] = int(words[0]) * 1024
+        total, free = table.get("MemTotal"), table.get("MemAvailable")
+        if total and free is not None:
+            yield Resource("memory", total, max(0, total - free))
+
+    def _descriptors(self) -> Iterator[Resource]:
+        numbers = self._numbers("sys/fs/file-nr")
+        if len(numbers) == 3:
+            yield Resource("fds", numbers[2], numbers[0])
+
+    def _tasks(self) -> Iterator[Resource]:
+        words = (self._bytes("loadavg") or b"").split()
+        most = self._numbers("sys/kernel/pid_max")
+        if len(words) > 3 and most:
+            _, _, tasks = words[3].partition(b"/")
+            if tasks.isdigit():
+                yield Resource("pids", most[0], int(tasks))
+
+    def _numbers(self, name: str) -> list[int]:
+        words = (self._bytes(name) or b"").split()
+        return [int(word) for word in words] if all(word.isdigit() for word in words) else []
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return (self._proc / name).read_bytes()
+        except OSError:
+            return None
+
+
+def _disk(path: Path) -> Iterator[Resource]:
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return
+    size = space.f_blocks * space.f_frsize
+    yield Resource(f"disk {path}", size, max(0, size - space.f_bavail * space.f_frsize))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteNode:
+    """A machine and the URL of its node exporter."""
+
+    name: str
+    url: str
+    every_ms: int = 1_000
+    timeout_ms: int = 800
+
+
+class Machines:
+    """The `NodeSensor` port: this machine, if it is watched, and others by their exporters."""
+
+    def __init__(
+        self,
+        local: LocalMachine | None,
+        remote: Sequence[RemoteNode],
+        poller: Poller,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._local, self._clock_ms = local, clock_ms
+        self._remote = {node.name: node for node in remote}
+        self._lock = threading.Lock()
+        self._readings: dict[str, tuple[int, NodeReading]] = {}
+        self._tasks: list[Future[None]] = [
+            poller.repeat(node.every_ms, self._request(node), phase=node.name) for node in remote
+        ]
+
+    def read(self, now_ms: int) -> Sequence[NodeReading]:
+        """This machine now, the others as they last replied."""
+        local = [] if self._local is None else self._local.read(now_ms)
+        with self._lock:
+            return local + [
+                reading
+                for name, (at_ms, reading) in self._readings.items()
+                if is_fresh(now_ms - at_ms, self._remote[name].every_ms)
+            ]
+
+    def _request(self, node: RemoteNode) -> Request:
+        parts = urlsplit(node.url)
+        host, port = parts.hostname or "", parts.port or 80
+        path = target_of(parts)
+
+        async def request() -> None:
+            try:
+                status, body = await get(host, port, path, timeout_ms=node.timeout_ms)
+                read = samples(body, _NAMES) if status == 200 else []
+            except (NoReply, BadExposition):
+                return
+            now_ms = self._clock_ms()
+            with self._lock:
+                self._readings[node.name] = (now_ms, as_reading(node.name, now_ms, read))
+
+        return request
+
+
+def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
+    """A node exporter's samples."""
+    stalled = {
+        kind: round(total * _US_PER_S)
+        for kind, metric in _STALLS.items()
+        if (total := gauge(read, Selector(metric))) is not None
+    }
+    totals = StallTotals(now_ms * 1000, stalled) if stalled else None
+    total, iowait = (gauge(read, Selector(_CPU, labels)) for labels in ((), (("mode", "iowait"),)))
+    cpu = None if total is None or iowait is None else CpuTimes(now_ms, total, iowait)
+    return NodeReading(name, totals, tuple(_resources(read)), cpu)
+
+
+def _resources(read: Sequence[Sample]) -> Iterator[Resource]:
+    total, free = (gauge(read, Selector(name)) for name in _MEMORY)
+    if total is not None and free is not None:
+        yield Resource("memory", total, max(0.0, total - free))
+    for name, (limit_name, used_name) in _PAIRS.items():
+        limit, used = (gauge(read, Selector(metric)) for metric in (limit_name, used_name))
+        if limit is not None and used is not None:
+            yield Resource(name, limit, used)
+
+
+@dataclass(frozen=True, slots=True)
+class SensorRules:
+    """What is scraped, probed, checked and looked up, by group."""
+
+    scrapes: Mapping[str, ScrapeRules] = field(default_factory=dict)
+    probes: Mapping[str, ProbeRules] = field(default_factory=dict)
+    checks: Mapping[str, CheckRules] = field(default_factory=dict)
+    services: Mapping[str, Service] = field(default_factory=dict)
+    service_every_ms: int = 5_000
+    local: LocalMachine | None = None
+    remote: tuple[RemoteNode, ...] = ()
+
+
+class NetworkSensors:
+    """The agent's `Sensors`, behind one thread."""
+
+    def __init__(self, rules: SensorRules, clock_ms: Callable[[], int]) -> None:
+        self.rules = rules
+        self.alarm: Callable[[], None] = lambda: None
+        self._poller = Poller()
+        self._scraper = Scraper(self._poller, clock_ms, self._notify)
+        self._prober = NetworkProber(self._poller)
+        self.signals: Signals | None = self._scraper
+        self.prober: Prober | None = self._prober
+        self.nodes: NodeSensor | None = Machines(rules.local, rules.remote, self._poller, clock_ms)
+        self._services = Services(self._poller, every_ms=rules.service_every_ms)
+        try:
+            self.follow(rules)
+        except BaseException:
+            self.close()
+            raise
+
+    def follow(self, rules: SensorRules) -> Callable[[], None]:
+        """Go by these rules from the next `watch` on; machines stay as they were at the start.
+
+        Returns what goes back to the rules before.
+        """
+        before, undo_services = self.rules, self._services.follow(rules.services)
+        self.rules = rules
+
+        def undo() -> None:
+            self.rules = before
+            undo_services()
+
+        return undo
+
+    def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
+        """Watch these backends and no others."""
+        here = self.rules
+        self._scraper.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
+        self._prober.watch(here.probes, here.checks, members)
+
+    def _notify(self) -> None:
+        self.alarm()
+
+    def members(self, group: str) -> Sequence[Backend] | None:
+        """Backends that were looked up."""
+        return self._services.members(group)
+
+    def close(self) -> None:
+        """Stop."""
+        self._poller.close()

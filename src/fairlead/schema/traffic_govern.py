@@ -1,0 +1,133 @@
+"""The agent's recorded decision, `traffic.govern`: what was seen of a group, and the plan for it.
+
+A life replays from its record alone. The first entry, and the first of each segment, holds the
+memory and the rules; the others hold the sighting and whether the plan before it was applied, and
+follow from the entry before them. The output is that of `traffic.tick` with the limits for the
+dataplane and a digest of the memory and of the snapshot that the plan was made from.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlead.core.canonical import canonical
+from fairlead.core.traffic import (
+    Decision,
+    GroupMemory,
+    GroupRules,
+    Sighting,
+    Snapshot,
+    govern,
+    settle,
+)
+from fairlead.core.units import OutOfRange
+from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.traffic import from_plan
+
+KIND, VERSION = "traffic.govern", 1
+_DIGEST_BYTES = 16
+_encoder = msgspec.json.Encoder()
+
+
+class GovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `traffic.govern`."""
+
+    group: str
+    applied: bool | None
+    """Was the plan before this one applied? None: the life begins here, or goes on after a gap."""
+    memory: GroupMemory | None
+    """None, as `rules`: as the entry before this one left it."""
+    rules: GroupRules | None
+    sighting: Sighting
+
+
+def from_memory(memory: GroupMemory) -> dict[str, Any]:
+    """The document of a memory: what an agent keeps, and where a record begins."""
+    document: dict[str, Any] = msgspec.to_builtins(memory)
+    return document
+
+
+def to_memory(document: Mapping[str, Any]) -> GroupMemory:
+    """A kept memory; `BadInput` for what is none."""
+    try:
+        memory = check_shape(dict(document), GroupMemory)
+    except OutOfRange as error:
+        raise BadInput(error.field, error.message) from error
+    for name in ("now_ms", "healths"):
+        if getattr(memory, name) is None:
+            raise BadInput(name, "is required")
+    return memory
+
+
+def input_of(
+    group: str,
+    sighting: Sighting,
+    *,
+    applied: bool | None,
+    memory: GroupMemory | None = None,
+    rules: GroupRules | None = None,
+) -> dict[str, Any]:
+    """The input document of a decision."""
+    return {
+        "group": group,
+        "applied": applied,
+        "memory": None if memory is None else from_memory(memory),
+        "rules": None if rules is None else msgspec.to_builtins(rules),
+        "sighting": msgspec.to_builtins(sighting),
+    }
+
+
+def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
+    """The output document of a decision; `memory` is what it left behind."""
+    return {
+        **from_plan(decision.plan),
+        "digest": _digest(memory, decision.snapshot),
+        "limits": msgspec.to_builtins(decision.limits),
+    }
+
+
+def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
+    """Of all that the plan was made from: the snapshot's state is in the memory, its nodes are the
+    sighting's."""
+    text = _encoder.encode((memory, snapshot.backends, snapshot.retry_index, snapshot.config))
+    return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class Settled(NamedTuple):
+    """Where a life stands after an entry: what the next one goes on from."""
+
+    memory: GroupMemory
+    rules: GroupRules
+    decision: Decision
+
+
+def follow(document: GovernDocument, before: Settled | None) -> Settled:
+    """Decide the next entry of a life again. `BadInput` where the memory that it holds is not what
+    the entries before it lead to, or where those are missing.
+    """
+    memory, rules = _begin(document, before)
+    memory, decision = govern(memory, document.sighting, rules, group=document.group)
+    return Settled(memory, rules, decision)
+
+
+def _begin(document: GovernDocument, before: Settled | None) -> tuple[GroupMemory, GroupRules]:
+    """The memory and the rules that this entry goes on from."""
+    led = None
+    if before is not None and document.applied is not None:
+        led = settle(before.memory, before.decision.plan, applied=document.applied)
+    if document.memory is not None and document.rules is not None:
+        if led is not None and _encoder.encode(led) != _encoder.encode(document.memory):
+            raise BadInput("memory", "is not what the entries before it lead to")
+        return document.memory, document.rules
+    if before is None or led is None:
+        raise BadInput("memory", "is left out, and so is the entry that it follows from")
+    return led, before.rules
+
+
+def replay_govern(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], Settled]:
+    """An entry of `traffic.govern` decided again, given what the one before it led to."""
+    document = check_shape(parse_json(canonical(input)), GovernDocument)
+    now = follow(document, before)
+    return output_of(now.memory, now.decision), now

@@ -1,0 +1,196 @@
+"""What the agent learns of a group where the operator set nothing: its budget, what is usual."""
+
+from collections.abc import Callable
+
+import pytest
+
+from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Sighting
+from fairlead.core.traffic.learn import (
+    CUT,
+    QUEUE_LEAST,
+    AdmissionBudget,
+    Usual,
+    latency_reference,
+    queue_reference,
+)
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen
+from tests.core.traffic.lives import GroupLife
+
+
+class Served:
+    """A group that serves so many a second, and its budget."""
+
+    def __init__(self) -> None:
+        self.clock_ms, self.served = 0, 0
+        self.budget = AdmissionBudget()
+
+    def go(
+        self,
+        seconds: float,
+        per_s: int,
+        mode: AdmissionMode = AdmissionMode.NORMAL,
+        *,
+        triggered: bool = False,
+    ) -> float:
+        for _ in range(round(seconds * 5)):
+            self.clock_ms += 200
+            self.served += per_s // 5
+            self.advance(self.served, mode, triggered=triggered)
+        return self.rate
+
+    def advance(self, served: int | None, mode: AdmissionMode, *, triggered: bool) -> None:
+        self.budget = self.budget.advance(
+            self.clock_ms, served, mode=mode, triggered=triggered, config=Config(), window_ms=5_000
+        )
+
+    @property
+    def rate(self) -> float:
+        assert self.budget.rate is not None
+        return self.budget.rate
+
+
+def test_before_anything_was_served_the_default_holds() -> None:
+    """Nothing is known: nothing is changed."""
+    group = Served()
+    assert group.go(20, 0) == Config().bucket_rate
+    group.clock_ms += 200
+    group.advance(None, AdmissionMode.NORMAL, triggered=False)
+    assert group.rate == Config().bucket_rate
+
+
+def test_soft_starts_below_what_was_served_and_is_cut_once_per_window() -> None:
+    """85 %, then 85 % of that every 5 s while the trigger lasts; calm grows it again."""
+    group = Served()
+    assert group.go(10, 400) == pytest.approx(400)
+    assert group.go(0.2, 400, AdmissionMode.SOFT, triggered=True) == pytest.approx(400 * CUT)
+    assert group.go(4, 400, AdmissionMode.SOFT, triggered=True) == pytest.approx(400 * CUT)
+    assert group.go(1.2, 400, AdmissionMode.SOFT, triggered=True) == pytest.approx(400 * CUT**2)
+    low = group.rate
+    assert low * 1.3 < group.go(5, 300, AdmissionMode.SOFT) < low * 1.5
+    assert group.go(10, 500) == pytest.approx(500, rel=0.1)  # in steps
+
+
+def test_the_budget_has_a_floor() -> None:
+    """A quarter of what was served when the door was open: of what it lets in now there would be no
+    end. If less does not help either, it is not the load.
+    """
+    group = Served()
+    group.go(10, 400)
+    for _ in range(3_600):
+        group.go(1, round(group.rate), AdmissionMode.SOFT, triggered=True)
+    assert group.rate == pytest.approx(100)
+
+
+def test_hard_leaves_the_budget_alone() -> None:
+    """What a drip serves says nothing about what can be served."""
+    group = Served()
+    group.go(10, 400)
+    assert group.go(120, 0, AdmissionMode.HARD, triggered=True) == pytest.approx(400)
+    assert group.go(0.2, 0, AdmissionMode.SOFT) == pytest.approx(400 * CUT)
+
+
+def test_a_quiet_hour_does_not_make_a_small_group() -> None:
+    """Little came, which is not the same as little can; ten minutes later it is forgotten."""
+    group = Served()
+    group.go(10, 400)
+    assert group.go(120, 5) == pytest.approx(400)
+    assert group.go(600, 5) == pytest.approx(5)
+    assert group.go(10, 200) == pytest.approx(200)
+
+
+def test_counters_that_begin_again_are_no_negative_budget() -> None:
+    """A plane was restarted."""
+    group = Served()
+    group.go(10, 400)
+    group.served = 0
+    assert group.go(5, 400) == pytest.approx(400)
+
+
+def test_small_changes_of_what_is_served_change_nothing() -> None:
+    """A steady group keeps its table."""
+    group = Served()
+    group.go(10, 400)
+    assert group.go(20, 430) == pytest.approx(400)
+    assert group.go(20, 370) == pytest.approx(400)
+
+
+def test_the_parameters_stay_in_their_ranges() -> None:
+    """A budget of nothing is still a parameter that the tick takes."""
+    assert AdmissionBudget(rate=0.0).changes(Config()) == {"bucket_rate": 0.1, "bucket_burst": 1.0}
+    assert AdmissionBudget().changes(Config()) == {"bucket_rate": 100.0, "bucket_burst": 10.0}
+
+
+class Reference:
+    """What follows the usual value of a signal."""
+
+    def __init__(self, of: Callable[[float, Config], float], value: float | None = None) -> None:
+        self.usual, self.of, self.value = Usual(), of, value
+
+    def advance(self, clock_ms: int, values: list[float], mode: AdmissionMode) -> float | None:
+        self.usual, usual = self.usual.advance(clock_ms, values, mode)
+        if usual is not None:
+            self.value = self.of(usual, Config())
+        return self.value
+
+    def learn(self, seconds: int, value: float, mode: AdmissionMode, from_s: int) -> float | None:
+        """So many seconds of ticks from a time on."""
+        for tick in range(seconds * 5):
+            self.advance(from_s * 1_000 + tick * 200, [value], mode)
+        return self.value
+
+
+def test_the_reference_is_twice_the_usual_queue() -> None:
+    """After ten looks, between 4 and the configured one, every ten seconds at most."""
+    reference, clock_ms, seen = Reference(queue_reference, Config().q_ref), 0, []
+    for _ in range(200):
+        clock_ms += 200
+        seen.append(reference.advance(clock_ms, [3.0, 5.0, 100.0], AdmissionMode.NORMAL))
+    assert seen[0] == Config().q_ref
+    assert seen[-1] == 10.0
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize(("queue", "found"), [(0.0, QUEUE_LEAST), (1e6, Config().q_ref)])
+def test_the_reference_has_its_limits(queue: float, found: float) -> None:
+    """Neither a silent group nor an endless queue moves it out of reason."""
+    assert Reference(queue_reference).learn(40, queue, AdmissionMode.NORMAL, 0) == found
+
+
+def test_restricted_admission_teaches_nothing_unless_it_does_not_help() -> None:
+    """What piles up in its first half minute is not usual. What is still there then is."""
+    reference = Reference(queue_reference)
+    assert reference.learn(60, 3.0, AdmissionMode.NORMAL, 0) == 6.0
+    assert reference.learn(30, 20.0, AdmissionMode.SOFT, 60) == 6.0
+    assert reference.learn(90, 20.0, AdmissionMode.HARD, 90) == 6.0
+    assert reference.learn(60, 20.0, AdmissionMode.SOFT, 180) == 40.0
+
+
+def test_a_service_that_takes_its_time_has_a_reference_of_its_own() -> None:
+    """Unknown for ten looks, then what is usual; a service that is faster keeps the default."""
+    reference = Reference(latency_reference)
+    assert reference.learn(8, 400.0, AdmissionMode.NORMAL, 0) is None
+    assert reference.learn(10, 400.0, AdmissionMode.NORMAL, 8) == 400.0
+    assert reference.learn(30, 1_600.0, AdmissionMode.SOFT, 18) == 400.0
+    assert reference.learn(90, 40.0, AdmissionMode.NORMAL, 48) == Config().l_ref_ms
+
+
+def test_until_the_usual_latency_is_known_it_restricts_no_admission() -> None:
+    """A healthy group of 400 ms, without an objective: never anything but open."""
+    life = GroupLife(GroupRules(Config(), own_latency=True))
+    references = set()
+    for tick in range(100):
+        seen = {
+            id: BackendSeen(queue=1, open=1, p95_ms=400.0, successes=tick, errors=0, admitted=tick)
+            for id in ("a", "b")
+        }
+        observed, plan = life.tick(
+            Sighting(
+                now_ms=1_000 + tick * 200,
+                members=dict.fromkeys(seen),
+                seen=GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 2 * tick, 0, 0, seen),
+            )
+        )
+        references.add((observed.snapshot.config.g_min, observed.snapshot.config.l_ref_ms))
+        assert plan.admission.mode is AdmissionMode.NORMAL
+    assert references == {(0.0, 100.0), (0.3, 400.0)}
+    assert life.memory.l_ref_ms == 400.0

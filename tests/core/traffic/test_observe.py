@@ -1,0 +1,486 @@
+"""How much may be inside a group, learnt; and backends that answer with nothing but errors."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Sighting
+from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, outcomes
+from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
+from fairlead.core.traffic.observe import inside, served
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
+from tests.core.traffic.lives import GroupLife
+
+L_REF_MS = 400.0
+
+
+class Group:
+    """A group with so much inside that serves so many a second."""
+
+    def __init__(self) -> None:
+        self.clock_ms, self.bound = 0, InsideBound()
+
+    def go(
+        self, seconds: float, inside: int | None, best: float | None, *, idle: int = 0
+    ) -> int | None:
+        for _ in range(round(seconds * 5)):
+            self.clock_ms += 200
+            self.bound = self.bound.advance(
+                self.clock_ms,
+                inside=inside,
+                idle=idle,
+                best=best,
+                per_s=best,
+                l_ref_ms=L_REF_MS,
+                serving=4,
+            )
+        return self.bound.value
+
+
+def test_the_bound_is_what_can_be_served_in_time() -> None:
+    """Little's law: 240 a second, 0.6 of 400 ms each."""
+    assert Group().go(5, 15, 240.0) == 58
+
+
+@pytest.mark.parametrize(("inside", "best"), [(None, 240.0), (20, None)])
+def test_where_nobody_can_tell_there_is_no_bound(inside: int | None, best: float | None) -> None:
+    """A blind bound would be a guess, and a closed door."""
+    assert Group().go(60, inside, best) is None
+
+
+def test_nobody_is_bounded_in_the_first_moments() -> None:
+    """Two seconds of looks."""
+    group = Group()
+    assert group.go(2, 20, 240.0) is None
+    assert group.go(0.2, 20, 240.0) == 60
+
+
+def test_one_busy_moment_is_not_what_is_usual() -> None:
+    """Every tick counts: of a small group a look now and then would be luck."""
+    bound = InsideBound()
+    for number in range(12):
+        inside = 9 if number % 5 == 0 else 4
+        bound = bound.advance(
+            200 * number, inside=inside, idle=0, best=60.0, per_s=60.0, l_ref_ms=L_REF_MS, serving=1
+        )
+    assert bound.value == 15
+
+
+def test_a_small_or_idle_group_may_still_have_a_burst() -> None:
+    """A few for each backend."""
+    assert Group().go(60, 0, 1.0) == 4 * LEAST_EACH
+
+
+class Crowd:
+    """A real group behind the bound: so many workers (None: as many as come), so long a stay."""
+
+    def __init__(self, stay_ms: int, workers: int | None = None) -> None:
+        self.stay_ms, self.workers = stay_ms, workers
+        self.budget, self.bound = AdmissionBudget(), InsideBound()
+        self.now_ms = self.served = 0
+        self.inside: list[int] = []
+        """When each is done."""
+
+    def go(self, seconds: int, per_s: int) -> float:
+        """Let so many come; returns which part of them was refused."""
+        came = refused = 0
+        for _ in range(seconds * 5):
+            self.now_ms += 200
+            done = sum(end <= self.now_ms for end in self.inside)
+            self.inside, self.served = self.inside[done:], self.served + done
+            value = self.bound.value
+            for _ in range(per_s // 5):
+                came += 1
+                if value is not None and len(self.inside) >= value:
+                    refused += 1
+                    continue
+                begins = self.now_ms
+                if self.workers is not None and len(self.inside) >= self.workers:
+                    begins = max(begins, self.inside[-self.workers])
+                self.inside.append(begins + self.stay_ms)
+            self.budget = self.budget.advance(
+                self.now_ms,
+                self.served,
+                mode=AdmissionMode.NORMAL,
+                triggered=False,
+                config=Config(),
+                window_ms=5_000,
+            )
+            self.bound = self.bound.advance(
+                self.now_ms,
+                inside=len(self.inside),
+                idle=0,
+                best=self.budget.best,
+                per_s=self.budget.now,
+                l_ref_ms=100.0,
+                serving=4,
+            )
+        return refused / max(1, came)
+
+
+@pytest.mark.parametrize("stay_ms", [90, 500])
+def test_a_healthy_group_may_grow_however_ambitious_the_reference(stay_ms: int) -> None:
+    """From a quiet night to 25 times as much: within seconds nobody is refused any more."""
+    crowd = Crowd(stay_ms)
+    crowd.go(60, 25)
+    crowd.go(20, 600)
+    assert crowd.go(30, 600) == 0
+
+
+def test_a_long_overload_does_not_become_what_is_usual() -> None:
+    """Nor do its quieter moments, in which the queue is only shorter: half an hour later as much
+    may be inside as in its first minute.
+    """
+    crowd = Crowd(1_000, workers=240)
+    crowd.go(60, 150)
+    crowd.go(60, 480)
+    before = crowd.bound.value
+    for _ in range(180):
+        crowd.go(9, 480)
+        crowd.go(1, 100)
+    assert before is not None
+    assert crowd.bound.value == pytest.approx(before, rel=0.12)
+
+
+def test_a_reference_too_ambitious_for_the_service_refuses_nobody() -> None:
+    """Usually 300 are inside: 900 may be, whatever Little would say."""
+    group = Group()
+    assert group.go(60, 300, 240.0) == 900
+
+
+def test_an_overload_does_not_become_what_is_usual() -> None:
+    """It may last: the bound stays where it is."""
+    group = Group()
+    group.go(60, 15, 240.0)
+    assert group.go(600, 58, 240.0) == 58
+    assert group.go(600, 2000, 240.0) == 58
+
+
+def test_the_bound_follows_in_steps_of_a_tenth() -> None:
+    """Every change is a flip."""
+    group = Group()
+    assert group.go(60, 15, 240.0) == 58
+    assert group.go(60, 15, 250.0) == 58
+    assert group.go(60, 15, 300.0) == 72
+    assert group.go(60, 15, 120.0) == 45
+
+
+def test_idle_connections_are_not_inside() -> None:
+    """A plane counts them, so a few come on top of the bound; where there are many, none holds."""
+    group = Group()
+    assert group.go(60, 15, 240.0, idle=20) == 78
+    assert group.go(600, 58, 240.0, idle=20) == 78
+    assert group.go(60, 15, 240.0, idle=1000) is None
+
+
+def test_what_looks_idle_for_a_moment_is_not() -> None:
+    """The plane is asked now, the application was asked a moment ago."""
+    group = Group()
+    group.go(60, 15, 240.0)
+    assert group.go(2, 15, 240.0, idle=80) == 58
+
+
+def seen(**backends: BackendSeen) -> GroupSeen:
+    return GroupSeen(1, Liveness.NORMAL, AdmissionMode.NORMAL, 100, 0, 0, backends)
+
+
+def sighted(found: GroupSeen | None, **kwargs: object) -> Sighting:
+    return Sighting(now_ms=0, members={"a": None, "b": None}, seen=found, **kwargs)  # type: ignore[arg-type]
+
+
+def test_what_is_inside_by_a_proxy_and_by_an_application() -> None:
+    """Where connections are all that a plane sees, they may be idle."""
+    proxy = BackendSeen(open=7, queue=0)
+    kernel = BackendSeen(open=7)
+    told = {"a": Reading(queue=3.0), "b": Reading(queue=2.0)}
+    assert inside(sighted(None)) == (None, 0)
+    assert inside(sighted(seen(a=proxy))) == (None, 0)
+    assert inside(sighted(seen(a=proxy, b=proxy))) == (14, 0)
+    assert inside(sighted(seen(a=kernel, b=kernel))) == (None, 0)
+    scraped = sighted(seen(a=kernel, b=kernel), readings=told, covered=("queue",))
+    assert inside(scraped) == (5, 9)
+    silent = sighted(seen(a=kernel, b=kernel), readings={"a": told["a"]}, covered=("queue",))
+    assert inside(silent) == (None, 0)
+
+
+def test_what_was_served_by_whoever_can_tell() -> None:
+    """The application if it is asked, else the plane, else what was let in."""
+    both = ("requests", "errors")
+    told = {"a": Reading(requests=10, errors=1), "b": Reading(requests=5, errors=5)}
+    proxy = BackendSeen(successes=40, errors=2)
+    assert served(sighted(None)) is None
+    assert served(sighted(seen(a=BackendSeen(), b=BackendSeen()))) == 100
+    assert served(sighted(seen(a=proxy, b=proxy))) == 80
+    assert served(sighted(seen(a=proxy, b=proxy), readings=told, covered=both)) == 9
+    assert outcomes(proxy, Reading(), both) == (None, None)
+    assert outcomes(None, Reading(), ()) == (None, None)
+
+
+def test_the_last_moments_are_counted() -> None:
+    """And no more; a counter that falls belongs to another process."""
+    streak = Streak()
+    for clock_ms, successes, errors, found in [
+        (0, 5, 5, (0, 0)),
+        (200, 5, 8, (3, 0)),
+        (400, 6, 9, (4, 1)),
+        (5_000, 9, 9, (0, 0)),
+        (5_200, 9, 12, (3, 0)),
+        (5_400, 0, 0, (0, 0)),
+        (5_500, 0, 4, (4, 0)),
+        (4_000, 0, 5, (0, 0)),
+    ]:
+        streak = streak.advance(clock_ms, successes, errors)
+        assert (streak.failed, streak.served) == found
+    streak = streak.advance(5_600, None, None)
+    assert (streak.failed, streak.served) == (0, 0)
+
+
+def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
+    """Streaks with these failures and successes."""
+    made = {}
+    for name, (failed, served_) in counted.items():
+        streak = Streak()
+        for clock_ms, part in ((0, 0), (400, 1)):
+            streak = streak.advance(clock_ms, part * served_, part * failed)
+            streak = streak.send(clock_ms, part * (served_ + failed))
+        made[name] = streak
+    return made
+
+
+@pytest.mark.parametrize(
+    ("counted", "found"),
+    [
+        ({"a": (3, 0), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (2, 0), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (4, 4), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (5, 4), "b": (0, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (5, 0), "b": (1, 9), "c": (0, 9), "d": (0, 9)}, set()),
+        ({"a": (6, 0), "b": (1, 9), "c": (0, 9), "d": (0, 9)}, {"a"}),
+        ({"a": (9, 0), "b": (9, 0), "c": (0, 9), "d": (0, 9)}, {"a", "b"}),
+        ({"a": (9, 0), "b": (9, 0), "c": (9, 0), "d": (0, 9)}, set()),
+    ],
+)
+def test_a_streak_of_errors_is_noticed_and_a_few_are_not(
+    counted: dict[str, tuple[int, int]], found: set[str]
+) -> None:
+    """Three, and more than successes; where others fail too, six; never more than half of all."""
+    assert find_broken(lasts(**counted), {})[1] == found
+
+
+def test_what_was_served_before_does_not_excuse_what_fails_now() -> None:
+    """A backend that was well a moment ago is found in the same tick."""
+    streaks = {name: Streak() for name in "abcd"}
+    for clock_ms in range(0, 2_000, 200):
+        for name, streak in streaks.items():
+            streaks[name] = streak.advance(clock_ms, clock_ms // 20, 0)
+    assert find_broken(streaks, {})[1] == set()
+    streaks["a"] = streaks["a"].advance(2_000, 92, 4)
+    assert find_broken(streaks, {})[1] == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "failed", "served_", "found"),
+    [
+        (0, 4, 4, "no"),
+        (1, 4, 4, "yes"),
+        (4, 4, 7, "yes"),
+        (9, 4, 7, "yes"),
+        (9, 4, 8, "no"),
+        (2, 4, 7, "no"),
+        (9, 2, 0, "no"),
+    ],
+)
+def test_what_was_inside_before_does_not_excuse_what_fails_now(
+    inside: int, failed: int, served_: int, found: str
+) -> None:
+    """Of the answers those that began before the errors, but never more than half of them."""
+    streak = Streak().advance(0, 0, 0, inside).advance(200, served_, failed, 0)
+    assert streak.fails(3) is (found == "yes")
+
+
+@pytest.mark.parametrize(("between", "isolated"), [((), set()), ((Look(300, 58, 0),), {"d"})])
+def test_looks_between_two_ticks_count(between: tuple[Look, ...], isolated: set[str]) -> None:
+    """What a backend served until the middle of a tick hides its errors from who did not look."""
+    life = GroupLife(GroupRules(Config()))
+    for tick, told in enumerate([Look(200, 50, 0), Look(400, 60, 6)]):
+        looks = (*(between if tick else ()), told)
+        reading = Reading(
+            requests=told[1] + told[2], errors=told[2], looks=looks if between else ()
+        )
+        well = Reading(requests=told[1], errors=0)
+        life.tick(
+            Sighting(
+                now_ms=told[0],
+                members=dict.fromkeys("abcd"),
+                seen=counted({}),
+                readings=dict.fromkeys("abc", well) | {"d": reading},
+                covered=("requests", "errors"),
+            )
+        )
+    assert set(life.memory.isolated) == isolated
+
+
+def again(streaks: dict[str, Streak], held: dict[str, int | None]) -> set[str]:
+    """Who is broken, by one more look at the same."""
+    for name, streak in streaks.items():
+        looks = tuple(past._replace(at_ms=past.at_ms + 200) for past in streak.looks)
+        streaks[name] = replace(streak, looks=looks)
+    return look(streaks, held)
+
+
+def look(streaks: dict[str, Streak], held: dict[str, int | None]) -> set[str]:
+    """Backends that are broken, by a look at their streaks as they are."""
+    judged, broken = find_broken(streaks, held)
+    streaks.update(judged)
+    return broken
+
+
+def test_who_piles_up_and_lets_nobody_out_stalls() -> None:
+    """Six times as long as with the others, and four inside, three ticks more than not."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
+    others = {"a": 8, "b": 8, "c": 4}
+    none: set[str] = set()
+    for held, found in [(6, none), (6, none), (6, {"d"}), (5, none), (5, none), (6, none)]:
+        assert again(streaks, {**others, "d": held}) == found
+    assert again(streaks, {**others, "d": None}) == none
+    few = dict.fromkeys("abc", 1)
+    for held, found in [(3, none), (3, none), (4, none), (4, none), (4, {"d"})]:
+        assert again(streaks, {**few, "d": held}) == found
+    busy = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 9))
+    for _ in range(5):
+        assert again(busy, {**others, "d": 64}) == set()
+        assert again(streaks, {"d": 99}) == set()  # there is nobody to compare it with
+
+
+def test_who_is_passed_over_is_given_more_time() -> None:
+    """It does no harm, and may only have hiccuped; but not for ever."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    held = {"a": 4, "b": 4, "c": 4, "d": 6}
+    assert [again(streaks, held) for _ in range(10)] == [set()] * 9 + [{"d"}]
+
+
+def test_the_same_look_twice_proves_nothing_more() -> None:
+    """Who is asked once a second is judged once a second, however often we tick."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
+    held = {"a": 8, "b": 8, "c": 4, "d": 6}
+    assert [look(streaks, held) for _ in range(20)] == [set()] * 20
+    assert [again(streaks, held) for _ in range(2)] == [set(), {"d"}]
+
+
+@pytest.mark.parametrize("every_ms", [100, 700, 1_000, 5_000])
+def test_however_seldom_it_is_asked_a_backend_that_fails_or_stalls_is_found(every_ms: int) -> None:
+    """Two looks at least are held against each other."""
+    span_ms, names = max(SPAN_MS, LOOKS * every_ms), ("a", "b", "c")
+    failing = {name: Streak(span_ms=span_ms) for name in "abcd"}
+    stalling = {name: Streak(span_ms=span_ms) for name in "abcd"}
+    for number in range(10):
+        at_ms = number * every_ms
+        for name in names:
+            failing[name] = failing[name].advance(at_ms, at_ms // 10, 0, 4)
+            stalling[name] = stalling[name].advance(at_ms, at_ms // 10, 0, 4)
+        failing["d"] = failing["d"].advance(at_ms, 50, at_ms // 10, 0)
+        stalled = stalling["d"].advance(at_ms, 50, 0, 20)
+        stalling["d"] = replace(stalled, sent=((0, 0), (at_ms, 100)))
+        held = {**dict.fromkeys(names, 4), "d": 20}
+        found = look(stalling, held)
+    assert look(failing, {}) == found == {"d"}
+
+
+def test_too_little_of_the_last_moments_says_nothing() -> None:
+    """A scrape that was late leaves one look, between which and itself nobody was served."""
+    streaks = lasts(a=(0, 9), b=(0, 9), c=(0, 9), d=(0, 1))
+    streaks["d"] = replace(streaks["d"], sent=((0, 0), (400, 9)))
+    streaks["d"] = replace(streaks["d"], looks=(Look(700, 50, 0), Look(900, 50, 0)))
+    for _ in range(20):
+        assert look(streaks, {"a": 4, "b": 4, "c": 4, "d": 6}) == set()
+
+
+def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
+    """A counter that falls, or is not there, begins anew."""
+    streak = Streak()
+    for clock_ms, admitted, came in [
+        (0, 10, 0),
+        (400, 30, 20),
+        (800, 35, 5),
+        (1_000, 3, 0),
+        (1_200, 9, 6),
+        (1_400, None, 0),
+    ]:
+        streak = streak.send(clock_ms, admitted)
+        assert streak.came == came
+
+
+def counted(errors: dict[str, int]) -> GroupSeen:
+    members = ("a", "b", "c", "d")
+    return seen(
+        **{
+            id: BackendSeen(
+                admitted=50, successes=50, errors=errors.get(id, 0), open=1, queue=0, p95_ms=20.0
+            )
+            for id in members
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("failing", "isolated"), [("d", {"d"}), ("cd", {"c", "d"}), ("bcd", set()), ("abcd", set())]
+)
+def test_who_answers_with_errors_only_is_an_outlier_at_once(
+    failing: str, isolated: set[str]
+) -> None:
+    """Within two ticks; but when most of the group fails, it is not they who are broken."""
+    life = GroupLife(GroupRules(Config(), own_bound=True))
+    for tick in range(3):
+        found = counted(dict.fromkeys(failing, 5 * tick))
+        members = dict.fromkeys(("a", "b", "c", "d"))
+        life.tick(Sighting(now_ms=tick * 200, members=members, seen=found))
+    assert set(life.memory.isolated) == isolated
+
+
+ASKED = ("requests", "errors", "queue")
+
+
+@pytest.mark.parametrize(
+    ("covered", "inside_d", "isolated"),
+    [((), 0, {"d"}), (ASKED[:2], 20, set()), (ASKED, 3, set()), (ASKED, 20, {"d"})],
+)
+def test_who_stalls_is_seen_by_one_count_and_not_by_two(
+    covered: tuple[str, ...], inside_d: int, isolated: set[str]
+) -> None:
+    """What is in it and what leaves it are the plane's figures, or both the application's, whose
+    last word may be older: beside the plane's a late scrape looks as if nobody left.
+    """
+    life = GroupLife(GroupRules(Config()))
+    looks: dict[str, list[Look]] = {id: [] for id in "abcd"}
+    for tick in range(18):
+        now_ms = tick * 200
+        done = dict.fromkeys("abc", 10 * tick) | {"d": 50 if tick > 4 else 10 * tick}
+        found = seen(
+            **{
+                id: BackendSeen(
+                    admitted=20 * tick,
+                    successes=n,
+                    errors=0,
+                    open=20 if id == "d" else 3,
+                    queue=0,
+                    p95_ms=20.0,
+                )
+                for id, n in done.items()
+            }
+        )
+        readings = {}
+        for id, n in done.items():
+            looks[id] = [*looks[id][-3:], Look(now_ms, n, 0, inside_d if id == "d" else 3)]
+            readings[id] = Reading(requests=n, errors=0, queue=3.0, looks=tuple(looks[id]))
+        life.tick(
+            Sighting(
+                now_ms=now_ms,
+                members=dict.fromkeys("abcd"),
+                seen=found,
+                readings=readings if covered else {},
+                covered=covered,
+            )
+        )
+    assert set(life.memory.isolated) == isolated

@@ -1,0 +1,98 @@
+"""Everything that the control plane decides is recorded with its input, and replays to the byte."""
+
+from collections import Counter
+
+import pytest
+
+from fairlead.engine.gpu.entries import TYPES
+from fairlead.engine.gpu.fold import FOLDS
+from fairlead.ledger.replay import replay
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
+from tests.engine.gpu.worlds import ADMIN, World, node, run
+
+DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.deficit", "gpu.resolve.draw")
+
+
+def replayed(world: World) -> Counter[str]:
+    """How many decisions of each kind there are; every one is the same again."""
+    decided = [entry for entry in world.log if entry.kind in DECISIONS]
+    assert {replay(world.ledger, entry).verdict for entry in decided} == {Verdict.SAME}
+    return Counter(entry.kind for entry in decided)
+
+
+def test_a_reservation_with_a_lottery_replays_from_its_ledger() -> None:
+    """Queue, funding, placement, deficit and draw; the outcome cites the deficit before it."""
+    world = world_of()
+    world.apply(*(run(f"r{i}", owner="bc"[i % 2], gpus=2) for i in range(4)))
+    world.turn()
+    reserve(world, run("winner", gpus=4))
+    world.turn()
+    assert phases(world)["winner"] == "Running"
+    found = replayed(world)
+    assert set(found) == set(DECISIONS)
+    (outcome,) = outcomes(world)
+    log = {entry.seq: entry for entry in world.ledger.entries(0)}
+    case = log[outcome.seq + 1].body
+    deficit = log[case["deficit"]]
+    assert (deficit.kind, deficit.seq, deficit.reasons) == (
+        "gpu.deficit",
+        outcome.seq - 1,
+        ("Resolvable",),
+    )
+    committed = log[outcome.seq].body
+    output = deficit.body["output"]
+    assert (output["deficit_gpus"], output["scope"]) == (4, committed["scope"])
+    assert {row["run"] for row in output["candidates"]} == {"r0", "r1", "r2", "r3"}
+
+
+@pytest.mark.parametrize("mode", ["off", "dry-run"])
+def test_a_blocked_reservation_says_which_deficit_it_follows_from(mode: str) -> None:
+    """Once, as long as the answer is the same."""
+    world = world_of(resolver=mode)
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("new", gpus=4))
+    for _ in range(3):
+        world.turn(0.01)
+    assert world.status("Reservation", "new-slot")["reason"] == "ResolverOff"
+    assert replayed(world)["gpu.deficit"] == 1
+
+
+def test_the_queue_is_recorded_where_it_decides() -> None:
+    """Not on idle turns, not for a run alone, not again while the recorded order holds."""
+    world = world_of()
+    world.apply(run("alone", owner="a", gpus=8, duration="1h"))
+    world.turn()
+    assert replayed(world)["gpu.queue"] == 0, "there is nothing to order"
+    world.apply(*(run(f"w{i}", owner="b", gpus=4, duration="1h") for i in range(4)))
+    for _ in range(3):
+        world.turn(0.01)
+    assert replayed(world)["gpu.queue"] == 0, "no run could start, whatever the order"
+    world.turn(1)
+    assert [name for name, phase in phases(world).items() if phase == "Running"] == ["w0", "w1"]
+    assert replayed(world)["gpu.queue"] == 1
+    world.turn(1.1)
+    assert replayed(world)["gpu.queue"] == 1, "the recorded order said who would be next"
+    (decision,) = [entry for entry in world.log if entry.kind == "gpu.queue"]
+    order = [row["run"] for row in decision.body["output"]["order"]]
+    assert order == ["w0", "w1", "w2", "w3"]
+    again = world.open().committer.projection
+    assert again.queue_order == world.projection.queue_order == tuple(order)
+
+
+def test_a_drain_records_what_has_to_leave() -> None:
+    """The node's deficit is decided after gangs with spares elsewhere were swapped."""
+    world = world_of()
+    world.apply(node("n2", 8), run("r", owner="b", gpus=8))
+    world.turn()
+    on = world.plane.reports.leases()[0]["slots"][0].split("#")[0]
+    world.plane.verbs.act("Node", on, "drain", author=ADMIN)
+    assert replayed(world)["gpu.deficit"] == 1
+    assert outcomes(world)[-1].cause == "drain"
+
+
+def test_every_kind_of_entry_is_folded_or_known_to_change_nothing() -> None:
+    """A new kind has to be put into one of the two lists."""
+    silent = {"charge.hold", "charge.void", "control.recovered", "gpu.deficit"}
+    assert {kind for kind, body in TYPES.items() if body not in FOLDS} == silent

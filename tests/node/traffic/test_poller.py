@@ -1,0 +1,37 @@
+"""The thread that asks others: one bad answer is not the last one."""
+
+import threading
+
+from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.probes import Service, Services
+
+
+def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
+    """Else an exporter's odd number would blind the agent for good."""
+    asked, often = 0, threading.Event()
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked >= 3:
+            often.set()
+        raise OverflowError("too large")
+
+    poller = Poller()
+    poller.repeat(10, ask, phase="odd")
+    assert often.wait(30)
+    poller.close()
+
+
+def test_names_that_cannot_be_used_are_put_back() -> None:
+    """With the addresses that were known, without asking again."""
+    poller = Poller()
+    services = Services(poller, every_ms=3_600_000)
+    services.follow({"web": Service("127.0.0.1", 80), "api": Service("127.0.0.2", 81)})
+    before = services.members("web"), services.members("api")
+    undo = services.follow({"web": Service("127.0.0.3", 80)})
+    assert services.members("api") is None
+    undo()
+    assert (services.members("web"), services.members("api")) == before
+    assert before[0] is not None
+    poller.close()

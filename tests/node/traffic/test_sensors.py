@@ -1,0 +1,309 @@
+"""Scrapes, probes, checks and look-ups over real sockets: what is silent is missing, not idle."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
+from fairlead.node.traffic.scrape import Scraper, ScrapeRules
+from fairlead.node.traffic.sensors import Machines, RemoteNode
+from fairlead.ports.dataplane import Backend
+from fairlead.ports.faults import TemporaryFault
+from fairlead.ports.traffic import Look, Probed, Reading
+from fairlead.schema.selector import Selector
+from tests.node.traffic.servers import HOST, Page, serving, until
+
+RULES = ScrapeRules(
+    {
+        "requests": Selector("r_total"),
+        "errors": Selector("e_total"),
+        "queue": Selector("q"),
+        "p95": Selector("p95_seconds"),
+    },
+    every_ms=20,
+    timeout_ms=2_000,
+)
+
+
+@pytest.fixture
+def poller() -> Iterator[Poller]:
+    made = Poller()
+    yield made
+    made.close()
+
+
+class Clock:
+    """Ours: time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def nobody() -> None:
+    """Nobody is to be called."""
+
+
+def test_a_backend_is_scraped(poller: Poller) -> None:
+    """Counters, gauges, and times in milliseconds."""
+    clock = Clock()
+    with serving(Page("r_total 10\ne_total 1\nq 3\np95_seconds 0.25\n")) as page:
+        scraper = Scraper(poller, clock, nobody)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        (found,) = scraper.read(clock.now_ms).values()
+        assert found == Reading(10, 1, None, 3.0, 250.0, looks=found.looks)
+        assert set(found.looks) == {Look(clock.now_ms, 9, 1, inside=3)}
+        assert set(scraper.covers("web")) == {"requests", "errors", "queue", "p95_ms"}
+        assert scraper.covers("other") == ()
+
+
+def test_a_backend_that_begins_to_fail_is_reported_once(poller: Poller) -> None:
+    """With its third error in a row; not for an error among answers, not again and again."""
+    clock, alarms = Clock(), []
+    with serving(Page("r_total 10\ne_total 0\n")) as page:
+        scraper = Scraper(poller, clock, lambda: alarms.append(clock.now_ms))
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+
+        def heard() -> Sequence[Look]:
+            return scraper.read(clock.now_ms).get(("web", "a"), Reading()).looks
+
+        def tells(requests: int, errors: int) -> None:
+            clock.now_ms += 100
+            page.body = f"r_total {requests}\ne_total {errors}\n"
+            told = Look(clock.now_ms, requests - errors, errors)
+            until(lambda: told in heard(), "told")
+
+        tells(10, 0)
+        tells(20, 4)
+        tells(22, 6)
+        assert alarms == []
+        tells(23, 7)
+        until(lambda: alarms, "reported")
+        tells(30, 14)
+        tells(40, 24)
+        assert len(alarms) == 1
+
+
+def test_an_answer_that_comes_after_its_group_has_gone_is_nobodys(poller: Poller) -> None:
+    """It was asked, then the file was read again without the group: the next look must not fail."""
+    clock, dropped = Clock(), threading.Event()
+    with serving(Page("r_total 10\ne_total 0\n")) as page:
+        scraper = Scraper(poller, clock, nobody)
+
+        def late() -> int:
+            if scraper._rules and not dropped.is_set():
+                dropped.set()
+                scraper.watch({}, {})
+            return 0
+
+        scraper._clock_ms = late
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(dropped.is_set, "asked")
+        until(lambda: page.asked, "answered")
+        assert scraper.read(0) == {}
+
+
+def test_an_agent_that_has_just_started_is_not_blind(poller: Poller) -> None:
+    """Until somebody could have answered, nothing is covered; then silence is blindness."""
+    clock = Clock()
+    with serving(Page(status=404)) as page:
+        scraper = Scraper(poller, clock, nobody)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.failures, "refused")
+        assert scraper.covers("web") == ()
+        clock.now_ms += 3 * RULES.every_ms + RULES.timeout_ms + 1
+        assert scraper.covers("web")
+        assert scraper.read(clock.now_ms) == {}
+
+
+@pytest.mark.parametrize("body", ["r_total{ 10", "<html>", "r_total ten\n"])
+def test_rubbish_is_no_reading(poller: Poller, body: str) -> None:
+    """It is counted as a failure, or as unknown, and never as a number."""
+    clock = Clock()
+    with serving(Page(body)) as page:
+        scraper = Scraper(poller, clock, nobody)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: len(page.asked) >= 3, "asked")
+        readings = scraper.read(clock.now_ms)
+    assert readings in ({}, {("web", "a"): Reading()})
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"]
+)
+def test_answers_that_are_not_http_are_failures(poller: Poller, raw: bytes) -> None:
+    """Whatever a server sends, the scraper goes on asking."""
+    clock, page = Clock(), Page()
+    page.raw = raw
+    with serving(page):
+        scraper = Scraper(poller, clock, nobody)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.failures >= 2, "failed twice")
+
+
+def test_an_old_answer_is_no_answer(poller: Poller) -> None:
+    """Three rounds without one, and the backend is unknown."""
+    clock = Clock()
+    with serving(Page("r_total 10\n")) as page:
+        scraper = Scraper(poller, clock, nobody)
+        members = {"web": [Backend("a", HOST, page.port)]}
+        scraper.watch({"web": RULES}, members)
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        page.status = 500
+        until(lambda: scraper.failures, "failing")
+        clock.now_ms += 3 * RULES.every_ms + 1
+        assert scraper.read(clock.now_ms) == {}
+
+
+def test_who_left_is_asked_no_more(poller: Poller) -> None:
+    """And its last word is forgotten."""
+    clock = Clock()
+    with serving(Page("r_total 10\n")) as page:
+        scraper = Scraper(poller, clock, nobody)
+        scraper.watch({"web": RULES}, {"web": [Backend("a", HOST, page.port)]})
+        until(lambda: scraper.read(clock.now_ms), "scraped")
+        scraper.watch({"web": RULES}, {"web": []})
+        assert scraper.read(clock.now_ms) == {}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(prober: NetworkProber) -> list[Probed]:
+    found: list[Probed] = []
+    until(lambda: found.extend(prober.results()) or found, "answered")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "word"), [(200, "/", "well"), (404, "/x", "well"), (500, "/", "badly")]
+)
+def test_an_http_probe_asks_for_a_page(poller: Poller, status: int, path: str, word: str) -> None:
+    """Below 500 is well; an answer has a latency, well or not."""
+    with serving(Page(status=status)) as page:
+        prober = NetworkProber(poller)
+        prober.watch({"web": ProbeRules(path)}, {}, {"web": [Backend("a", HOST, page.port)]})
+        prober.probe("web", ["a", "unknown"])
+        (found,) = answers(prober)
+        assert page.asked == [path]
+    assert found.ok is (word == "well")
+    assert found.latency_ms is not None
+
+
+def test_a_probe_of_nobody_is_no_answer(poller: Poller) -> None:
+    """A closed port, by connection and by page."""
+    for path in (None, "/"):
+        prober = NetworkProber(poller)
+        members = {"web": [Backend("a", HOST, free_port())]}
+        prober.watch({"web": ProbeRules(path)}, {}, members)
+        prober.probe("web", ["a"])
+        (found,) = answers(prober)
+        assert (found.ok, found.latency_ms) == (False, None)
+
+
+def test_a_check_is_believed_after_its_failures(poller: Poller) -> None:
+    """Unknown at first, well, then failing, then well again."""
+    with serving(Page(status=200)) as page:
+        prober = NetworkProber(poller)
+        rules = CheckRules(ProbeRules("/health"), every_ms=10, failures=2)
+        prober.watch({}, {"web": rules}, {"web": [Backend("a", HOST, page.port)]})
+        assert prober.check_ok("web", "b") is None
+        until(lambda: prober.check_ok("web", "a") is True, "well")
+        page.status = 503
+        until(lambda: prober.check_ok("web", "a") is False, "failing")
+        page.status = 200
+        until(lambda: prober.check_ok("web", "a") is True, "well again")
+        prober.watch({}, {}, {"web": [Backend("a", HOST, page.port)]})
+        assert prober.check_ok("web", "a") is None
+
+
+NODE = """node_pressure_cpu_waiting_seconds_total 12.5
+node_pressure_memory_stalled_seconds_total 0.25
+node_memory_MemTotal_bytes 1000
+node_memory_MemAvailable_bytes 400
+node_filefd_maximum 100
+node_filefd_allocated 60
+node_pressure_io_stalled_seconds_total NaN
+node_cpu_seconds_total{cpu="0",mode="idle"} 70
+node_cpu_seconds_total{cpu="0",mode="iowait"} 2
+node_cpu_seconds_total{cpu="1",mode="idle"} 80
+node_cpu_seconds_total{cpu="1",mode="iowait"} 3
+"""
+
+
+def test_other_machines_are_seen_through_their_exporters(poller: Poller) -> None:
+    """Counters of stalled time and what can run out; what is rubbish is left out."""
+    clock = Clock()
+    with serving(Page(NODE)) as page:
+        url = f"http://{HOST}:{page.port}/metrics"
+        machines = Machines(None, [RemoteNode("n2", url, every_ms=20)], poller, clock)
+        until(lambda: machines.read(clock.now_ms), "seen")
+        (node,) = machines.read(clock.now_ms)
+        clock.now_ms += 61
+        until(lambda: machines.read(clock.now_ms), "seen again")
+    assert node.id == "n2"
+    assert node.totals is not None
+    assert node.totals.stalled_us == {"cpu_some": 12_500_000, "mem_full": 250_000}
+    found = {each.name: (each.limit, each.used) for each in node.resources}
+    assert found == {"memory": (1000, 600), "fds": (100, 60)}
+    assert node.cpu is not None
+    assert (node.cpu.total, node.cpu.iowait) == (155, 5)
+
+
+def test_a_service_is_looked_up(poller: Poller) -> None:
+    """Every address of a name is a backend, named by it; other names after a reload."""
+    services = Services(poller, every_ms=50)
+    services.follow({"web": Service("localhost", 8080)})
+    found = services.members("web")
+    assert found is not None
+    assert Backend("127.0.0.1:8080", "127.0.0.1", 8080) in found
+    assert services.members("other") is None
+    services.follow({"api": Service("127.0.0.1", 90)})
+    assert services.members("web") is None
+    assert services.members("api") == (Backend("127.0.0.1:90", "127.0.0.1", 90),)
+
+
+def test_a_name_that_nobody_knows_is_a_fault_and_changes_nothing(poller: Poller) -> None:
+    """Said with its group and its name."""
+    services = Services(poller, every_ms=50)
+    services.follow({"web": Service("127.0.0.1", 80)})
+    with pytest.raises(TemporaryFault, match=r"group 'api': no-such-name\.invalid"):
+        services.follow({"api": Service("no-such-name.invalid", 80)})
+    with pytest.raises(TemporaryFault, match=r"group 'api': x+ cannot be looked up"):
+        services.follow({"api": Service("x" * 64, 80)})
+    assert services.members("web")
+
+
+def test_only_addresses_of_the_family_that_is_of_use(poller: Poller) -> None:
+    """A name with both kinds has fewer backends where a plane can use one only."""
+    services = Services(poller, every_ms=50)
+    services.follow({"web": Service("localhost", 80, socket.AF_INET)})
+    assert services.members("web") == (Backend("127.0.0.1:80", "127.0.0.1", 80),)
+    with pytest.raises(TemporaryFault, match=r"group 'web': 127\.0\.0\.1 cannot be looked up"):
+        services.follow({"web": Service("127.0.0.1", 80, socket.AF_INET6)})
+
+
+def test_a_name_server_that_is_silent_does_not_stop_the_agent(
+    poller: Poller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticks wait for a reload: not for the minute that a resolver may take."""
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(60))
+    monkeypatch.setattr("fairlead.node.traffic.probes.LOOKUP_TIMEOUT_S", 0.1)
+    began = time.monotonic()
+    try:
+        with pytest.raises(TemporaryFault, match=r"group 'web': slow cannot .* within 0\.1 s"):
+            Services(poller, every_ms=50).follow({"web": Service("slow", 80)})
+        assert time.monotonic() - began < 10
+    finally:
+        ended.set()
