@@ -263,7 +263,7 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
     from fairlead.cli.node.commands import bad_usage, node_document
     from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
-    from fairlead.node.host import read_cgroup_host
+    from fairlead.node.cgroup_mounts import read_cgroup_host
 
     fairlead, commands = [sys.executable, "-m", "fairlead"], {}
     state_dirs: dict[str, str | None] = {}

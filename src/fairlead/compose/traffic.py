@@ -12,8 +12,8 @@ import msgspec
 from fairlead.core.invariant import known
 from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
-from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.probes import CheckRules, DnsService, ProbeRules
 from fairlead.node.traffic.scrape import ScrapeRules

@@ -11,7 +11,7 @@ import click
 from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeDocument, read_node_document
+from fairlead.schema.node import NodeAgentDocument, read_node_document
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
@@ -115,7 +115,7 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.close()
 
 
-def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeAgentDocument:
     """The agent's settings; a bad one is bad usage."""
     settings = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in settings:
@@ -203,7 +203,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
       fairlead node restore --root machine.slice
     """
     from fairlead.compose.node import node_directory, node_files
-    from fairlead.node.originals import Originals
+    from fairlead.node.limits import Originals
     from fairlead.node.state import STATE, StateDirectory
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})

@@ -25,7 +25,7 @@ from fairlead.engine.traffic import (
     Round,
     TrafficLoop,
 )
-from fairlead.node.agent import now_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document
