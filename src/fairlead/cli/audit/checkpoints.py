@@ -309,7 +309,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.argument("server", shell_complete=_complete)
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
-    """Forget the checkpoint of a server; its next reply is trusted.
+    """Forget the checkpoint of a server.
+
+    The next reply of the server is trusted.
 
     Use it when the ledger changed for a known reason: a new installation, a restored backup.
 
