@@ -14,7 +14,7 @@ from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.core.invariant import known
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Damaged, Snapshot
+from fairlead.ports.ledger import Damaged, ProjectionSnapshot
 
 CHECKPOINT_EVERY = 10_000
 """A signed head is kept each time the log passes a multiple of this: an opening verifies at most
@@ -75,7 +75,7 @@ class MemoryStore:
         self.blob_data: dict[str, bytes] = {}
         self.blob_entry: dict[str, int | None] = {}
         """The last entry that has a blob; None: kept for its own sake."""
-        self.snapshots: dict[str, Snapshot] = {}
+        self.snapshots: dict[str, ProjectionSnapshot] = {}
         self.head: SignedHead | None = None
         self.archived_to = 0
 
@@ -115,7 +115,7 @@ class MemoryStore:
     def blob(self, digest: str) -> bytes | None:
         return self.blob_data.get(digest)
 
-    def snapshot(self, name: str) -> Snapshot | None:
+    def snapshot(self, name: str) -> ProjectionSnapshot | None:
         return self.snapshots.get(name)
 
     def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
@@ -144,7 +144,7 @@ class MemoryStore:
         """Nothing to let go of."""
 
 
-class Source(Protocol):
+class SqlSource(Protocol):
     """Runs queries in which `?` stands for a value; each sees the newest durable state."""
 
     def query(self, text: str, *values: object) -> list[Row]:
@@ -172,7 +172,7 @@ _STORE_CHECKPOINT = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({_MARKS})"
 class SqlStore:
     """Lookups in tables. May be used from several threads."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SqlSource) -> None:
         self._source, self._query = source, source.query
         self.view, self.close = source.view, source.close
 
@@ -202,9 +202,9 @@ class SqlStore:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
         return rows[0][0] if rows else None
 
-    def snapshot(self, name: str) -> Snapshot | None:
+    def snapshot(self, name: str) -> ProjectionSnapshot | None:
         rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
-        return Snapshot(*rows[0]) if rows else None
+        return ProjectionSnapshot(*rows[0]) if rows else None
 
 
 class SqlView:
