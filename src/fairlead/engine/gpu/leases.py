@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
-from fairlead.core.gpu.charges import split_hold
+from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
 from fairlead.core.reasons import CutKind
 from fairlead.engine.gpu import entries

@@ -6,7 +6,7 @@ A border: rows are documents, as the API shows them.
 from collections.abc import Iterator
 
 from fairlead.core.gpu import Envelope, Usage
-from fairlead.core.gpu.charges import Part
+from fairlead.core.gpu.usage import Part
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.fold import COUNTED
