@@ -29,7 +29,6 @@ NODE_MILLICORES = 32_000
 
 
 def main() -> None:
-    """Measure, judge, write."""
     parser = argparse.ArgumentParser(prog="python -m bench.cpu_agent", description=__doc__)
     parser.add_argument("--containers", type=int, default=110)
     parser.add_argument("--seconds", type=float, default=60.0)

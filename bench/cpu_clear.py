@@ -54,7 +54,6 @@ def _pod(rng: random.Random, index: int) -> Pod:
 def fleet_of(
     nodes: int, *, pods: int, seed: str, loads: tuple[float, ...] = LOADS
 ) -> list[Snapshot]:
-    """Nodes of the given loads in turn."""
     rng = random.Random(seed)
     return [node(rng, pods, loads[index % len(loads)]) for index in range(nodes)]
 
@@ -75,7 +74,6 @@ def contest(batches: Sequence[Sequence[Snapshot]]) -> dict[str, Callable[[], obj
 
 
 def measure(batches: Sequence[Sequence[Snapshot]], *, repetitions: int) -> Line:
-    """One line of the table: seconds per node, and their ratios."""
     nodes = sum(map(len, batches))
     timed = interleave(contest(batches), repetitions=repetitions)
     plans = [clear_fleet(FleetSnapshot.from_snapshots(batch)) for batch in batches]
@@ -156,7 +154,6 @@ def conversion(snapshots: Sequence[Snapshot], *, repetitions: int) -> Line:
 
 
 def run(*, quick: bool) -> Line:
-    """All lines, printed as they come."""
     repetitions, nodes = (3, 200) if quick else (15, 5_000)
     fleet = fleet_of(nodes, pods=110, seed="fleet")
     singles = [fleet_of(len(LOADS), pods=pods, seed=f"one node of {pods}") for pods in PODS]
@@ -196,7 +193,6 @@ HEADER = (
 
 
 def row(line: Line) -> str:
-    """A line of the table of times."""
     size = f"{line['nodes_per_call']} x {line['pods_per_node']}"
     cells = "".join(
         f"{_cell(line['seconds_per_node'][name]):>{width}}"
@@ -217,7 +213,6 @@ def _cell(spread: dict[str, float]) -> str:
 
 
 def promise_row(counted: Line) -> str:
-    """A line of the table of promises."""
     parts = [
         f"{name}: {counted[name]['over_capacity']} over capacity "
         f"(by up to {counted[name]['most_millicores_over']}m), "
@@ -232,7 +227,6 @@ def promise_row(counted: Line) -> str:
 
 
 def main() -> None:
-    """Measure, print, store."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -53,7 +53,6 @@ def _only(pod: BenchPod) -> Scenario:
 
 
 def main() -> None:
-    """Sweep, write, draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.cpu_signal", description=__doc__)
     parser.add_argument("--windows", type=int, default=5, help="readings per limit")
     options = parser.parse_args()

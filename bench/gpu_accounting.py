@@ -149,7 +149,6 @@ class Books:
         return cover(self.book, self.request(rng, rng.choice((4, 8, 64, 256))), self.now_ms)
 
     def request(self, rng: random.Random, gpus: int) -> Request:
-        """What a team asks for."""
         return Request(
             f"team-{rng.randrange(self.size.budgets):04}",
             "H100",
@@ -175,7 +174,6 @@ class Books:
 
 
 def percentiles(call: Callable[[random.Random], object], calls: int, seed: str) -> dict[str, float]:
-    """Microseconds of CPU per call."""
     rng, taken = random.Random(seed), []
     for _ in range(calls):
         began = time.thread_time_ns()
@@ -205,7 +203,6 @@ def compare(short: Books, long: Books, question: str, calls: int) -> dict[str, A
 
 
 def run(size: Size) -> dict[str, Any]:
-    """Everything that is measured."""
     kueue = measure()  # first: its peak memory is its own
     budgets = budgets_of(size)
     began = time.process_time()

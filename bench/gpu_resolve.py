@@ -77,7 +77,6 @@ def conflict_document(leases: int, *, by_lot: bool = False) -> Line:
 
 
 def end_to_end(data: bytes) -> bytes:
-    """As `fairlead decide` does it."""
     return canonical(KINDS["gpu.resolve"].run(data).result)
 
 
@@ -146,7 +145,6 @@ def growth(timed: dict[str, list[float]], what: str, sizes: Sequence[int]) -> Li
 
 
 def run(*, quick: bool) -> Line:
-    """Everything, printed as it comes."""
     sizes = SIZES[:3] if quick else SIZES
     every: list[Line] = []
     grown: dict[str, Line] = {}

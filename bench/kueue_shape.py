@@ -69,7 +69,6 @@ class Replay:
         self._count = 0
 
     def run(self) -> Tally:
-        """Until everything has run."""
         for c in range(COHORTS):
             for q in range(QUEUES):
                 for name, (count, every_ms, _, _) in CLASSES.items():
@@ -136,7 +135,6 @@ class Replay:
 
 
 def measure() -> dict[str, object]:
-    """The replay's figures."""
     began = time.process_time()
     tally = Replay().run()
     cpu_s = time.process_time() - began

@@ -79,7 +79,6 @@ class Meter:
 
 
 def append(ledger: Writing, *, first: int, count: int, batch: int) -> Meter:
-    """Append charges; drafts are made beforehand."""
     meter = Meter()
     for start in range(first, first + count, batch):
         drafts = [charge(number) for number in range(start, start + batch)]
@@ -139,7 +138,6 @@ def appends(sizes: dict[int, int]) -> list[Line]:
 
 
 def latencies(call: Callable[[int], object], numbers: list[int]) -> Line:
-    """Milliseconds per call."""
     taken = []
     for number in numbers:
         began = time.perf_counter()
@@ -238,7 +236,6 @@ def postgres(entries: int) -> Line | None:
 
 
 def run(entries: int, *, quick: bool) -> Line:
-    """Everything, as one document."""
     scale = 10 if quick else 1
     sizes = {
         1: 2_000 // scale,
@@ -266,7 +263,6 @@ def run(entries: int, *, quick: bool) -> Line:
 
 
 def targets(report: Line, entries: int) -> Line:
-    """What was asked, what was measured."""
     best = max(line["entries_per_s"] for line in report["appends"])
     per_million = report["sqlite"]["verify_s"] * 1_000_000 / entries
     recovery = report["opening"]["tail_s"] * 100_000 / report["opening"]["tail_entries"]
@@ -287,7 +283,6 @@ def targets(report: Line, entries: int) -> Line:
 
 
 def show(report: Line) -> None:
-    """The table."""
     print(f"load average at the start: {report['load_average_at_start']}")
     print("store    batch  entries/s  /CPU s  plain/s  times slower than a plain table")
     for line in report["appends"]:

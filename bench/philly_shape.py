@@ -92,7 +92,6 @@ def _gang(name: str, size: int, *, spares: bool) -> list[ConflictLease]:
 
 
 def by_fairlead(weighting: OwnerWeighting) -> Callable[[World, bytes], Removal]:
-    """The resolver."""
 
     def remove(seen: World, seed: bytes) -> Removal:
         done = resolve(seen.conflict, seed, owner_weighting=weighting)

@@ -46,11 +46,9 @@ class Figures:
             self._runs.setdefault((run["scenario"], run["arm"]), []).append(run)
 
     def arms(self, scenario: str) -> list[str]:
-        """Arms that ran on a scenario."""
         return [arm for where, arm in self._runs if where == scenario]
 
     def runs(self, scenario: str, arm: str) -> list[Line]:
-        """Every repetition of one cell."""
         return self._runs[scenario, arm]
 
     def values(self, scenario: str, arm: str, name: str, *part: str) -> list[Any]:
@@ -77,7 +75,6 @@ class Figures:
 
 
 def as_lines(verdicts: Iterable[Verdict]) -> list[Line]:
-    """As the results hold them."""
     return [asdict(verdict) for verdict in verdicts]
 
 
@@ -87,7 +84,6 @@ def as_lines(verdicts: Iterable[Verdict]) -> list[Line]:
 def options_of(
     prog: str, about: str | None, *, variants: str, calm_wait_s: float
 ) -> argparse.ArgumentParser:
-    """The options that both have."""
     parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=about)
     parser.add_argument("--quick", action="store_true", help="a smoke test of a few minutes")
     parser.add_argument("--scenario", action="append", help="only these")
@@ -206,7 +202,6 @@ def write_page(
 
 
 def rounded(value: Any) -> Any:
-    """Five digits are more than was measured."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
@@ -217,7 +212,6 @@ def rounded(value: Any) -> Any:
 
 
 def verdict_lines(verdicts: Iterable[Line], who: str) -> list[str]:
-    """The promises as a table."""
     lines = ["## Promises", "", f"| promise | {who} | | numbers |", "|---|---|---|---|"]
     for verdict in verdicts:
         word = "PASS" if verdict["passed"] else "FAIL"

@@ -67,7 +67,6 @@ class Programs:
         }
 
     def close(self) -> None:
-        """Give the descriptors back."""
         for descriptor in self._open.values():
             os.close(descriptor)
 
@@ -234,7 +233,6 @@ def agent(place: Place, rounds: int) -> Line:
 
 
 def run(*, quick: bool) -> Line:
-    """Everything, as one document."""
     scale = 10 if quick else 1
     report: Line = {
         "machine": {**machine(), "clock": "the kernel's bpf stats; wall where it says median"},
@@ -261,7 +259,6 @@ def run(*, quick: bool) -> Line:
 
 
 def show(report: Line) -> None:
-    """The table."""
     print(f"load average at the start: {report['load_average_at_start']}")
     print(f"{'case':<28} {'program':<10} {'runs':>8} {'mean ns':>8} {'median round':>12}")
     for line in report["programs"]:

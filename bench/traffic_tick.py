@@ -94,7 +94,6 @@ def _milliseconds(timed: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, store."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -19,7 +19,6 @@ PROFILE = {False: Timing(2, 30), True: Timing(1, 10)}
 
 
 def main() -> None:
-    """Parse, run, report."""
     further = "{name: {policy, config, burst}}, our agent with other settings"
     parser = options_of("bench.cpu", __doc__, variants=further, calm_wait_s=120.0)
     options = parse(parser, {name: Variant(name) for name in OURS}, Variant)

@@ -103,7 +103,6 @@ def become_punctual(cpu: int) -> None:
 
 
 def main() -> None:
-    """Run what the first argument describes."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec: dict[str, Any] = json.loads(sys.argv[1])

@@ -12,7 +12,6 @@ GENERATOR_LAG_MAX_S = 0.005
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """All figures of one run."""
     first = bisect_left(run.times, run.timing.warmup_s)
     times, points = run.times[first:], run.points[first:]
     pods = {pod.name: measure_pod(run, pod.name, times, points) for pod in run.scenario.pods}

@@ -70,7 +70,6 @@ class Static:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, floor(share * len(ordered)))] if ordered else 0.0
 

@@ -28,7 +28,6 @@ WATCHED = {
 
 
 def draw_plots(document: dict[str, Any], where: Path) -> None:
-    """All pictures that the run has figures for."""
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figures = Figures(document["runs"])

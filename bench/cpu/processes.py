@@ -195,5 +195,4 @@ def machine_cpu_seconds() -> tuple[float, float]:
 
 
 def now() -> float:
-    """Monotonic seconds, as all processes of a run see them."""
     return time.monotonic()

@@ -22,7 +22,6 @@ class Profile:
     seed: int = 0
 
     def cores(self, at_s: float) -> float:
-        """What is wanted at a moment."""
         match self.shape:
             case "steady":
                 return self.high
@@ -48,6 +47,5 @@ class Profile:
             at_s += self.on_s
 
     def mean(self, over_s: float) -> float:
-        """Average over the first seconds."""
         steps = int(over_s * 50)
         return sum(self.cores(step / 50) for step in range(steps)) / steps

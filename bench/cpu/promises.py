@@ -18,7 +18,6 @@ USED_TOLERANCE = 1.05
 
 
 def judge(runs: list[dict[str, Any]], policies: tuple[str, ...] = OURS) -> list[dict[str, Any]]:
-    """All verdicts that the run allows."""
     figures = Figures(runs)
     verdicts: list[Verdict] = []
     for policy in policies:

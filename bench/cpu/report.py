@@ -36,7 +36,6 @@ COLUMNS = (
 
 
 def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
-    """Everything that was measured, the table, the pictures."""
     from bench.cpu.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
     document["wall_s"] = round(wall_s)

@@ -39,7 +39,6 @@ class Timing(NamedTuple):
 
     @property
     def until_s(self) -> float:
-        """When the run ends."""
         return self.warmup_s + self.measure_s
 
 
@@ -96,7 +95,6 @@ class Watcher:
         self._containers = [path for pod in scenario.pods for path in pod.paths().values()]
 
     def close(self) -> None:
-        """Give the descriptors back."""
         for files in self._files.values():
             files.close()
 
@@ -121,19 +119,16 @@ class Watcher:
         return quota.millicores
 
     def counters(self, path: str) -> Counters:
-        """One cgroup's counters."""
         counters = self._files[path].counters()
         if counters is None:
             raise RuntimeError(f"{path}: its counters cannot be read")
         return counters
 
     def points(self) -> dict[str, Point]:
-        """Every container now."""
         limits = self.limits()
         return {path: Point(limits[path], self.counters(path)) for path in self._containers}
 
     def pods(self, points: Mapping[str, Point]) -> list[peers.PodSeen]:
-        """The same as the peers' rules see it."""
         seen = []
         for pod in self._scenario.pods:
             containers = tuple(

@@ -75,7 +75,6 @@ def paced(name: str, shape: str, **profile: float) -> BenchPod:
 
 
 def paced_load(shape: str, **profile: float) -> Load:
-    """One paced process."""
     from bench.cpu.profiles import Profile  # noqa: PLC0415 - keeps the workloads' imports light
 
     values = {"shape": shape, **profile}
@@ -90,7 +89,6 @@ def batch(name: str, want: int, request: int, *, busy: bool) -> BenchPod:
 
 
 def mixed(name: str, title: str, scale: float, batch_pod: BenchPod) -> Scenario:
-    """One of each."""
     app = paced_load("bursty", high=0.060 * scale, low=0.010, on_s=2.5, off_s=2.5)
     duo = {"app": app, "sidecar": paced_load("steady", high=0.020 * scale)}
     pods = (
@@ -105,7 +103,6 @@ def mixed(name: str, title: str, scale: float, batch_pod: BenchPod) -> Scenario:
 
 
 def scenarios() -> dict[str, Scenario]:
-    """All of them by name."""
     several = tuple(
         paced(f"bursty-{n}", "bursty", high=high, low=0.02, on_s=on_s, off_s=off_s, phase_s=n)
         for n, (high, on_s, off_s) in enumerate([(0.22, 3, 5), (0.26, 8, 10), (0.30, 12, 15)])

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.host import CgroupHost, read_cgroup_host
 
 SHARES_PER_CORE = 1024
 # Other work on the machine runs beside this tree with some 1024 per service; this keeps it from
@@ -56,12 +56,10 @@ class BenchTree:
         self._share(path, max(2, request_millicores * SHARES_PER_CORE // 1000))
 
     def enter(self, path: str, pid: int) -> None:
-        """Move a process into a cgroup."""
         for root in self._roots:
             (root / path / "cgroup.procs").write_text(str(pid))
 
     def unlimit(self) -> None:
-        """Take every limit away."""
         for path in self._paths:
             if path:
                 self.burst(path, 0)

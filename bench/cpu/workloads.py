@@ -76,7 +76,6 @@ def wait_for_go() -> float:
 
 
 def serve(spec: dict[str, Any], counter: Counter) -> None:
-    """One request at a time, in order."""
     stream = socket.socket(fileno=spec["socket"])
     wait_for_go()
     pending = b""
@@ -142,7 +141,6 @@ KINDS = {"service": serve, "paced": pace, "batch": crunch, "adversary": spin}
 
 
 def main() -> None:
-    """Run what the first argument describes."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends us
     spec = json.loads(sys.argv[1])

@@ -19,7 +19,6 @@ QUICK_ARMS = ("haproxy-leastconn", "envoy-outlier", "envoy-adaptive", *VARIANTS)
 
 
 def main() -> None:
-    """Parse, run, report."""
     further = "{name: {plane, config, isolation, scrape}}, our agent with other settings"
     parser = options_of("bench.traffic", __doc__, variants=further, calm_wait_s=60.0)
     options = parse(parser, VARIANTS, Variant)

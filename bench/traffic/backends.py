@@ -45,7 +45,6 @@ class Backend:
 
 
 async def serve(spec: dict[str, Any]) -> None:
-    """Until SIGTERM."""
     loop = asyncio.get_running_loop()
     backend, ended = Backend(spec), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
@@ -71,7 +70,6 @@ def allow_many_files() -> None:
 
 
 def main() -> None:
-    """Serve what the first argument describes."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     allow_many_files()

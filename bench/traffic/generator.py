@@ -109,7 +109,6 @@ def outcome_of(attempt: Attempt) -> str:
 
 
 def main() -> None:
-    """Run what the first argument describes."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec: dict[str, Any] = json.loads(sys.argv[1])

@@ -22,7 +22,6 @@ CALM_SPAN_S, FINE_SHARE = 2.0, 0.95
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """All figures of one run."""
     begin, end = run.scenario.window
     elapsed = end - begin
     settled = (begin + REACTION_S, end)

@@ -20,7 +20,6 @@ RUSHES = ("overload", "retries", "monopoly")
 
 
 def draw_plots(document: dict[str, Any], where: Path) -> None:
-    """All pictures that the run has figures for."""
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False})
     figures = Figures(document["runs"])

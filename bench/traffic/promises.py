@@ -15,7 +15,6 @@ MODES_PER_MIN = 2.0
 
 
 def judge(runs: list[dict[str, Any]], ours: tuple[str, ...]) -> list[dict[str, Any]]:
-    """All verdicts that the run allows."""
     figures = Figures(runs)
     verdicts: list[Verdict] = []
     for promised in (_slow, _errors, _overload, _killed, _reaction, _noisy):

@@ -54,7 +54,6 @@ PLANES = (EbpfDataplane, HaproxyDataplane, EnvoyDataplane)
 
 
 def write_report(document: dict[str, Any], where: Path, *, wall_s: float) -> None:
-    """Everything that was measured, the tables, the pictures."""
     from bench.traffic.plots import draw_plots  # noqa: PLC0415 - matplotlib is slow to import
 
     document["wall_s"] = round(wall_s)

@@ -81,7 +81,6 @@ class Scenario:
 
 
 def scenarios(seed: int, *, quick: bool = False) -> dict[str, Scenario]:
-    """All of them by name."""
     listed = (
         _slow(sick_s=12.0 if quick else 25.0, after_s=16.0 if quick else 22.0),
         _errors(sick_s=8.0 if quick else 15.0, after_s=12.0 if quick else 22.0),

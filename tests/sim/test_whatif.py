@@ -103,7 +103,7 @@ def test_figures_are_those_of_the_plans(tmp_path: Path) -> None:
     assert large.whatif.below_ms == 5_000
     assert large.whatif.unmet == (need - scarce.allocations["large"]) * 5_000
     (node,) = result.nodes
-    assert (node.whatif.scarce_ms, node.share(node.whatif.scarce_ms)) == (5_000, 0.2)
+    assert (node.scarce_ms, node.scarce_share) == (5_000, 0.2)
     assert sum(p.whatif.unmet for p in result.pods) == node.whatif.unmet
 
 

@@ -60,12 +60,10 @@ class Picture:
 
     @property
     def columns(self) -> int:
-        """The width that is used."""
         return max(WIDTH_MIN, min(self.width, WIDTH_MAX))
 
 
 def draw(picture: Picture) -> Group:
-    """The whole screen."""
     frames = picture.simulation.record.frames
     if not frames:
         return Group(Text("starting …", style=DIM))
@@ -282,6 +280,5 @@ def _scale(simulation: Simulation) -> int:
 
 
 def _apart(left: Text, right: Text, columns: int) -> Text:
-    """One line, two ends."""
     gap = max(1, columns - len(left) - len(right))
     return Text.assemble(left, " " * gap, right)

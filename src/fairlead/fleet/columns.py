@@ -65,7 +65,6 @@ def real(values: npt.ArrayLike, field: str, *, shape: tuple[int, ...], high: flo
 
 
 def truth(values: npt.ArrayLike, field: str, *, shape: tuple[int, ...]) -> Bools:
-    """A read-only column of booleans."""
     column = _shaped(values, field, shape)
     if column.dtype != np.bool_:
         raise OutOfRange(field, f"must be a column of booleans, got {column.dtype}")
@@ -128,17 +127,14 @@ class Roster:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
         return len(self.offsets) - 1
 
     @property
     def pods(self) -> int:
-        """How many pods there are on all nodes together."""
         return len(self.uids)
 
     @property
     def counts(self) -> Ints:
-        """How many pods each node holds."""
         return np.diff(self.offsets)
 
     def span(self, node: int) -> slice:

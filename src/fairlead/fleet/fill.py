@@ -58,7 +58,6 @@ def margin(width: int) -> float:
 
 
 def find_level(claims: Claims) -> Level:
-    """Guess the level of every row."""
     rate = claims.rates.high
     bounded = claims.least * (rate == 0)
     number = claims.total - bounded.sum(axis=1)

@@ -87,7 +87,6 @@ class Rates(NamedTuple):
     low: Floats
 
     def rows(self, mask: Bools) -> "Rates":
-        """Some of the rows."""
         return Rates(self.high[mask], self.low[mask])
 
     def without_dust(self) -> tuple["Rates", Bools]:
@@ -121,7 +120,6 @@ class Shares(NamedTuple):
 
 
 def shares(number: Ints, rates: Rates) -> Shares:
-    """Divide `number[i]` in proportion to the rates of row i."""
     grid = _on_grid(rates)
     bound = np.maximum(number, grid.shape[1]).astype(np.float64)
     exact = grid.max(axis=1) * bound < _PRODUCT_MAX

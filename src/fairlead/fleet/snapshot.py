@@ -139,11 +139,9 @@ class FleetSnapshot:
         )
 
     def to_snapshots(self) -> list[Snapshot]:
-        """The same fleet in core's values."""
         return [self.node(index) for index in range(self.roster.nodes)]
 
     def node(self, index: int) -> Snapshot:
-        """One node in core's values."""
         mode = int(self.previous_mode[index])
         return Snapshot(
             capacity_millicores=int(self.capacity_millicores[index]),
@@ -219,11 +217,9 @@ class FleetPlan:
 
     @property
     def fallbacks(self) -> int:
-        """How many nodes the scalar path had to clear."""
         return int(self.fallback.sum())
 
     def put(self, index: int, plan: Plan) -> None:
-        """Write a scalar plan into the columns, as a fallback."""
         span = self.roster.span(index)
         self.fallback[index] = True
         self.mode[index] = MODE_CODE[plan.mode]
@@ -236,11 +232,9 @@ class FleetPlan:
         self.reasons[span] = [sum(REASON_BIT[r] for r in plan.reasons[uid]) for uid in uids]
 
     def to_plans(self) -> list[Plan]:
-        """The plans of all nodes in core's values; plan i is that of node i."""
         return [self.node(index) for index in range(self.roster.nodes)]
 
     def node(self, index: int) -> Plan:
-        """The plan of one node in core's values."""
         span, price = self.roster.span(index), float(self.shadow_price[index])
         uids = self.roster.uids[span]
         reasons = [_reasons(bits) for bits in self.reasons[span].tolist()]

@@ -38,7 +38,6 @@ class NodeTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Nodes, and the pods of the largest."""
         rows, width = self.live.shape
         return rows, width
 
@@ -47,7 +46,6 @@ class NodeTable:
         return column[self.index].reshape(self.shape)
 
     def scatter(self, cells: npt.NDArray[Item], column: npt.NDArray[Item]) -> None:
-        """Write a table back into a column of pods."""
         if isinstance(self.index, slice):
             column[self.index] = cells.reshape(-1)
         else:
@@ -100,19 +98,16 @@ class PodTable:
     reasons: Bits
 
     def rows(self, mask: Bools) -> "PodTable":
-        """Some of the nodes."""
         if mask.all():
             return self
         return PodTable(**{item.name: getattr(self, item.name)[mask] for item in fields(self)})
 
     def relax(self, mask: Bools, low: Ints) -> None:
-        """Put lowered lower bounds in force."""
         self.low[mask] = low
         self.want[mask] = np.minimum(np.maximum(self.need[mask], low), self.high[mask])
 
 
 def pod_table(table: NodeTable) -> PodTable:
-    """The need of every pod inside its bounds."""
     fleet, live = table.fleet, table.live
     top = table.gather(fleet.max_millicores) * live
     lowest = table.gather(fleet.min_millicores) * live

@@ -252,7 +252,6 @@ def _check_traces(value: Any) -> None:
 
 
 def _check_whole(scenario: ScenarioDocument) -> None:
-    """What no single field can show."""
     if not _SLUG.fullmatch(scenario.name):
         raise BadInput("name", "must be lower-case letters, digits and dashes, at most 63")
     if scenario.governor.clear_ms < scenario.governor.sample_ms:
@@ -275,5 +274,4 @@ def _check_whole(scenario: ScenarioDocument) -> None:
 
 
 def scenario_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario, for editors."""
     return msgspec.json.schema(ScenarioDocument)

@@ -172,7 +172,6 @@ def read_traffic_scenario(data: bytes) -> TrafficScenarioDocument:
 
 
 def scenario_config(scenario: TrafficScenarioDocument) -> Config:
-    """The parameters of the group."""
     try:
         return to_config(check_shape({**AGENT_DEFAULTS, **scenario.config}, AgentConfigDocument))
     except BadInput as error:
@@ -180,7 +179,6 @@ def scenario_config(scenario: TrafficScenarioDocument) -> Config:
 
 
 def traffic_scenario_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario, for editors."""
     return msgspec.json.schema(TrafficScenarioDocument)
 
 

@@ -26,7 +26,6 @@ __all__ = [
 
 
 def bundled_names(package: str = "fairlead.sim") -> list[str]:
-    """The scenarios that come with a package, sorted."""
     entries = files(package).joinpath("scenarios").iterdir()
     return sorted(e.name.removesuffix(".yaml") for e in entries if e.name.endswith(".yaml"))
 

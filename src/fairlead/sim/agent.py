@@ -13,7 +13,7 @@ from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, NodePlan
 from fairlead.core.invariant import require
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
+from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
 from fairlead.schema.scenario import FaultDocument, FaultPoint
@@ -101,13 +101,11 @@ class SimContext:
         self.node, self.clock, self.faults, self.record = node, clock, faults, record
 
     def may_crash(self, when: str) -> None:
-        """One opportunity for the agent to crash."""
         rule = self.faults.fires(FaultPoint.AGENT_CRASH, AGENT, self.clock.now_ms)
         if rule is not None:
             raise AgentDied(when, max(1, rule.duration_s) * 1000)
 
     def log(self, text: str) -> None:
-        """A fault as an event of the run."""
         self.record.event(self.clock.now_ms, "fault", text)
 
 
@@ -117,14 +115,13 @@ class SimSensor:
     def __init__(self, context: SimContext) -> None:
         self._context = context
 
-    def sample(self, now_ms: int) -> Sequence[Sighting]:
-        """Read every pod, or fail to."""
+    def sample(self, now_ms: int) -> Sequence[PodSighting]:
         self._context.may_crash("while sampling")
         sightings = [self._sight(pod, now_ms) for pod in self._context.node.present()]
         self._context.record.observation(now_ms, sightings)
         return sightings
 
-    def _sight(self, pod: SimPod, now_ms: int) -> Sighting:
+    def _sight(self, pod: SimPod, now_ms: int) -> PodSighting:
         name, faults = pod.spec.name, self._context.faults
         if faults.fires(FaultPoint.SENSOR_RESET, name, now_ms):
             pod.reset_counters()
@@ -134,7 +131,7 @@ class SimSensor:
             counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
         if faults.fires(FaultPoint.SENSOR_MISSING, name, now_ms):
             counters = None
-        return Sighting(
+        return PodSighting(
             uid=name,
             request_millicores=pod.spec.request_millicores,
             containers=(ContainerSighting("", pod.limit_millicores, counters),),
@@ -187,7 +184,6 @@ class SimRecorder:
         input: dict[str, Any],
         output: dict[str, Any],
     ) -> int:
-        """Record a decision."""
         record = self._context.record
         decision = record.decision(time_ms, input, output)
         seq = len(record.decisions)
@@ -197,17 +193,14 @@ class SimRecorder:
         return seq
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
-        """Close an entry."""
         del self._open[seq]
         if status == "voided":
             self._context.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
 
     def unapplied(self) -> list[Entry]:
-        """Entries without a mark."""
         return [self._open[seq] for seq in sorted(self._open)]
 
     def head(self) -> Head:
-        """The end of the record."""
         record = self._context.record
         return Head(len(record.decisions), record.digest)
 
@@ -244,7 +237,6 @@ class SimAgent:
         self._start()
 
     def reconfigure(self, config: CpuConfig) -> None:
-        """Another policy from the next clear on."""
         self.config = config
         if self.loop is not None:
             self.loop.governor.reconfigure(config)

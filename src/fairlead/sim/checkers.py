@@ -69,7 +69,6 @@ def minimums_kept(now: NodeState) -> str | None:
 
 
 def applied_as_decided(now: NodeState) -> str | None:
-    """What is in force is what was decided."""
     for uid, split in now.settled.split.items() if now.settled else ():
         grant = sum(split.values())
         limit = now.limits.get(uid, grant)  # a pod may have left since

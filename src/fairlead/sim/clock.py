@@ -80,7 +80,6 @@ class Stream:
         self._words: list[int] = []
 
     def word(self) -> int:
-        """64 random bits."""
         if not self._words:
             block = digest(self._key, self._blocks.to_bytes(8, "big"), "sha256")
             self._blocks += 1
@@ -96,7 +95,6 @@ class Stream:
         return drawn % bound
 
     def between(self, low: int, high: int) -> int:
-        """A whole number in [low, high]."""
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:

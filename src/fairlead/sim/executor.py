@@ -59,7 +59,6 @@ class SimMachine:
         """Ids in the order in which their commands really began."""
 
     def start(self, job: Job) -> None:
-        """Begin a command, in this instant."""
         process = self.processes[job.id] = _Process(job, self._behaves(job))
         does = process.does
         if does.cannot_start is not None:
@@ -69,7 +68,7 @@ class SimMachine:
         self.proceed(process)
 
     def proceed(self, process: _Process) -> None:
-        """PolicyRun on for what is left of its time."""
+        """Run on for what is left of its time."""
         process.since_ms = self.clock.now_ms
         does = process.does
         if process.left_ms is not None:
@@ -125,7 +124,6 @@ class SimExecutor:
         self._machine, self._folder = machine, folder
 
     def start(self, job: Job) -> None:
-        """Start a job, or do nothing when this id was started before."""
         if job.id in self._machine.processes:
             return
         if self._of(job.run):
@@ -133,7 +131,6 @@ class SimExecutor:
         self._machine.start(job)
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
-        """Ask a run's job to end, and end it after the grace."""
         for process in self._of(run):
             self._machine.stop(process, grace_ms)
 
@@ -144,13 +141,11 @@ class SimExecutor:
                 self._machine.hold(process)
 
     def resume(self, run: str, *, decision: str) -> None:
-        """Let them go on."""
         for process in self._of(run):
             if process.since_ms is None:
                 self._machine.proceed(process)
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Note the devices that a run's job keeps."""
         for process in self._of(run):
             process.kept = devices
 
@@ -164,14 +159,12 @@ class SimExecutor:
         return sorted(ended, key=lambda exit: (exit.time_ms, exit.run, exit.job))
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
-        """Report these no more."""
         for exit in exits:
             process = self._machine.processes.get(exit.job)
             if process is not None and process.exit is not None:
                 process.acknowledged = True
 
     def running(self) -> set[str]:
-        """Ids of the jobs that have started and not ended."""
         return {job for job, process in self._machine.processes.items() if process.exit is None}
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:

@@ -192,7 +192,6 @@ class SimPod:
 
     @classmethod
     def arriving(cls, spec: SimPodDocument, entropy: Entropy) -> "SimPod":
-        """A fresh pod, its limit still the user's own."""
         threads = spec.threads or max(1, -(-peak(spec.want) // 1000))
         want = build_want(spec.want, entropy, spec.name)
         # Pods that are there when the simulation begins have been running for a while.
@@ -205,7 +204,6 @@ class SimPod:
         return max(2, self.spec.request_millicores)
 
     def counters(self, now_ms: int) -> Counters:
-        """What cpu.stat shows."""
         now, base = self.meter, self.counters_base
         return Counters(
             time_us=now_ms * 1000,
@@ -235,7 +233,6 @@ class SimPod:
         return runnable, runnable if limit is None else min(runnable, limit * PERIOD_MS)
 
     def run(self, runnable_us: int, allowed_us: int, used_us: int) -> None:
-        """Account the period as the kernel does."""
         meter = self.meter
         meter.used_us += used_us
         meter.unserved_us += max(0, self.arriving_us - used_us)
@@ -268,7 +265,6 @@ class SimNode:
         return [self.pods[name] for name in sorted(self.pods)]
 
     def tick(self, now_ms: int) -> None:
-        """Account the period that ends now."""
         pods = self.present()
         claims = [pod.claim_us(now_ms - PERIOD_MS) for pod in pods]
         used = self._share(pods, [allowed for _, allowed in claims])

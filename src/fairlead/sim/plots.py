@@ -58,12 +58,10 @@ def load_matplotlib() -> Any:
 
 
 def styled(mpl: Any) -> Any:
-    """The style of all plots, as a context."""
     return mpl.rc_context(STYLE)
 
 
 def colour_of(place: int) -> str:
-    """The colour of a series by its place."""
     return COLOURS[place % len(COLOURS)]
 
 
@@ -73,14 +71,12 @@ def save(figure: Any, path: Path) -> None:
 
 
 def strip(axes: Any) -> None:
-    """A thin band of colours without a scale."""
     axes.set(yticks=[], ylim=(0, 1))
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
 
 
 def draw_plots(played: ScenarioResult, folder: Path) -> list[str]:
-    """Draw everything into `folder`; returns the names of the files."""
     mpl = load_matplotlib()
     names = []
     with styled(mpl):
@@ -138,7 +134,6 @@ def _node_figure(mpl: Any, played: ScenarioResult, run: PolicyRun) -> Any:
 
 
 def _stack(axes: Any, run: PolicyRun, field: str, names: list[str], colours: dict[str, str]) -> int:
-    """Stacked areas of one field per pod; returns the highest total in millicores."""
     series = {name: [0] * len(run.frames) for name in names}
     for place, frame in enumerate(run.frames):
         for pod in frame.pods:

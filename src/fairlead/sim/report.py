@@ -110,7 +110,6 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def heading(name: str, about: str) -> list[str]:
-    """The title of a page, and what it is about."""
     return [f"# {name}", "", *([about[:1].upper() + about[1:] + ".", ""] if about else [])]
 
 
@@ -121,7 +120,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def code(*lines: str) -> list[str]:
-    """A block to be typed as it stands."""
     return ["```", *lines, "```", ""]
 
 
@@ -134,7 +132,6 @@ def event_lines(events: Sequence[Event]) -> list[str]:
 
 
 def picture_lines(pictures: Iterable[str]) -> list[str]:
-    """The pictures, one below the other."""
     return [f"![{name}]({name})\n" for name in pictures]
 
 
@@ -142,7 +139,6 @@ def picture_lines(pictures: Iterable[str]) -> list[str]:
 
 
 def write_report(played: ScenarioResult, target: Path, *, plots: bool) -> list[str]:
-    """Write the report of a scenario; returns the names of the files."""
     made = [decision for run in played.runs for decision in run.decisions]
     return write_folder(
         target,
@@ -167,7 +163,6 @@ def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def as_document(played: ScenarioResult) -> dict[str, Any]:
-    """The summary as JSON-ready data."""
     return {
         "fairlead": __version__,
         "scenario": played.scenario.name,
@@ -195,7 +190,6 @@ def _run(run: PolicyRun) -> dict[str, Any]:
 
 
 def _timeline(played: ScenarioResult) -> Iterable[Sequence[object]]:
-    """One row per policy, second and pod."""
     for run in played.runs:
         for frame in run.frames:
             second, mode = frame.time_ms // 1000, frame.mode or ""
@@ -256,7 +250,6 @@ POD_HEAD = (
 
 
 def pod_table(pods: Sequence[PodFigures]) -> list[str]:
-    """Figures per pod."""
     return table(POD_HEAD, [pod_row(pod, missing="–") for pod in pods])
 
 

@@ -8,7 +8,7 @@ later snapshot; that effect is not in the answer. Guardrails are dropped unless 
 bounds follow the recorded limits and would hold the answer close to them.
 
 With numpy a batch of snapshots is one call of `fairlead.fleet`; without, core decides them one by
-one. All sums are integers, so both give the same result.
+one. All sums are integers, so both give the same result. Most of the time goes into reading.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,6 @@ class Sample(NamedTuple):
     time_ms: int
     duration_ms: int
     snapshot: Snapshot | NodeSnapshot
-    mode: CpuMode
     needs: Mapping[str, int]
     allocations: Mapping[str, int]
 
@@ -74,10 +73,8 @@ class Side:
     granted: int = 0
     below_ms: int = 0
     unmet: int = 0
-    scarce_ms: int = 0
 
     def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
-        """One pod in one snapshot."""
         self.granted += allocation * duration_ms
         if allocation < need:
             self.below_ms += duration_ms
@@ -102,15 +99,12 @@ class PodChange:
 
     @property
     def change_millicores(self) -> int:
-        """Of the mean allocation."""
         return self.mean(self.whatif.granted) - self.mean(self.recorded.granted)
 
     def mean(self, total: int) -> int:
-        """A total over time as millicores."""
         return round(total / self.time_ms) if self.time_ms else 0
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {
             "node": self.node,
             "pod": self.pod,
@@ -135,18 +129,18 @@ class NodeChange:
     node: str
     snapshots: int = 0
     time_ms: int = 0
+    scarce_ms: int = 0
+    """With more need than capacity, whatever the policy."""
     policies: set[str] = field(default_factory=set)
     pods: dict[str, PodChange] = field(default_factory=dict)
     recorded: Side = field(default_factory=Side)
     whatif: Side = field(default_factory=Side)
 
     def add(self, sample: Sample, decided: Decided) -> None:
-        """One snapshot."""
         self.snapshots += 1
         self.time_ms += sample.duration_ms
         self.policies.add(sample.snapshot.policy.value)
-        for side, mode in ((self.recorded, sample.mode), (self.whatif, decided.mode)):
-            side.scarce_ms += sample.duration_ms if mode is not CpuMode.UNCONGESTED else 0
+        self.scarce_ms += sample.duration_ms if decided.mode is not CpuMode.UNCONGESTED else 0
         for uid, need in decided.needs.items():
             pod = self.pods.setdefault(uid, PodChange(self.node, uid))
             pod.time_ms += sample.duration_ms
@@ -159,24 +153,20 @@ class NodeChange:
                         duration_ms=sample.duration_ms,
                     )
 
-    def share(self, part_ms: int) -> float:
-        """A part of the recorded time."""
-        return round(part_ms / self.time_ms, 4) if self.time_ms else 0.0
+    @property
+    def scarce_share(self) -> float:
+        return round(self.scarce_ms / self.time_ms, 4) if self.time_ms else 0.0
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready."""
         return {
             "node": self.node,
             "snapshots": self.snapshots,
             "seconds": self.time_ms / 1000,
             "pods": len(self.pods),
+            "scarce_share": self.scarce_share,
             "recorded_policies": sorted(self.policies),
             **{
-                name: {
-                    "scarce_share": self.share(side.scarce_ms),
-                    "below_need_pod_s": side.below_ms / 1000,
-                    "unmet_core_s": side.unmet_core_s,
-                }
+                name: {"below_need_pod_s": side.below_ms / 1000, "unmet_core_s": side.unmet_core_s}
                 for name, side in (("recorded", self.recorded), ("whatif", self.whatif))
             },
         }
@@ -192,21 +182,17 @@ class WhatIf:
 
     @property
     def snapshots(self) -> int:
-        """Of all nodes."""
         return sum(node.snapshots for node in self.nodes)
 
     @property
     def pods(self) -> list[PodChange]:
-        """Of all nodes, by node and uid."""
         return [node.pods[uid] for node in self.nodes for uid in sorted(node.pods)]
 
     def winners(self, count: int) -> list[PodChange]:
-        """Pods that would have got more, the largest gain first."""
         gains = [pod for pod in self.pods if pod.change_millicores > 0]
         return sorted(gains, key=lambda pod: -pod.change_millicores)[:count]
 
     def losers(self, count: int) -> list[PodChange]:
-        """Pods that would have got less, the largest loss first."""
         losses = [pod for pod in self.pods if pod.change_millicores < 0]
         return sorted(losses, key=lambda pod: pod.change_millicores)[:count]
 
@@ -284,7 +270,7 @@ def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
     uids = {pod.uid for pod in snapshot.pods}
     if not uids == needs.keys() == allocations.keys():
         raise NoDecisions(f"{path}: entry {entry.seq} decided for other pods than it was given")
-    return Sample(entry.time_ms, 0, snapshot, CpuMode(entry.output["mode"]), needs, allocations)
+    return Sample(entry.time_ms, 0, snapshot, needs, allocations)
 
 
 def _read_allocate(entry: Entry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
@@ -337,7 +323,6 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
 
 
 def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
-    """With core alone."""
     return [_decided(clear(snapshot)) for snapshot in snapshots]
 
 

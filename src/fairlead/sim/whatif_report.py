@@ -13,13 +13,12 @@ LIMITS_OF_THE_ANSWER = (
     "Each snapshot is decided by itself: how pods would have reacted to the other policy, and what "
     "later snapshots would have shown, is not in these figures."
 )
-NODE_HEAD = ("node", "snapshots", "hours", "pods", "scarce", "what-if", "unmet core-s", "what-if")
+NODE_HEAD = ("node", "snapshots", "hours", "pods", "scarce", "unmet core-s", "what-if")
 POD_HEAD = ("pod", "node", "need", "recorded", "what-if", "change", "below need", "what-if")
 _PLOTTED = 12
 
 
 def as_document(result: WhatIf, *, top: int) -> dict[str, Any]:
-    """The whole answer as JSON-ready data."""
     return {
         "fairlead": __version__,
         "policy": result.policy.value,
@@ -33,7 +32,6 @@ def as_document(result: WhatIf, *, top: int) -> dict[str, Any]:
 
 
 def title(result: WhatIf) -> str:
-    """What was asked, in a sentence."""
     policies = sorted({policy for node in result.nodes for policy in node.policies})
     kept = "recorded guardrails kept" if result.guardrails else "no guardrails"
     return (
@@ -43,15 +41,13 @@ def title(result: WhatIf) -> str:
 
 
 def node_rows(result: WhatIf) -> list[tuple[str, ...]]:
-    """A row of figures per node."""
     return [
         (
             node.node,
             str(node.snapshots),
             f"{node.time_ms / 3_600_000:.1f}",
             str(len(node.pods)),
-            f"{node.share(node.recorded.scarce_ms):.1%}",
-            f"{node.share(node.whatif.scarce_ms):.1%}",
+            f"{node.scarce_share:.1%}",
             f"{node.recorded.unmet_core_s:.1f}",
             f"{node.whatif.unmet_core_s:.1f}",
         )
@@ -60,7 +56,6 @@ def node_rows(result: WhatIf) -> list[tuple[str, ...]]:
 
 
 def pod_rows(pods: Sequence[PodChange]) -> list[tuple[str, ...]]:
-    """A row of figures per pod."""
     return [
         (
             pod.pod,
@@ -114,7 +109,6 @@ def _page(result: WhatIf, pictures: Sequence[str], top: int) -> str:
 
 
 def _draw(result: WhatIf, folder: Path) -> list[str]:
-    """The largest gains and losses as bars."""
     pods = result.winners(_PLOTTED) + result.losers(_PLOTTED)[::-1]
     if not pods:
         return []

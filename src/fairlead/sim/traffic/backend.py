@@ -38,7 +38,6 @@ class HttpServer:
 
     @property
     def listening(self) -> bool:
-        """Whether it takes connections."""
         return self._server is not None
 
     async def open(self, listener: socket.socket | None = None) -> None:
@@ -55,7 +54,6 @@ class HttpServer:
             self._server = None
 
     def close(self) -> None:
-        """Listen no more, and hang up."""
         self.shut()
         for transport in list(self.connections):
             transport.abort()
@@ -122,7 +120,6 @@ class ServiceMetrics:
         self._seconds += took_s
 
     def text(self, hidden: Blind = Blind.NOTHING) -> bytes:
-        """The page, without what the scenario hides."""
         lines = ["# TYPE retries_total counter", f"retries_total {self.retries}"]
         if hidden is not Blind.ERRORS:
             lines += ["# TYPE requests_total counter", f"requests_total {self.requests}"]
@@ -161,7 +158,6 @@ class FakeService:
         self._workers, self._draw, self._arrived = asyncio.Semaphore(workers), draw, arrived
 
     async def answer(self, target: str, head: str) -> tuple[int, bytes]:
-        """Serve one request."""
         parts = urlsplit(target)
         if parts.path == "/metrics":
             return 200, self.metrics.text(self.hidden)

@@ -35,7 +35,6 @@ class PromiseCheck:
 
     @property
     def kept(self) -> bool:
-        """Nothing was found."""
         return not self.problem
 
 
@@ -164,12 +163,10 @@ def _steps(played: TrafficResult) -> Iterator[tuple[Tick, Tick]]:
 
 
 def _moves(before: Tick, after: Tick) -> dict[str, int]:
-    """Changes of the backends that are there now."""
     return {name: slots - before.slots.get(name, 0) for name, slots in after.slots.items()}
 
 
 def _freed(before: Tick, after: Tick) -> int:
-    """Slots of backends that left or were isolated at once."""
     bypass, moved = set(after.output["bypass"]), _moves(before, after)
     gone = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
     return gone + sum(-change for name, change in moved.items() if name in bypass and change < 0)
@@ -202,7 +199,6 @@ class _Window(NamedTuple):
 
 
 def check_expectation(played: TrafficResult, expect: ExpectDocument) -> PromiseCheck:
-    """One expectation of the scenario."""
     from_ms, to_ms = expect.from_s * 1000, _end_ms(played, expect)
     ticks = [tick for tick in played.ticks if from_ms <= tick.at_ms < to_ms]
     answers = [answer for answer in played.answers if from_ms <= answer.at_ms < to_ms]
@@ -211,7 +207,6 @@ def check_expectation(played: TrafficResult, expect: ExpectDocument) -> PromiseC
 
 
 def describe(played: TrafficResult, expect: ExpectDocument) -> str:
-    """The expectation in words."""
     when = f"from {expect.from_s:g} s to {_end_ms(played, expect) / 1000:g} s"
     bounds = [] if expect.least is None else [f"at least {expect.least:g}"]
     bounds += [] if expect.most is None else [f"at most {expect.most:g}"]

@@ -38,7 +38,6 @@ class Changeable(Protocol):
 
 
 def change_backend(backend: Changeable, event: EventDocument) -> None:
-    """Apply an event to a backend."""
     if event.latency_ms is not None:
         backend.latency_ms = event.latency_ms
     if event.latency_factor is not None:
@@ -48,7 +47,6 @@ def change_backend(backend: Changeable, event: EventDocument) -> None:
 
 
 def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBackendDocument]:
-    """The backends that the group has at this time."""
     return [
         spec
         for spec in scenario.backends
@@ -57,7 +55,6 @@ def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBack
 
 
 def transition_text(what: str, backend: str | None, before: object, after: object) -> str:
-    """A transition of the agent as an event."""
     if what == "isolation":
         return f"{backend} is isolated: {after}" if after else f"{backend} is back in service"
     if what == "failsafe":
@@ -74,7 +71,6 @@ class HostLoad:
         self._clock_ms, self._at_ms = clock_ms, clock_ms()
 
     def advance(self) -> None:
-        """Up to now."""
         now_ms = self._clock_ms()
         elapsed_ms, self._at_ms = now_ms - self._at_ms, now_ms
         self.stalled_us += round(elapsed_ms * 1000 * self._stall)
@@ -82,7 +78,6 @@ class HostLoad:
         self.memory_used = min(1.0, max(0.0, grown))
 
     def change(self, event: EventDocument) -> None:
-        """Apply an event from now on."""
         self.advance()
         if event.stall is not None:
             self._stall = event.stall
@@ -119,16 +114,13 @@ class SimBackend:
 
     @property
     def now_ms(self) -> int:
-        """Virtual time."""
         return self._clock.now_ms
 
     @property
     def waiting(self) -> int:
-        """In line."""
         return len(self._line)
 
     def take(self, call: Call) -> None:
-        """A request arrives."""
         if self._busy < self.spec.concurrency:
             self._serve(call)
         else:
@@ -156,14 +148,12 @@ class SimBackend:
         self._clock.at(self._clock.now_ms + took_ms, Turn.SCENARIO, finish)
 
     def draw_ms(self) -> int:
-        """How long one request takes."""
         median = self.latency_ms * self.factor
         drawn = lognormal(self._chance, median, self.spec.sigma)
         return max(1, round(drawn))
 
 
 def lognormal(chance: Stream, median: float, sigma: float) -> float:
-    """A lognormal draw with this median."""
     at = (chance.below(_WORDS) + 0.5) / _WORDS
     return median * exp(sigma * _NORMAL.inv_cdf(at))
 

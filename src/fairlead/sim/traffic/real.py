@@ -50,7 +50,6 @@ class Transition:
 
 
 def read_transitions(log: Path) -> list[Transition]:
-    """The transitions, in order."""
     transitions = []
     for line in log.read_text(errors="replace").splitlines():
         try:
@@ -124,7 +123,6 @@ class PlaneTarget:
     pins: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """As an agent's configuration names it."""
         document = {"kind": self.kind, "cgroup": self.cgroup, "pins": self.pins}
         if self.kind == "ebpf" and self.pins is None:
             document["pins"] = f"/sys/fs/bpf/fairlead-harness-{os.getpid()}"
@@ -170,7 +168,6 @@ class _Clients:
         return (load.retry_after_ms // 2 + self._pauses.below(load.retry_after_ms + 1)) / 1000
 
     def answers(self) -> list[Answer]:
-        """What became of every attempt."""
         answers = []
         for a in self.generator.attempts:
             times = (a.due_s * 1000, self._kind(a), a.took_s * 1000)

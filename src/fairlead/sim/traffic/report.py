@@ -62,7 +62,6 @@ def write_report(
 
 
 def as_document(played: TrafficResult, checks: Sequence[PromiseCheck]) -> dict[str, Any]:
-    """The summary as JSON-ready data."""
     return {
         "fairlead": __version__,
         "scenario": played.scenario.name,
@@ -83,7 +82,6 @@ def as_document(played: TrafficResult, checks: Sequence[PromiseCheck]) -> dict[s
 
 
 def _rows(played: TrafficResult) -> Iterator[Sequence[object]]:
-    """One row per second and backend."""
     for second in timeline(played):
         shared = [getattr(second, name) for name in _SHARED]
         for name in sorted(second.slots) or [""]:
@@ -121,11 +119,10 @@ def _how(played: TrafficResult) -> list[str]:
             *code(f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"),
         ]
     replay = "Every tick is in `record/` and is decided again, byte for byte, by"
-    return [*lines, replay, "", *code(f"fairlead traffic replay {RECORD}")]
+    return [*lines, replay, "", *code(f"fairlead replay {RECORD}")]
 
 
 def figure_table(figures: TrafficFigures) -> list[str]:
-    """Names and numbers."""
     rows = (
         ("arrivals", figures.arrivals),
         ("attempts, retries included", figures.attempts),

@@ -70,18 +70,15 @@ class Tick:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """As decided."""
         slots: Mapping[str, int] = self.output["slots"]
         return slots
 
     @property
     def mode(self) -> str:
-        """Of admission."""
         return str(self.output["admission"]["mode"])
 
     @property
     def isolated(self) -> frozenset[str]:
-        """Backends that get nothing."""
         return frozenset(b["id"] for b in self.input["backends"] if b["isolated"])
 
 
@@ -123,7 +120,6 @@ def count_good(played: TrafficResult, answers: Iterable[Answer]) -> int:
 
 
 def count_arrivals(answers: Iterable[Answer]) -> int:
-    """First attempts."""
     return sum(answer.retry == 0 for answer in answers)
 
 
@@ -173,7 +169,6 @@ class TrafficFigures:
 
 
 def measure(played: TrafficResult) -> TrafficFigures:
-    """The summary."""
     answers = list(played.answers)
     arrivals = count_arrivals(answers)
     times = [answer.latency_ms for answer in answers if answer.outcome is AnswerKind.OK]

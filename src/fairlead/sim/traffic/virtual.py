@@ -58,7 +58,6 @@ class MaskedPlane(MemoryDataplane):
         self.hidden: dict[str, Blind] = {}
 
     def read(self) -> Mapping[str, GroupSeen]:
-        """What is not hidden."""
         return {
             name: replace(
                 group, backends={id: self._mask(id, seen) for id, seen in group.backends.items()}
@@ -83,11 +82,9 @@ class SimSignals:
         self._answers: list[Probed] = []
 
     def covers(self, group: str) -> Collection[str]:
-        """Retries, where clients retry."""
         return ("retries",) if self._retried else ()
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        """What the applications count."""
         return {
             (GROUP, name): Reading(retries=backend.retries)
             for name, backend in self._backends.items()
@@ -99,7 +96,6 @@ class SimSignals:
             self._probe(name, self._backends[name])
 
     def results(self) -> Sequence[Probed]:
-        """Answers so far."""
         results, self._answers[:] = list(self._answers), []
         return results
 
@@ -116,7 +112,6 @@ class SimSignals:
         backend.take(Call(backend.now_ms, done))
 
     def check_ok(self, group: str, backend: str) -> bool | None:
-        """There are no health checks here."""
         return None
 
 
@@ -171,7 +166,6 @@ class VirtualRun:
         self._loop = self._new_loop(GroupGovernor(GROUP, self._rules))
 
     def run(self) -> TrafficResult:
-        """To the end."""
         for event in self.scenario.events:
             self._later(event.at_s, partial(self._apply, event))
         for spec in self.scenario.backends:
