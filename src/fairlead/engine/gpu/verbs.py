@@ -143,12 +143,7 @@ class Verbs:
         if state.phase is Phase.RUNNING and self._effects.has_process(run):
             # Its leases go on until the process is gone: grace is charged like the rest.
             return [self._flagged(command, "CancelRequested", stopping=True)]
-        ending = Ending(
-            phase=Phase.FAILED,
-            reason="Cancelled",
-            message=f"cancelled by {at.author}",
-            lease_reason="Cancelled",
-        )
+        ending = Ending(Phase.FAILED, "Cancelled", f"cancelled by {at.author}", "Cancelled")
         return end_run(at, run, ending, end_ms=at.now_ms)
 
     def _pause(self, command: ObjectCommand, *, paused: bool) -> list[NewEntry]:
@@ -185,12 +180,8 @@ class Verbs:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
         node, at = command.object.name, command.at
         made = cordon(at, command.object, cordoned=True)
-        ending = Ending(
-            phase=Phase.PENDING,
-            reason=reason,
-            message=f"node {node} is out of service",
-            lease_reason="NodeFailed",
-        )
+        message = f"node {node} is out of service"
+        ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
         for run in self._projection.runs_on(node):
             made += swap(at, run, node) or end_run(at, run, ending, end_ms=at.now_ms)
         return made
