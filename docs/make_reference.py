@@ -35,7 +35,9 @@ def leaves(
 
 def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
     """All of `fairlead`."""
-    yield from leaves(fairlead, click.Context(fairlead, info_name="fairlead"))
+    yield from leaves(
+        fairlead, click.Context(fairlead, info_name="fairlead", **fairlead.context_settings)
+    )
 
 
 def paragraphs(command: click.Command) -> Iterator[tuple[bool, str]]:

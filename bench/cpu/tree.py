@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.host import CgroupHost, read_cgroup_host
 
 SHARES_PER_CORE = 1024
 # Other work on the machine runs beside this tree with some 1024 per service; this keeps it from

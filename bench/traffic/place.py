@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.dataplane.ebpf import default_cgroup
-from fairlead.node.host import read_cgroup_host
+from fairlead.node.cgroup_mounts import read_cgroup_host
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CLIENTS, BACKENDS, ARM = "clients", "backends", "arm"

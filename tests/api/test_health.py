@@ -35,7 +35,7 @@ class Served:
             self.world.plane, self.ledger, access, lambda run, jobs: [], lambda: self.world.now_ms
         )
         self.bugs: list[BaseException] = []
-        self.turns = Background(self.service, self.bugs.append)
+        self.background = Background(self.service, self.bugs.append)
 
     def health(self) -> Any:
         return health(self.service, None)  # type: ignore[arg-type] - it asks nothing of the call

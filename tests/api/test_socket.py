@@ -66,9 +66,9 @@ def test_up_takes_a_group_and_a_mode() -> None:
             )
 
     for arguments, said in (
-        (("--socket-group", "no-such-group-here"), "there is no group 'no-such-group-here'"),
+        (("--socket-group", "no-such-group-here"), "unknown group 'no-such-group-here'"),
         (("--socket-mode", "rw"), "must be a mode such as 0660"),
-        (("--socket-mode", "0060"), "let the owner in"),
+        (("--socket-mode", "0060"), "lets the owner read and write"),
         (("--socket-mode", "7777"), "must be a mode such as 0660"),
         (("--socket-mode", "0689"), "must be a mode such as 0660"),
     ):
@@ -81,6 +81,6 @@ def test_a_file_that_is_no_socket_is_left_alone() -> None:
     with short_folder() as folder:
         path = folder / "thesis.txt"
         path.write_text("precious")
-        with pytest.raises(PermanentFault, match="is no socket"):
+        with pytest.raises(PermanentFault, match="is not a socket"):
             _unix(Listen(path, None))
         assert path.read_text() == "precious"

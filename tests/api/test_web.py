@@ -122,7 +122,7 @@ def test_the_page_in_a_browser(lab: Running, tmp_path: Path) -> None:
         assert rows(page, "lease-rows")[0][:4] == ["first", "team-a", "box#0, box#1", "team-a/main"]
         (row,) = rows(page, "reservation-rows")
         assert (row[:2], row[3:5]) == (["monday", "later-on"], ["Pending", "NotDue"])
-        assert rows(page, "outcome-rows") == [["Nobody ever had to give way."]]
+        assert rows(page, "outcome-rows") == [["No run was ever preempted."]]
         head = lab.ok("GET", "/v1/head")
         page.until(f"document.getElementById('head').innerText.includes('{head['root']}')")
 

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from fairlead.cli.doctor import ebpf_plane
 from fairlead.cli.main import main
 from fairlead.dataplane import ebpf
-from fairlead.node import checks_base
-from fairlead.node.checkup import Machine, Status
-from fairlead.node.host import read_cgroup_host
+from fairlead.node.cgroup_mounts import read_cgroup_host
+from fairlead.node.doctor import CheckStatus, Machine, checks
 from fairlead.ports.faults import PermanentFault
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
@@ -98,7 +97,7 @@ def test_a_base_that_does_not_work_exits_with_1(
 ) -> None:
     """No place for the state: said by name, with the cure."""
     (tmp_path / "file").touch()
-    monkeypatch.setattr(checks_base, "default_state_directory", lambda: tmp_path / "file" / "x")
+    monkeypatch.setattr(checks, "default_state_directory", lambda: tmp_path / "file" / "x")
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "the base does not work (state directory)" in result.stdout
@@ -152,10 +151,10 @@ def test_what_the_ebpf_plane_lacks_is_its_own_word(monkeypatch: pytest.MonkeyPat
     assert all(each in told["found"] for each in ebpf.missing())
     monkeypatch.setattr(ebpf, "missing", lambda: ["no clang (get it)", "no cgroup2 (mount it)"])
     finding = ebpf_plane(Machine())
-    assert finding.status is Status.MISSING
+    assert finding.status is CheckStatus.MISSING
     assert finding.found == "no clang (get it); no cgroup2 (mount it)"
     monkeypatch.setattr(ebpf, "missing", list)
-    assert ebpf_plane(Machine()).status is Status.OK
+    assert ebpf_plane(Machine()).status is CheckStatus.OK
 
 
 def test_bad_usage_exits_with_2() -> None:

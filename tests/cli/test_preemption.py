@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from fairlead.cli.gpu.preemption import CapText
+from fairlead.cli.gpu.preemption import cap_name
 from tests.api.servers import budget, manifest, run, serving, short_folder
 from tests.cli.shells import Shell
 from tests.e2e.planes import documents
@@ -133,10 +133,10 @@ def test_a_cap_is_named_with_or_without_its_kind() -> None:
         ("budget/x", ("budget", "x")),
         ("budget/budget/x", ("budget", "x")),
     ):
-        assert CapText().convert(text, None, None) == expected
+        assert cap_name(text) == expected
     for wrong in ("a", "a/", "/a", "budget/", "/"):
         with pytest.raises(click.BadParameter, match="BUDGET/NAME"):
-            CapText().convert(wrong, None, None)
+            cap_name(wrong)
 
 
 def test_who_would_give_way_by_hand(crowded: Shell) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.dataplane.envoy import EnvoyDataplane, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
-from fairlead.dataplane.haproxy.config import BEAT, BORN, Files
+from fairlead.dataplane.haproxy.config import BEAT, BORN, HaproxyFiles
 from fairlead.dataplane.haproxy.runtime import ask, execute
 from fairlead.ports.dataplane import Dataplane, Liveness
 from tests.dataplane.worlds import AGES, RealWorld
@@ -47,7 +47,7 @@ class HaproxyWorld(ProxyWorld):
     """A real HAProxy."""
 
     def server(self) -> int:
-        answer = ask(Files(self.folder).master, "show proc")
+        answer = ask(HaproxyFiles(self.folder).master, "show proc")
         return int(next(line for line in answer.splitlines() if " worker " in line).split()[0])
 
     def open(self) -> Dataplane:
@@ -59,7 +59,7 @@ class HaproxyWorld(ProxyWorld):
     def age(self, liveness: Liveness) -> None:
         """Its table forgets by the clock: there is no way to make an entry old but to wait."""
         if liveness == Liveness.FALLBACK:
-            files = Files(self.folder)
+            files = HaproxyFiles(self.folder)
             execute(files.socket, [f"clear table {BEAT}", f"set map {files.states} {BORN} 0"])
         else:
             time.sleep(AGES[liveness] / 1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.dataplane.haproxy import HaproxyDataplane
-from fairlead.dataplane.haproxy.config import Files
+from fairlead.dataplane.haproxy.config import HaproxyFiles
 from fairlead.dataplane.haproxy.runtime import ask, execute
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -24,7 +24,7 @@ GROUP = RouteGroup("web", "127.0.0.1", 80, Proto.TCP, (Backend("b1", "127.0.0.1"
 def dying(answer: bytes) -> Iterator[Path]:
     """A socket at which everybody gets this much of an answer, and then nothing."""
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
-        path = Files(Path(folder)).socket
+        path = HaproxyFiles(Path(folder)).socket
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
             server.bind(str(path))
             server.listen()
@@ -90,7 +90,7 @@ def test_a_real_haproxy_ends_every_answer() -> None:
     world = HaproxyWorld()
     try:
         opened(world)
-        files = Files(world.folder)
+        files = HaproxyFiles(world.folder)
         words = f"show map {files.states}"
         for command in ("show info", "show stat -1 6 -1", words, f"{words}; show info"):
             assert ask(files.socket, command).endswith("\n\n")

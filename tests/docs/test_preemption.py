@@ -18,7 +18,10 @@ def arguments(name: str) -> Iterator[list[ast.expr]]:
     """The arguments of every call of that name in the resolver."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == name:
+            if isinstance(node, ast.Call) and name in (
+                getattr(node.func, "id", None),
+                getattr(node.func, "attr", None),
+            ):
                 yield node.args
 
 

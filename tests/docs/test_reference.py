@@ -48,6 +48,16 @@ def test_every_command_teaches_by_example(reference: ModuleType) -> None:
                 assert parameter.help, f"{name} {parameter.opts[-1]} says nothing"
 
 
+def test_help_is_short(reference: ModuleType) -> None:
+    """The first line of a command and the text of an option stay under 60 characters."""
+    long = []
+    for name, command, _ in reference.every_command():
+        texts = [next(iter(reference.paragraphs(command)))[1]]
+        texts += [each.help or "" for each in command.params if isinstance(each, click.Option)]
+        long += [f"{name}: {text}" for text in texts if len(text) >= 60]
+    assert long == []
+
+
 def test_every_command_that_writes_has_a_dry_run(reference: ModuleType) -> None:
     """And every one that reads speaks JSON and YAML."""
     commands = {name.removeprefix("fairlead "): each for name, each, _ in reference.every_command()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.schema.node import NodeDocument, read_node_document
+from fairlead.schema.node import NodeAgentDocument, read_node_document
 from fairlead.schema.objects import SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ def test_the_node_agents_sample_shows_the_defaults() -> None:
     """Every setting is there, if only in a comment, and none differs from its default unsaid."""
     text = (ROOT / "deploy" / "systemd" / "node.yaml").read_text()
     given = msgspec.to_builtins(read_node_document(text.encode(), {}))
-    default = msgspec.to_builtins(NodeDocument())
+    default = msgspec.to_builtins(NodeAgentDocument())
     assert {key for key in given if given[key] != default[key]} == EXAMPLES
     assert [key for key in given if f"{key}:" not in text] == []
 

@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, CpuMode, Guardrails, LimitWrite, Policy, WritePhase
 from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor
-from fairlead.ports.cpu import ContainerSighting, Sighting
+from fairlead.ports.cpu import ContainerSighting, PodSighting
 
 CONFIG = CpuConfig(
     node_millicores=1000, reserve=0.0, guardrails=Guardrails(cooldown_ms=0, grace_ms=0)
@@ -30,11 +30,11 @@ class Meter:
         self.periods += 10
         self.throttled += 10 if held else 0
 
-    def sight(self, now_ms: int, *, blind: bool = False) -> Sighting:
+    def sight(self, now_ms: int, *, blind: bool = False) -> PodSighting:
         read = Counters(now_ms * 1000, self.used_us, self.periods, self.throttled, self.held_us)
         container = ContainerSighting("", self.limit, None if blind else read)
         fields: dict[str, Any] = {"request_millicores": 100, **self.fields}
-        return Sighting(uid=self.uid, containers=(container,), **fields)
+        return PodSighting(uid=self.uid, containers=(container,), **fields)
 
 
 def observe(

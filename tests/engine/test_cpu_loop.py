@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.core.cpu import Counters, Guardrails
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
+from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
 
@@ -25,13 +25,13 @@ class World:
         self.faults: dict[str, Exception] = {}
         self.decisions: set[int] = set()
 
-    def sample(self, now_ms: int) -> list[Sighting]:
+    def sample(self, now_ms: int) -> list[PodSighting]:
         sightings = []
         for uid, want in self.wants.items():
             self.used[uid] += want * 1000
             counters = Counters(now_ms * 1000, self.used[uid], now_ms // 100, 0, 0)
             sightings.append(
-                Sighting(uid, 100, (ContainerSighting("", self.limits[uid], counters),))
+                PodSighting(uid, 100, (ContainerSighting("", self.limits[uid], counters),))
             )
         return sightings
 

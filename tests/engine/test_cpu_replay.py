@@ -15,7 +15,7 @@ import pytest
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, Policy
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Sighting
+from fairlead.ports.cpu import ContainerSighting, PodSighting
 from fairlead.ports.faults import TemporaryFault
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.kinds import KINDS
@@ -48,7 +48,7 @@ class Node:
             del wants["idle", ""]
         return wants
 
-    def sample(self, now_ms: int) -> list[Sighting]:
+    def sample(self, now_ms: int) -> list[PodSighting]:
         pods: dict[str, list[ContainerSighting]] = {}
         for key, want in self.wants(now_ms // 1000).items():
             limit = self.limits.setdefault(key, None if key[0] == "batch" else 1200)
@@ -66,7 +66,8 @@ class Node:
             seen = ContainerSighting(key[1], limit, None if blind else counters)
             pods.setdefault(key[0], []).append(seen)
         return [
-            Sighting(uid, 100, tuple(containers), identity="1") for uid, containers in pods.items()
+            PodSighting(uid, 100, tuple(containers), identity="1")
+            for uid, containers in pods.items()
         ]
 
     def write(self, decision: int, uid: str, container: str, millicores: int) -> int:

@@ -121,6 +121,7 @@ def test_a_stop_before_the_start_is_kept(shared: Path) -> None:
     folder = JobFolder(shared / "executor" / "jobs" / key("p1"))
     executor._create(folder, shell("p1", f"touch {shared}/begun", run="lab/a"))
     folder.ask_stop(0, "p9")
+    assert files.read_json(folder.path / "stop.json") == {"grace_ms": 0, "decision": "p9"}
     ended: list[Exit] = LocalExecutor(shared / "executor").poll()
     assert [(each.signal, each.reason) for each in ended] == [
         (signal.SIGTERM, "stopped before it was started")

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.host import clock, kernel, paths, process
+from fairlead.host import clock, paths, process
 
 
 def test_the_clocks_agree_on_what_they_share() -> None:
     """The steady clock is the wall clock, unless that was set since the start."""
     assert abs(clock.now_ms() - time.time() * 1000) < 1_000
     assert abs(clock.steady_now_ms() - clock.now_ms()) < 60_000
-    before = clock.monotonic_ms(), clock.boot_ms()
+    before = clock.monotonic_ms()
     time.sleep(0.002)
-    assert clock.monotonic_ms() > before[0]
-    assert clock.boot_ms() > before[1]
+    assert clock.monotonic_ms() > before
 
 
 def test_waiting_ends_with_the_condition_or_the_time() -> None:
@@ -61,28 +60,6 @@ def test_a_program_that_does_not_leave_in_time_is_killed() -> None:
     assert process.run_detached(["sh", "-c", "exit 3"]) == 3
     with pytest.raises(subprocess.TimeoutExpired):
         process.run_detached(["sleep", "600"], timeout_s=0.05)
-
-
-def test_terminate_waits_for_a_process_that_is_not_our_child() -> None:
-    shell = subprocess.run(
-        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    pid = int(shell.stdout)
-    assert kernel.terminate(pid, within_s=10)
-    assert kernel.terminate(pid, within_s=10)  # gone already
-
-
-def test_a_process_that_ignores_the_signal_is_said_to_live() -> None:
-    code = "trap '' TERM; echo ready; while true; do sleep 0.05; done"
-    stubborn = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE)
-    assert stubborn.stdout is not None
-    assert stubborn.stdout.readline() == b"ready\n"
-    assert not kernel.terminate(stubborn.pid, within_s=0.1)
-    stubborn.kill()
-    stubborn.wait()
 
 
 def test_a_child_dies_with_its_parent() -> None:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairlead.node.cgroup_mounts import read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.host import read_cgroup_host
 from fairlead.ports.faults import Fault
 
 BUSY = "while True: pass"

@@ -11,22 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.node import checks_base, checks_cpu, checks_gpu, checks_traffic
-from fairlead.node.capabilities import held
-from fairlead.node.checks import ALL_CHECKS
-from fairlead.node.checkup import (
+from fairlead.node.cgroup_mounts import CgroupHost
+from fairlead.node.doctor import (
+    ALL_CHECKS,
     Check,
+    CheckResult,
+    CheckStatus,
     Finding,
     Governor,
     Machine,
-    Result,
-    Status,
     base_works,
+    checks,
     examine,
-    printable,
 )
-from fairlead.node.host import CgroupHost
-from fairlead.node.quota_probe import probe_quota
+from fairlead.node.doctor.machine import held, printable
+from fairlead.node.doctor.quota import probe_quota
 from fairlead.ports.faults import PermanentFault
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
@@ -60,9 +59,13 @@ def test_a_check_that_raises_is_reported_and_stops_no_other() -> None:
     def faulty(_: Machine) -> Finding:
         raise PermanentFault("nothing is mounted")
 
-    fine = Finding(Status.OK, "fine")
+    fine = Finding(CheckStatus.OK, "fine")
     results = examine(Machine(), [check(broken), check(faulty), check(lambda _: fine)])
-    assert [each.status for each in results] == [Status.MISSING, Status.MISSING, Status.OK]
+    assert [each.status for each in results] == [
+        CheckStatus.MISSING,
+        CheckStatus.MISSING,
+        CheckStatus.OK,
+    ]
     told = "could not be checked: ZeroDivisionError: three\\nlines\\x1b[31m"
     assert results[0].found == told
     assert results[1].found == "could not be checked: nothing is mounted"
@@ -82,12 +85,12 @@ def test_ctrl_c_is_not_swallowed() -> None:
 def test_only_required_checks_decide_whether_the_base_works() -> None:
     """A warning never does; what is optional never does."""
 
-    def results(status: Status, *, required: bool) -> tuple[Result, ...]:
+    def results(status: CheckStatus, *, required: bool) -> tuple[CheckResult, ...]:
         return examine(Machine(), [check(lambda _: Finding(status, ""), required=required)])
 
-    assert base_works(results(Status.WARN, required=True))
-    assert base_works(results(Status.MISSING, required=False))
-    assert not base_works(results(Status.MISSING, required=True))
+    assert base_works(results(CheckStatus.WARN, required=True))
+    assert base_works(results(CheckStatus.MISSING, required=False))
+    assert not base_works(results(CheckStatus.MISSING, required=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +104,7 @@ def test_every_check_answers_on_every_recorded_host(name: str, tmp_path: Path) -
     for each in results:
         assert each.found
         assert each.why
-        assert each.cure or each.status is Status.OK, each
+        assert each.cure or each.status is CheckStatus.OK, each
     assert contents(machine.root) == before
 
 
@@ -113,25 +116,25 @@ def test_check_names_are_unique() -> None:
 def test_the_cpu_checks_read_a_v2_host(tmp_path: Path) -> None:
     """Statistics, burst and pressure come from a cgroup below the root, which has none itself."""
     machine = recorded("v2-unified", tmp_path)
-    by_name = {each.name: each for each in examine(machine, checks_cpu.CHECKS)}
+    by_name = {each.name: each for each in examine(machine, ALL_CHECKS)}
     for name in ("cgroup", "cpu usage", "throttling", "burst", "cgroup pressure"):
-        assert by_name[name].status is Status.OK, by_name[name]
-    assert by_name["quota"].status is Status.MISSING  # no kernel behind a recorded tree
+        assert by_name[name].status is CheckStatus.OK, by_name[name]
+    assert by_name["quota"].status is CheckStatus.MISSING  # no kernel behind a recorded tree
     assert by_name["quota"].cure.startswith("echo +cpu > ")
 
 
 def test_the_cpu_checks_read_a_host_without_cpu(tmp_path: Path) -> None:
     """The controller's check has the cure; those that hang on it name the reason."""
     machine = recorded("no-cpu", tmp_path)
-    by_name = {each.name: each for each in examine(machine, checks_cpu.CHECKS)}
+    by_name = {each.name: each for each in examine(machine, ALL_CHECKS)}
     assert by_name["cgroup"].cure.startswith("add +cpu to cgroup.subtree_control")
     assert "has no cpu controller" in by_name["quota"].found
 
 
 def test_pressure_that_is_partly_there_is_a_warning(tmp_path: Path) -> None:
     """The recorded hybrid host kept only one of the three files."""
-    finding = checks_cpu.pressure(recorded("v1-hybrid", tmp_path))
-    assert finding.status is Status.WARN
+    finding = checks.pressure(recorded("v1-hybrid", tmp_path))
+    assert finding.status is CheckStatus.WARN
     assert finding.found == "cannot read /proc/pressure/{io,memory}"
 
 
@@ -145,8 +148,8 @@ def test_the_probe_really_writes_here() -> None:
     assert probe.worked
     assert probe.stat is not None
     assert "nr_periods" in probe.stat
-    assert checks_cpu.quota(machine).status is Status.OK
-    assert checks_cpu.statistics(machine).status is Status.OK
+    assert checks.quota(machine).status is CheckStatus.OK
+    assert checks.statistics(machine).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -157,8 +160,8 @@ def test_a_signal_at_the_worst_moment_leaves_nothing_behind(
     script = f"""
 import os
 from pathlib import Path
-from fairlead.node.host import CgroupHost
-from fairlead.node.quota_probe import probe_quota
+from fairlead.node.cgroup_mounts import CgroupHost
+from fairlead.node.doctor.quota import probe_quota
 make = os.mkdir
 def make_and_stop(path, mode=0o777):
     make(path, mode)
@@ -192,9 +195,9 @@ def test_a_missing_privilege_is_named(tmp_path: Path) -> None:
     script = f"""
 import os, sys
 from pathlib import Path
-from fairlead.node.capabilities import held
-from fairlead.node.host import CgroupHost
-from fairlead.node.quota_probe import probe_quota
+from fairlead.node.doctor.machine import held
+from fairlead.node.cgroup_mounts import CgroupHost
+from fairlead.node.doctor.quota import probe_quota
 descriptor = os.open({str(tmp_path)!r}, os.O_RDONLY)
 os.fchdir(descriptor)
 if os.geteuid() == 0:
@@ -258,46 +261,46 @@ def test_a_port_in_use_is_a_warning_and_a_free_one_is_released() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen(1)
         port = holder.getsockname()[1]
-        finding = checks_base.port_free(port)
-        assert finding.status is Status.WARN
+        finding = checks.port(port)(Machine())
+        assert finding.status is CheckStatus.WARN
         assert f":{port}" in finding.cure
-    assert checks_base.port_free(port).status is Status.OK
-    assert checks_base.port_free(port).status is Status.OK
+    assert checks.port(port)(Machine()).status is CheckStatus.OK
+    assert checks.port(port)(Machine()).status is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
     ("release", "status"),
     [
-        ("6.18.44-fc", Status.OK),
-        ("6.1.0-18-amd64", Status.OK),
-        ("5.15.0-100-generic", Status.WARN),
-        ("5.10.0", Status.MISSING),
-        ("10.0", Status.OK),
-        ("next-20260101", Status.MISSING),
+        ("6.18.44-fc", CheckStatus.OK),
+        ("6.1.0-18-amd64", CheckStatus.OK),
+        ("5.15.0-100-generic", CheckStatus.WARN),
+        ("5.10.0", CheckStatus.MISSING),
+        ("10.0", CheckStatus.OK),
+        ("next-20260101", CheckStatus.MISSING),
     ],
 )
-def test_kernels_are_judged_by_number(release: str, status: Status, tmp_path: Path) -> None:
+def test_kernels_are_judged_by_number(release: str, status: CheckStatus, tmp_path: Path) -> None:
     """5.15 for the hooks, 6.1 for their error number; ten is more than six."""
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text(release + "\n")
-    assert checks_traffic.kernel(Machine(root=tmp_path)).status is status
+    assert checks.kernel(Machine(root=tmp_path)).status is status
 
 
 def test_bpffs_and_the_attach_point_are_read_from_the_mounts(tmp_path: Path) -> None:
     """Mounted on the co-mounted host, not on the hybrid one; cgroup2 on both."""
     with_bpffs, without = recorded("v1-comounted", tmp_path), recorded("v1-hybrid", tmp_path)
-    assert checks_traffic.bpffs(with_bpffs) == Finding(Status.OK, "/sys/fs/bpf")
-    assert checks_traffic.bpffs(without).cure == "mount -t bpf bpf /sys/fs/bpf"
+    assert checks.bpffs(with_bpffs) == Finding(CheckStatus.OK, "/sys/fs/bpf")
+    assert checks.bpffs(without).cure == "mount -t bpf bpf /sys/fs/bpf"
     for machine in (with_bpffs, without):
-        assert checks_traffic.attach_point(machine).found == "cgroup2 in /sys/fs/cgroup/unified"
+        assert checks.attach_point(machine).found == "cgroup2 in /sys/fs/cgroup/unified"
 
 
 def test_bpf_permission_names_the_missing_capability(tmp_path: Path) -> None:
     """CAP_BPF alone is not enough to attach."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/status").write_text("CapEff:\t0000008000000000\n")
-    finding = checks_traffic.permission(Machine(root=tmp_path))
-    assert finding.status is Status.MISSING
+    finding = checks.permission(Machine(root=tmp_path))
+    assert finding.status is CheckStatus.MISSING
     assert finding.found.startswith("CAP_NET_ADMIN missing")
 
 
@@ -305,12 +308,12 @@ def test_devices_are_counted(tmp_path: Path) -> None:
     """GPUs, not the control files beside them; the user's right to open them counts."""
     (tmp_path / "dev").mkdir()
     machine = Machine(root=tmp_path)
-    assert checks_gpu.devices(machine).status is Status.MISSING
+    assert checks.devices(machine).status is CheckStatus.MISSING
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / "dev" / name).touch()
-    assert checks_gpu.devices(machine) == Finding(Status.OK, "2 NVIDIA devices in /dev")
+    assert checks.devices(machine) == Finding(CheckStatus.OK, "2 NVIDIA devices in /dev")
     (tmp_path / "dev/nvidiactl").unlink()
-    assert checks_gpu.devices(machine).status is Status.WARN
+    assert checks.devices(machine).status is CheckStatus.WARN
 
 
 def test_the_state_directory_follows_user_and_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,11 +321,11 @@ def test_the_state_directory_follows_user_and_xdg(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("XDG_STATE_HOME", "/data")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert checks_base.default_state_directory() == Path("/var/lib/fairlead")
+    assert checks.default_state_directory() == Path("/var/lib/fairlead")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert checks_base.default_state_directory() == Path("/data/fairlead")
+    assert checks.default_state_directory() == Path("/data/fairlead")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert checks_base.default_state_directory() == Path("/home/ada/.local/state/fairlead")
+    assert checks.default_state_directory() == Path("/home/ada/.local/state/fairlead")
 
 
 def test_the_state_directory_is_judged_and_not_made(
@@ -330,12 +333,12 @@ def test_the_state_directory_is_judged_and_not_made(
 ) -> None:
     """Room is measured where it will be made; a file in its way is found."""
     wanted = tmp_path / "not" / "yet" / "fairlead"
-    monkeypatch.setattr(checks_base, "default_state_directory", lambda: wanted)
-    assert checks_base.state_directory(Machine()).found.startswith(f"{wanted}: ")
+    monkeypatch.setattr(checks, "default_state_directory", lambda: wanted)
+    assert checks.state_directory(Machine()).found.startswith(f"{wanted}: ")
     assert contents(tmp_path) == []
     (tmp_path / "not").touch()
-    finding = checks_base.state_directory(Machine())
-    assert finding.status is Status.MISSING
+    finding = checks.state_directory(Machine())
+    assert finding.status is CheckStatus.MISSING
     assert finding.cure
 
 
@@ -345,8 +348,8 @@ def test_a_slow_clock_is_a_warning_with_the_better_one(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "current_clocksource").write_text("hpet\n")
     (folder / "available_clocksource").write_text("hpet acpi_pm kvm-clock\n")
-    finding = checks_base.clock(Machine(root=tmp_path))
-    assert finding.status is Status.WARN
+    finding = checks.clock(Machine(root=tmp_path))
+    assert finding.status is CheckStatus.WARN
     assert finding.cure.startswith("echo kvm-clock > ")
 
 

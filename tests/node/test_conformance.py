@@ -6,11 +6,12 @@ from typing import Protocol
 
 import pytest
 
-from fairlead.node.actuator import CgroupActuator
 from fairlead.node.kernel_files import Quota
-from fairlead.node.sensor import CgroupSensor, PodRule
-from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, Sighting
+from fairlead.node.limits import CgroupActuator
+from fairlead.node.sensor import CgroupSensor
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, PodSighting
 from fairlead.schema.border import check_shape
+from fairlead.schema.node import PodRule
 from fairlead.schema.scenario import SimPodDocument
 from fairlead.sim.agent import Faults, SimActuator, SimContext, SimSensor
 from fairlead.sim.clock import Entropy, VirtualClock
@@ -92,7 +93,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield Cgroups(PlainTree(1 if request.param == "v1-tree" else 2, tmp_path / "root"))
 
 
-def sight(sensor: CpuSensor) -> dict[str, Sighting]:
+def sight(sensor: CpuSensor) -> dict[str, PodSighting]:
     return {sighting.uid: sighting for sighting in sensor.sample(1_000_000)}
 
 
@@ -171,10 +172,10 @@ def test_putting_back_restores_the_burst_too(cgroups: Cgroups) -> None:
     files.set_quota("a", own)
     actuator = CgroupActuator(files)
     actuator.write(1, "a", "", 300)
-    actuator.put_back("a", "", own)
+    files.set_quota("a", own)
     assert files.quota("a") == own
     unlimited = Quota(None, 100_000, 0)
-    actuator.put_back("a", "", unlimited)
+    files.set_quota("a", unlimited)
     assert files.quota("a") == unlimited
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.node import kernel_files
-from fairlead.node.kernel_files import CpuStat, Pressure, Quota
+from fairlead.node.kernel_files import CpuStat, Quota, StallTime
 
 V1_STAT = b"nr_periods 120\nnr_throttled 7\nthrottled_time 53219000\nnr_bursts 0\nburst_time 0\n"
 V2_STAT = (
@@ -28,8 +28,8 @@ def test_what_the_kernel_writes_is_read() -> None:
     assert kernel_files.quota_v1(b"-1\n", b"100000\n") == Quota(None, 100_000)
     assert kernel_files.quota_v2(b"max 100000\n") == Quota(None, 100_000)
     assert kernel_files.quota_v2(b"50000 100000\n") == Quota(50_000, 100_000)
-    assert kernel_files.pressure(PSI) == Pressure(123456, 99)
-    assert kernel_files.pressure(PSI.splitlines(keepends=True)[0]) == Pressure(123456, None)
+    assert kernel_files.pressure(PSI) == StallTime(123456, 99)
+    assert kernel_files.pressure(PSI.splitlines(keepends=True)[0]) == StallTime(123456, None)
 
 
 def test_quota_in_millicores() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.node.actuator import CgroupActuator
+from fairlead.node.cgroups import CgroupTree
+from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor
-from fairlead.node.tree import CgroupTree
 from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import PermanentFault
 from tests.node.cgroup_worlds import PlainTree

@@ -131,6 +131,29 @@ def test_a_full_segment_is_compressed(tmp_path: Path) -> None:
     assert [entry.input["number"] for entry in read(tmp_path)] == list(range(60))
 
 
+def test_segments_that_were_left_plain_are_compressed_later(tmp_path: Path) -> None:
+    """By an earlier release, or because the disk was full: two whenever a segment begins."""
+    record(tmp_path, 60, segment_bytes=2_000)
+    *sealed, _ = sorted(tmp_path.glob("segment-*"))
+    for file in sealed:
+        file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
+        file.unlink()
+    assert len(sealed) > 4
+    record(tmp_path, 60, segment_bytes=2_000)
+    *older, _ = sorted(tmp_path.glob("segment-*"))
+    assert [file.suffix for file in older] == [".gz"] * len(older)
+    assert verify(tmp_path).entries == 120
+
+
+def test_a_record_that_ends_in_a_compressed_segment_is_gone_on_with(tmp_path: Path) -> None:
+    """A copy without its newest segment, say; the chain continues in a new one."""
+    record(tmp_path, 60, segment_bytes=2_000)
+    sorted(tmp_path.glob("segment-*"))[-1].unlink()
+    count = verify(tmp_path).entries
+    record(tmp_path, 3)
+    assert verify(tmp_path).entries == count + 3
+
+
 def test_the_first_entry_of_each_segment_is_announced(tmp_path: Path) -> None:
     """So that a caller puts into it what later ones leave out, and each segment stands alone."""
 

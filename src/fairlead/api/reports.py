@@ -18,8 +18,7 @@ from typing import Any
 from fairlead.api.service import Service
 from fairlead.api.shapes import By, Period, ReportRow
 from fairlead.core.gpu import Recurrence, Window
-from fairlead.core.gpu.charges import DAY_MS
-from fairlead.core.gpu.usage import calendar
+from fairlead.core.gpu.usage import DAY_MS, calendar
 from fairlead.core.invariant import known
 from fairlead.engine.gpu import Refused
 from fairlead.ports.ledger import Archived, Entry, Ledger

@@ -34,7 +34,7 @@ from fairlead.api.shapes import (
     UserRow,
     WhoAmI,
 )
-from fairlead.core.gpu.charges import DAY_MS
+from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import Forbidden
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_now

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from email.message import Message
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
@@ -21,7 +21,7 @@ from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Waiting
-from fairlead.cli.table import Output, output_option
+from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.host.http import Endpoint, NoReply, Reply, Stream, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -29,9 +29,8 @@ from fairlead.ports.faults import PermanentFault
 SOCKET = "fairlead.sock"
 MACHINE = Path("/var/lib/fairlead") / SOCKET
 TIMEOUT_S = 90
-F = TypeVar("F", bound=Callable[..., Any])
 
-server_option: Callable[[F], F] = click.option(
+server_option: Decorator = click.option(
     "--server",
     envvar="FAIRLEAD_SERVER",
     metavar="WHERE",
@@ -234,20 +233,16 @@ def _error(data: bytes) -> dict[str, Any]:
         return {"code": "Unknown", "message": data[:200].decode(errors="replace")}
 
 
-def _api(function: Callable[..., Any], *, dry_run: bool) -> Callable[..., Any]:
+def reads_api(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that asks the server: it is called with the client and its output."""
+
     @functools.wraps(function)
     def command(*, server: str | None, output: str, dry_run: bool = False, **values: Any) -> Any:
         return function(Client(server), Output(output, dry_run=dry_run), **values)
 
-    command = output_option(server_option(command))
-    return dry_run_option(command) if dry_run else command
-
-
-def reads_api(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that asks the server: it is called with the client and its output."""
-    return _api(function, dry_run=False)
+    return output_option(server_option(command))
 
 
 def changes_api(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same with `--dry-run`, which `output.dry_run` holds."""
-    return _api(function, dry_run=True)
+    return dry_run_option(reads_api(function))

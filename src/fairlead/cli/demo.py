@@ -22,7 +22,6 @@ LINES_PER_ACT = 2
     "--speed",
     type=click.FloatRange(0.1, 1000),
     default=10.0,
-    show_default=True,
     help="Virtual seconds per real second.",
 )
 @click.option("--seed", type=click.IntRange(0, SEED_MAX - 1_000_000), help="Random seed.")

@@ -12,14 +12,14 @@ import click
 from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.table import output_format, show_canonical
-from fairlead.node.checks import ALL_CHECKS
-from fairlead.node.checkup import (
+from fairlead.node.doctor import (
+    ALL_CHECKS,
     Check,
+    CheckResult,
+    CheckStatus,
     Finding,
     Governor,
     Machine,
-    Result,
-    Status,
     base_works,
     examine,
 )
@@ -36,7 +36,7 @@ Exit code 0: the base works. Exit code 1: it does not, or with --strict any chec
   fairlead doctor
   fairlead doctor -o json | jq -r '.checks[] | select(.status != "ok") | .cure'
 """
-_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
+_STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.MISSING: "red"}
 
 
 def ebpf_plane(_: Machine) -> Finding:
@@ -46,11 +46,11 @@ def ebpf_plane(_: Machine) -> Finding:
     lacking = missing()
     if lacking:
         return Finding(
-            Status.MISSING,
+            CheckStatus.MISSING,
             "; ".join(lacking),
             "do what the brackets say, then run `fairlead doctor` again",
         )
-    return Finding(Status.OK, f"can be opened, compiled in {object_file()}")
+    return Finding(CheckStatus.OK, f"can be opened, compiled in {object_file()}")
 
 
 CHECKS = (
@@ -80,11 +80,11 @@ def command(ctx: click.Context, *, output: str, strict: bool) -> None:
         _print_plain(results)
     healthy = base_works(results)
     if strict:
-        healthy = all(result.status is Status.OK for result in results)
+        healthy = all(result.status is CheckStatus.OK for result in results)
     ctx.exit(0 if healthy else EXIT_REFUSED)
 
 
-def _print_document(results: Sequence[Result], output: str) -> None:
+def _print_document(results: Sequence[CheckResult], output: str) -> None:
     document = {
         "version": __version__,
         "base_works": base_works(results),
@@ -94,7 +94,7 @@ def _print_document(results: Sequence[Result], output: str) -> None:
     show_canonical(json.loads(json.dumps(document)), output)
 
 
-def _print_plain(results: Sequence[Result]) -> None:
+def _print_plain(results: Sequence[CheckResult]) -> None:
     """In a pipe: no colour, no wrapping, a cure below each check that is not ok."""
     for governor, members in groupby(results, key=lambda result: result.governor):
         click.echo(governor)
@@ -105,7 +105,7 @@ def _print_plain(results: Sequence[Result]) -> None:
     click.echo(_verdict(results))
 
 
-def _print_rich(results: Sequence[Result]) -> None:
+def _print_rich(results: Sequence[CheckResult]) -> None:
     """On a terminal: coloured (rich honours NO_COLOR), wrapped to its width."""
     from rich.console import Console  # 60 ms that no pipe should pay
     from rich.table import Table
@@ -128,23 +128,25 @@ def _print_rich(results: Sequence[Result]) -> None:
     console.print(Text(_verdict(results), "bold"))
 
 
-def _advice(result: Result) -> list[tuple[str, str]]:
+def _advice(result: CheckResult) -> list[tuple[str, str]]:
     """Why a check that is not ok matters, and its cure."""
-    if result.status is Status.OK:
+    if result.status is CheckStatus.OK:
         return []
     return [("why", result.why), *([("cure", result.cure)] if result.cure else [])]
 
 
-def _counts(results: Sequence[Result]) -> dict[str, int]:
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
     counted = Counter(result.status for result in results)
-    return {str(status): counted[status] for status in Status}
+    return {str(status): counted[status] for status in CheckStatus}
 
 
-def _verdict(results: Sequence[Result]) -> str:
+def _verdict(results: Sequence[CheckResult]) -> str:
     counts = ", ".join(f"{number} {status}" for status, number in _counts(results).items())
     if base_works(results):
         return f"{counts}: the base works"
     broken = [
-        result.name for result in results if result.required and result.status is Status.MISSING
+        result.name
+        for result in results
+        if result.required and result.status is CheckStatus.MISSING
     ]
     return f"{counts}: the base does not work ({', '.join(broken)})"

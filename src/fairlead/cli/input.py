@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT
+from fairlead.cli.table import Decorator
 from fairlead.schema.border import BadInput
 from fairlead.schema.yaml import YAML_BYTES_MAX, parse_yaml_documents
 
 SUFFIXES = (".yaml", ".yml", ".json")
-F = TypeVar("F", bound=Callable[..., Any])
 Document = TypeVar("Document")
 
-file_option: Callable[[F], F] = click.option(
+file_option: Decorator = click.option(
     "-f",
     "--file",
     "files",
@@ -28,9 +28,7 @@ file_option: Callable[[F], F] = click.option(
     type=click.Path(allow_dash=True),
     help="Read manifests from a file, folder or - (repeatable).",
 )
-dry_run_option: Callable[[F], F] = click.option(
-    "--dry-run", is_flag=True, help="Preview; change nothing."
-)
+dry_run_option: Decorator = click.option("--dry-run", is_flag=True, help="Preview; change nothing.")
 
 
 class BadFile(click.ClickException):

@@ -111,7 +111,10 @@ def silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.command(cls=LazyGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
     """Fairlead shares scarce compute: GPU budgets, node CPU and service traffic.

@@ -130,9 +130,7 @@ def run(
     help="Decide under this policy.",
 )
 @click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
-@click.option(
-    "--top", type=click.IntRange(0), default=5, show_default=True, help="List this many changes."
-)
+@click.option("--top", type=click.IntRange(0), default=5, help="List this many changes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
 @click.option("--no-plots", is_flag=True, help="Write the report without plots.")
 @output_option

@@ -5,29 +5,24 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
 from fairlead.core.canonical import canonical
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 FORMATS = ("table", "wide", "json", "yaml")
 
 
-def output_format(*choices: str, default: str | None = None, text: str = "") -> Callable[[F], F]:
+def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:
     """The `-o` option of a command that has formats of its own."""
     return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(choices),
-        default=default,
-        show_default=default is not None,
-        help=text or "Output format.",
+        "-o", "--output", type=click.Choice(choices), default=default, help=text or "Output format."
     )
 
 
-output_option: Callable[[F], F] = output_format(*FORMATS, default="table")
+output_option: Decorator = output_format(*FORMATS, default="table")
 
 
 class Column(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,97 +47,68 @@ processes that are restarted when they end.
 _OCTAL = set("01234567")
 
 
-class FileMode(click.ParamType[int]):
-    """A file's mode as `chmod` takes it."""
-
-    name = "MODE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Octal digits that let the owner read and write."""
-        text = str(value).removeprefix("0o")
-        mode = int(text, 8) if text.isascii() and text.isdigit() and set(text) <= _OCTAL else -1
-        if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
-            rule = "such as 0660 that lets the owner read and write"
-            self.fail(f"must be a mode {rule}, got {value!r}", param, ctx)
-        return mode
+def file_mode(text: str) -> int:
+    """A mode in octal digits that lets the owner read and write."""
+    digits = text.removeprefix("0o")
+    mode = int(digits, 8) if digits.isascii() and digits and set(digits) <= _OCTAL else -1
+    if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
+        rule = "such as 0660 that lets the owner read and write"
+        raise click.BadParameter(f"must be a mode {rule}, got {text!r}")
+    return mode
 
 
-class Group(click.ParamType[int]):
+def group_id(text: str) -> int:
     """A group of this machine, by name or number."""
-
-    name = "GROUP"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Its number."""
-        text = str(value)
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return int(text)
-        try:
-            return grp.getgrnam(text).gr_gid
-        except KeyError:
-            self.fail(f"unknown group {text!r} on this machine", param, ctx)
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    try:
+        return grp.getgrnam(text).gr_gid
+    except KeyError:
+        raise click.BadParameter(f"unknown group {text!r} on this machine") from None
 
 
-class BeaconSource(click.ParamType[tuple[str, int, int]]):
-    """`drand,2023-08-23T15:09:27Z,3s`: a public source, its first round, its period."""
+def beacon_source(text: str) -> tuple[str, int, int]:
+    """`drand,2023-08-23T15:09:27Z,3s`: the source, and in ms its first round and its period."""
+    from fairlead.schema.border import BadInput
+    from fairlead.schema.objects import parse_duration
+    from fairlead.schema.times import parse_time
 
-    name = "SOURCE,START,PERIOD"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int, int]:
-        """Name, milliseconds of the first round, milliseconds between rounds."""
-        from fairlead.schema.border import BadInput
-        from fairlead.schema.objects import parse_duration
-        from fairlead.schema.times import parse_time
-
-        parts = str(value).split(",")
-        if len(parts) != 3 or not all(parts):
-            self.fail(f"must be SOURCE,START,PERIOD, got {value!r}", param, ctx)
-        try:
-            return parts[0], parse_time(parts[1], "START"), parse_duration(parts[2], "PERIOD")
-        except BadInput as error:
-            self.fail(str(error), param, ctx)
+    parts = text.split(",")
+    if len(parts) != 3 or not all(parts):
+        raise click.BadParameter(f"must be SOURCE,START,PERIOD, got {text!r}")
+    try:
+        return parts[0], parse_time(parts[1], "START"), parse_duration(parts[2], "PERIOD")
+    except BadInput as error:
+        raise click.BadParameter(str(error)) from error
 
 
-class Kept(click.ParamType[int | None]):
-    """How long something is kept: `30d`, or `forever`."""
+def kept_ms(text: str) -> int | None:
+    """`30d` in milliseconds; None for `forever`."""
+    from fairlead.schema.border import BadInput
+    from fairlead.schema.objects import parse_duration
 
-    name = "DURATION"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Milliseconds; None for `forever`."""
-        from fairlead.schema.border import BadInput
-        from fairlead.schema.objects import parse_duration
-
-        if value == "forever":
-            return None
-        try:
-            return parse_duration(str(value), "DURATION")
-        except BadInput as error:
-            self.fail(f"{error.message}; or forever", param, ctx)
+    try:
+        return None if text == "forever" else parse_duration(text, "DURATION")
+    except BadInput as error:
+        raise click.BadParameter(f"{error.message}; or forever") from error
 
 
-class Postgres(click.ParamType[str]):
+def postgres_address(text: str) -> str:
     """The address of a PostgreSQL database. It may hold a password, so errors do not repeat it."""
+    from fairlead.ledger.place import is_postgres
 
-    name = "ADDRESS"
+    if not is_postgres(text):
+        form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
+        raise click.BadParameter(f"must be {form}; without --ledger it is a file in DIR")
+    from fairlead.ledger.postgres_connection import is_address
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """As it is."""
-        from fairlead.ledger.place import is_postgres
+    if not is_address(text):
+        escapes = "%2F for /, %40 for @ and %25 for %"
+        raise click.BadParameter(f"is not a database address; in a password write {escapes}")
+    return text
 
-        if not is_postgres(value):
-            form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
-            self.fail(f"must be {form}; without --ledger it is a file in DIR", param, ctx)
-        from fairlead.ledger.postgres_connection import is_address
 
-        if not is_address(value):
-            escapes = "%2F for /, %40 for @ and %25 for %"
-            self.fail(f"is not a database address; in a password write {escapes}", param, ctx)
-        return str(value)
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True)
 
 
 @click.command("up", help=HELP)
@@ -149,7 +120,7 @@ class Postgres(click.ParamType[str]):
 )
 @click.option(
     "--ledger",
-    type=Postgres(),
+    type=postgres_address,
     envvar="FAIRLEAD_UP_LEDGER",
     metavar="postgresql://…",
     help="Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
@@ -157,9 +128,8 @@ class Postgres(click.ParamType[str]):
 @click.option(
     "--keep-output",
     "keep_output_ms",
-    type=Kept(),
+    type=kept_ms,
     default="30d",
-    show_default=True,
     metavar="DURATION|forever",
     help="Keep the output of ended runs this long.",
 )
@@ -167,20 +137,23 @@ class Postgres(click.ParamType[str]):
     "--port",
     type=click.IntRange(0, 65535),
     default=8470,
-    show_default=True,
     envvar="FAIRLEAD_PORT",
     help="HTTP port on 127.0.0.1 (0: any free port).",
 )
 @click.option("--no-http", is_flag=True, help="Serve only the Unix socket.")
 @click.option(
     "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
     help="Unix socket [default: DIR/fairlead.sock].",
 )
-@click.option("--socket-group", type=Group(), help="Give the socket to this group.")
 @click.option(
-    "--socket-mode", type=FileMode(), help="Socket mode [default: 0660 with a group, else 0666]."
+    "--socket-group", type=group_id, metavar="GROUP", help="Give the socket to this group."
+)
+@click.option(
+    "--socket-mode",
+    type=file_mode,
+    metavar="MODE",
+    help="Socket mode [default: 0660 with a group, else 0666].",
 )
 @click.option("--allow-root", is_flag=True, help="Run root's runs as root.")
 @click.option(
@@ -188,14 +161,12 @@ class Postgres(click.ParamType[str]):
     "grace_s",
     type=click.IntRange(0, 3600),
     default=30,
-    show_default=True,
     help="Seconds from SIGTERM to SIGKILL for cancelled runs.",
 )
 @click.option(
     "--resolver",
     type=click.Choice(["off", "dry-run", "enforce"]),
     default="dry-run",
-    show_default=True,
     envvar="FAIRLEAD_RESOLVER",
     help="Preempt runs: never, as a preview, or for real.",
 )
@@ -209,26 +180,27 @@ class Postgres(click.ParamType[str]):
     "--owner-weighting",
     type=click.Choice(["owners", "tokens"]),
     default="owners",
-    show_default=True,
     help="Give equal odds to every owner, or to every run.",
 )
-@click.option("--beacon", type=BeaconSource(), help="Wait for this public randomness beacon.")
 @click.option(
-    "--webhooks",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE",
-    help="Send events to the receivers in this YAML file.",
+    "--beacon",
+    type=beacon_source,
+    metavar="SOURCE,START,PERIOD",
+    help="Wait for this public randomness beacon.",
+)
+@click.option(
+    "--webhooks", type=_FILE, metavar="FILE", help="Send events to the receivers in this YAML file."
 )
 @click.option(
     "--node",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=_FILE,
     metavar="FILE",
     envvar="FAIRLEAD_UP_NODE",
     help="Run `fairlead node run --config FILE`, too.",
 )
 @click.option(
     "--traffic",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=_FILE,
     metavar="FILE",
     envvar="FAIRLEAD_UP_TRAFFIC",
     help="Run `fairlead traffic run FILE`, too.",
@@ -242,34 +214,23 @@ class Postgres(click.ParamType[str]):
 def command(
     *,
     data: Path | None,
-    ledger: str | None,
-    keep_output_ms: int | None,
     port: int,
     no_http: bool,
-    socket_path: Path | None,
-    socket_group: int | None,
-    socket_mode: int | None,
-    allow_root: bool,
     grace_s: int,
-    resolver: Literal["off", "dry-run", "enforce"],
     may_resolve: tuple[str, ...],
-    owner_weighting: Literal["owners", "tokens"],
-    beacon: tuple[str, int, int] | None,
-    webhooks: Path | None,
     node: Path | None,
     traffic: Path | None,
     no_discover: bool,
     demo: bool,
+    **settings: Any,
 ) -> None:
-    """Compose the server and run it."""
+    """Compose the server and run it; `settings` are fields of `UpConfig`."""
     from fairlead.cli.log import lasting
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
-    if demo and ledger is not None:
-        raise click.UsageError(
-            "--demo has a ledger of its own: remove --ledger (FAIRLEAD_UP_LEDGER)"
-        )
+    if demo and settings["ledger"] is not None:
+        raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")
     _structured_logs()
     say = partial(click.echo, file=lasting(sys.stderr))
     with _directory(data, demo=demo) as directory:
@@ -277,20 +238,11 @@ def command(
         agents = Agents(commands, lambda line: say(f"fairlead: {line}"))
         config = UpConfig(
             data=directory,
-            ledger=ledger,
-            keep_output_ms=keep_output_ms,
             port=None if no_http else port,
-            allow_root=allow_root,
             grace_ms=(DEMO_GRACE_S if demo else grace_s) * 1000,
-            socket=socket_path.resolve() if socket_path else None,
-            socket_group=socket_group,
-            socket_mode=socket_mode,
             discover=not (demo or no_discover),
-            resolver=resolver,
             may_resolve=frozenset(may_resolve),
-            beacon=beacon,
-            owner_weighting=owner_weighting,
-            webhooks=webhooks.resolve() if webhooks else None,
+            **settings,
         )
         with control_server(config) as server:
             say(f"fairlead: socket {config.socket_path}")
@@ -311,7 +263,7 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
     from fairlead.cli.node.commands import bad_usage, node_document
     from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
-    from fairlead.node.host import read_cgroup_host
+    from fairlead.node.cgroup_mounts import read_cgroup_host
 
     fairlead, commands = [sys.executable, "-m", "fairlead"], {}
     state_dirs: dict[str, str | None] = {}
@@ -319,11 +271,11 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
         document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
         with bad_usage(node):
             root_below(read_cgroup_host(), document.root)
-        commands["node"] = [*fairlead, "node", "run", "--config", str(node.absolute())]
+        commands["node"] = [*fairlead, "node", "run", "--config", str(node)]
         state_dirs["node"] = document.state_dir
     if traffic is not None:
         state_dirs["traffic"] = traffic_document(traffic, {}).state_dir
-        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic.absolute())]
+        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic)]
     for name, command in commands.items():
         configured = state_dirs[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
         if home is not None and not configured:

@@ -4,20 +4,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.engine.cpu import CpuTurn
-from fairlead.node.agent import Agent, NodeConfig, cpu_config
+from fairlead.engine.cpu import CpuConfig, CpuTurn
+from fairlead.node.agent import Agent
+from fairlead.node.cgroup_mounts import CgroupHost, read_cgroup_host
 from fairlead.node.cgroups import CgroupFiles, open_files
-from fairlead.node.host import CgroupHost, read_cgroup_host
-from fairlead.node.sensor import PodRule
 from fairlead.node.state import default_directory
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeDocument
+from fairlead.schema.node import NodeAgentDocument
 
 
 def node_agent(
-    document: NodeDocument,
+    document: NodeAgentDocument,
     *,
     dry_run: bool,
     report: Callable[[CpuTurn, Agent], None],
@@ -25,22 +24,21 @@ def node_agent(
 ) -> Agent:
     """An agent on this machine's cgroups, as configured."""
     files = node_files(document)
-    config = NodeConfig(
-        cpu=cpu_config(document, document.capacity_millicores or machine_millicores()),
-        pattern=document.pattern,
-        rules=tuple(
-            PodRule(rule.match, rule.request_millicores, rule.priority, rule.opted_out)
-            for rule in document.pods
+    return Agent(
+        document,
+        cpu=CpuConfig.of(
+            document, document.capacity_millicores or machine_millicores(), document.policy
         ),
-        state_directory=node_directory(document),
-        burst=document.burst,
-        observe_only=document.observe_only,
+        files=files,
+        directory=node_directory(document),
         dry_run=dry_run,
+        open_recorder=_open_recorder,
+        report=report,
+        fault=fault,
     )
-    return Agent(config, files=files, open_recorder=_open_recorder, report=report, fault=fault)
 
 
-def node_files(document: NodeDocument) -> CgroupFiles:
+def node_files(document: NodeAgentDocument) -> CgroupFiles:
     """The cgroup files below the configured root."""
     host = read_cgroup_host()
     root = root_below(host, document.root)
@@ -62,7 +60,7 @@ def root_below(host: CgroupHost, root: str | None) -> str:
     return relative
 
 
-def node_directory(document: NodeDocument) -> Path:
+def node_directory(document: NodeAgentDocument) -> Path:
     """Where the agent keeps its state."""
     return Path(document.state_dir) if document.state_dir else default_directory()
 

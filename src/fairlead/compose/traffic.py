@@ -12,10 +12,10 @@ import msgspec
 from fairlead.core.invariant import known
 from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
-from fairlead.node.agent import now_ms
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
-from fairlead.node.traffic.probes import CheckRules, ProbeRules, Service
+from fairlead.node.traffic.probes import CheckRules, DnsService, ProbeRules
 from fairlead.node.traffic.scrape import ScrapeRules
 from fairlead.node.traffic.sensors import LocalMachine, NetworkSensors, RemoteNode, SensorRules
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
@@ -46,7 +46,6 @@ def traffic_agent(
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
 ) -> TrafficAgent:
-    """An agent on this machine, as configured."""
     directory = traffic_directory(document)
     name = document.node.name or os.uname().nodename
     sensors = NetworkSensors(sensor_rules(document, name), now_ms)
@@ -77,7 +76,6 @@ def traffic_agent(
 
 
 def traffic_directory(document: TrafficDocument) -> Path:
-    """Where the agent keeps its state."""
     return Path(document.state_dir) if document.state_dir else default_directory()
 
 
@@ -132,7 +130,6 @@ def remove_dataplane(document: PlaneDocument, directory: Path) -> None:
 
 
 def group_specs(document: TrafficDocument) -> list[GroupSpec]:
-    """The groups as the agent takes them."""
     return [_group_spec(document, group) for group in document.groups]
 
 
@@ -159,7 +156,6 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
 
 
 def sensor_rules(document: TrafficDocument, name: str) -> SensorRules:
-    """What the agent watches, as configured."""
     groups = document.groups
     local = LocalMachine(name, disks=[Path(disk) for disk in document.node.disks])
     return SensorRules(
@@ -169,7 +165,7 @@ def sensor_rules(document: TrafficDocument, name: str) -> SensorRules:
         probes={group.name: _probe(document, group.probe) for group in groups},
         checks={group.name: _check(group.check) for group in groups if group.check is not None},
         services={
-            group.name: Service(*service_place(group.service), _family(document, group))
+            group.name: DnsService(*service_place(group.service), _family(document, group))
             for group in groups
             if group.service is not None
         },
@@ -237,12 +233,12 @@ def _open_event_log(
 
 def _open_ledger(document: TrafficDocument, place: str) -> Ledger:
     """A ledger's file with its keys beside it, or a PostgreSQL database with keys of its own."""
-    if place.startswith(("postgresql://", "postgres://")):
+    from fairlead.ledger.place import is_postgres, open_file  # noqa: PLC0415 - see the package
+
+    if is_postgres(place):
         from fairlead.ledger import KeyDirectory  # noqa: PLC0415 - see the package
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         keys = document.ledger_keys or str(traffic_directory(document) / "keys")
         return PostgresLedger.open(place, KeyDirectory(Path(keys)))
-    from fairlead.ledger.place import open_file  # noqa: PLC0415 - see the package
-
     return open_file(Path(place))

@@ -66,7 +66,6 @@ class MemoryDataplane:
         self._log = RequestLog()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others."""
         check_groups(groups, dataplane=self.name, protos=tuple(Proto))
         before, self._groups = self._groups, {}
         for group in groups:
@@ -83,13 +82,11 @@ class MemoryDataplane:
         self.heartbeat()
 
     def schema_version(self) -> int:
-        """This process is all there is, so it is always of this version."""
         return SCHEMA_VERSION
 
     def apply(self, table: Table, *, decision: int | None) -> None:
-        """Flip a group to a table."""
         group = self._group(table.group)
-        check_table(table, group.group)
+        check_table(table, {table.group: group.group})
         check_flip(table, group.active.table.epoch, self.liveness())
         group.active = Active(table, decision)
 
@@ -97,7 +94,6 @@ class MemoryDataplane:
         """Shares are compared on every request here."""
 
     def heartbeat(self) -> None:
-        """The agent is alive."""
         self._beat_ms = self._clock_ms()
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
@@ -105,11 +101,9 @@ class MemoryDataplane:
         self._counts(group, backend)
 
     def liveness(self) -> Liveness:
-        """What the age of the heartbeat shows now."""
         return liveness(self._clock_ms() - self._beat_ms)
 
     def read(self) -> Mapping[str, GroupSeen]:
-        """Every group's counters."""
         now_ms, alive = self._clock_ms(), self.liveness()
         return {
             name: group.counts.seen(
@@ -127,7 +121,6 @@ class MemoryDataplane:
         """Nothing to let go."""
 
     def remove(self) -> None:
-        """Nothing is routed any more."""
         self._groups = {}
 
     # What clients and backends do with it.
@@ -169,7 +162,6 @@ class MemoryDataplane:
         return Verdict(backend=backend)
 
     def done(self, group: str, backend: str, *, latency_ms: float, ok: bool) -> None:
-        """What was sent to a backend has been answered, well or with an error."""
         counts = self._counts(group, backend)
         counts.open -= 1
         if ok:
@@ -179,14 +171,12 @@ class MemoryDataplane:
         self._log.add(group, backend, self._clock_ms(), latency_ms if ok else None, connected=True)
 
     def connect_failed(self, group: str, backend: str) -> None:
-        """What was sent to a backend did not reach it."""
         counts = self._counts(group, backend)
         counts.open -= 1
         counts.connect_failures += 1
         self._log.add(group, backend, self._clock_ms(), None, connected=False)
 
     def waiting(self, group: str, backend: str, queue: int | None) -> None:
-        """How many wait in a backend; None when that is unknown."""
         self._counts(group, backend).queue = queue
 
     def _refuse(self, group: _Group, mode: AdmissionMode) -> Verdict:

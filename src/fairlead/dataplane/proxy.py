@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import os
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -29,6 +27,10 @@ SIDES, HASHED = ("a", "b"), "f"
 one that hashes flows when the agent is dead."""
 REFUSED_STATUS = {"soft": 429, "hard": 503}
 RETRY_MS = 1_000
+CONNECT_TIMEOUT_MS = 5_000
+"""Linux sends a lost SYN again after 1 s and 3 s: two losses are no failure."""
+IDLE_TIMEOUT_MS = 60_000
+"""What most proxies and load balancers allow a silent connection."""
 _SAMPLES_MAX = 4_096  # per backend: enough for 800 successes per second, bounded for more
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 _ESCAPE = re.compile(r"_([0-9a-f]{2})")
@@ -46,18 +48,15 @@ def escape(name: str) -> str:
 
 
 def unescape(escaped: str) -> str:
-    """The name that was escaped."""
     raw = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), escaped)
     return raw.encode("latin-1").decode()
 
 
 def address(host: str, port: int) -> str:
-    """An address as both proxies write it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def other_side(side: str) -> str:
-    """The copy that does not serve."""
     return SIDES[side == SIDES[0]]
 
 
@@ -98,7 +97,6 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def drafts(folder: Path) -> list[Path]:
-    """What a killed agent left of `replace_text`."""
     return sorted(folder.glob("*.draft-*"))
 
 
@@ -111,17 +109,6 @@ def remove_files(folder: Path, ours: Sequence[Path]) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
-    """Wait until the process behind a pidfd has ended, and close it."""
-    try:
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        if not ended.poll(timeout_s * 1000):
-            raise TemporaryFault(f"{name} does not stop", retry_after_ms=RETRY_MS)
-    finally:
-        os.close(descriptor)
 
 
 class Restarts:
@@ -162,7 +149,6 @@ class LatencyWindow:
         self._samples.append((now_ms, latency_ms))
 
     def p95(self, now_ms: int) -> float | None:
-        """Of the window; None without successes."""
         while self._samples and now_ms - self._samples[0][0] >= LATENCY_WINDOW_MS:
             self._samples.popleft()
         return p95([latency for _, latency in self._samples])
@@ -223,12 +209,10 @@ class RequestLog:
         self._failures = {key: seen for key, seen in self._failures.items() if key in members}
 
     def p95(self, group: str, backend: str, now_ms: int) -> float | None:
-        """Of a backend's successes."""
         window = self._windows.get((group, backend))
         return window.p95(now_ms) if window else None
 
     def failures(self, group: str, backend: str) -> int:
-        """Connects to a backend that failed since the last that did not."""
         return self._failures.get((group, backend), 0)
 
 

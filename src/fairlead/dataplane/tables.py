@@ -81,8 +81,9 @@ def _check_address(host: str, port: int, host_path: str, port_path: str) -> None
         raise PermanentFault(f"{port_path}: must be between 1 and {PORT_MAX}, got {port}")
 
 
-def check_table(table: Table, group: RouteGroup) -> None:
-    """Refuse a table that does not fit its group: nothing of it is applied."""
+def check_table(table: Table, groups: Mapping[str, RouteGroup]) -> RouteGroup:
+    """The group of a table. One that does not fit it is refused: nothing of it is applied."""
+    group = configured(groups, table.group)
     wanted = {backend.id for backend in group.backends}
     for id in sorted(wanted ^ set(table.slots)):
         problem = "is missing" if id in wanted else "is not in the group"
@@ -103,6 +104,7 @@ def check_table(table: Table, group: RouteGroup) -> None:
         if admission.mode != AdmissionMode.NORMAL:
             _check_number(admission.rate_per_s, f"{path}.rate_per_s")
             _check_number(admission.burst, f"{path}.burst")
+    return group
 
 
 def _check_number(value: float | None, path: str) -> None:
@@ -129,14 +131,12 @@ def check_flip(table: Table, active_epoch: int, liveness: Liveness) -> None:
         raise Stale(f"epoch {table.epoch} is not after {active_epoch}")
 
 
-def check_backend(group: RouteGroup, backend: str) -> None:
-    """Refuse the name of a backend that the group does not have."""
-    if backend not in {member.id for member in group.backends}:
-        raise PermanentFault(f"backend {backend!r} is not in group {group.name!r}")
+def check_backend(groups: Mapping[str, RouteGroup], name: str, backend: str) -> None:
+    if backend not in {member.id for member in configured(groups, name).backends}:
+        raise PermanentFault(f"backend {backend!r} is not in group {name!r}")
 
 
 def configured(groups: Mapping[str, RouteGroup], name: str) -> RouteGroup:
-    """The group of this name."""
     if name not in groups:
         raise PermanentFault(f"group {name!r} is not configured")
     return groups[name]

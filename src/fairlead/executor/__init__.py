@@ -25,7 +25,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name at its first use."""
     if name not in _HOMES:
         raise AttributeError(name)
     from importlib import import_module  # noqa: PLC0415 - the shim never needs it

@@ -57,7 +57,6 @@ class Cgroup:
         self._unified, self.path = kind == "cgroup2", path
 
     def prepare(self) -> None:
-        """Make the folder."""
         # Another job may remove the common parent, just empty, between our two steps.
         for last in (False, False, False, True):
             try:
@@ -68,11 +67,9 @@ class Cgroup:
                     raise
 
     def join(self, pid: int) -> None:
-        """Put a process in."""
         self._write("cgroup.procs", str(pid))
 
     def empty(self) -> bool:
-        """Whether nothing is left inside."""
         return not self._members()
 
     def remove(self) -> None:
@@ -108,11 +105,9 @@ class Cgroup:
             self.thaw()
 
     def freeze(self) -> None:
-        """Stop everything inside in place."""
         self._set_frozen("1", "FROZEN")
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._set_frozen("0", "THAWED")
 
     def _set_frozen(self, unified: str, freezer: str) -> None:
@@ -157,15 +152,12 @@ class Tree:
         self._send(signal.SIGKILL)
 
     def empty(self) -> bool:
-        """Whether nothing can be found."""
         return not self._members()
 
     def freeze(self) -> None:
-        """Stop everything inside in place."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._send(signal.SIGCONT)
 
     def _members(self) -> list[dict[str, Any]]:
@@ -179,7 +171,6 @@ class Tree:
 
 
 def described(job: dict[str, Any]) -> Confinement:
-    """The confinement that a job's document names."""
     confine = job["confine"]
     if confine["kind"] != "tree":
         return Cgroup(confine["kind"], confine["path"])

@@ -114,7 +114,6 @@ class MachineNode:
 
 
 def host_name() -> str:
-    """This machine's name as a node can have it."""
     return _node_name(os.uname().nodename) or "localhost"
 
 
@@ -127,7 +126,6 @@ def flavor_of(product: str) -> str:
 
 
 def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
-    """The nodes that the real devices of this machine make, by name."""
     flavors: dict[str, list[Device]] = {}
     for device in found.devices if found.source == "nvml" else ():
         flavors.setdefault(flavor_of(device.name), []).append(device)
@@ -154,7 +152,6 @@ def _node_name(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the devices of this machine."""
     parser = argparse.ArgumentParser(prog="fairlead.executor.devices", description=__doc__)
     parser.add_argument("--virtual", type=int, default=0, metavar="N")
     options = parser.parse_args(arguments)

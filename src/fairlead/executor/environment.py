@@ -34,7 +34,6 @@ class BadVariable(Exception):
 
 
 def compose(job: Job, user: User, visible: Mapping[str, str], width_file: str) -> dict[str, str]:
-    """The variables of a job, secrets excepted."""
     for name in (*job.env, *job.secret_env):
         check(name)
     return {
@@ -81,7 +80,6 @@ def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
 
 
 def width_document(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
-    """The content of a job's width file."""
     kept = list(devices)
     return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}
 

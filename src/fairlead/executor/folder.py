@@ -50,12 +50,10 @@ class JobFolder:
 
     @property
     def id(self) -> str:
-        """The job's id; only of a folder that holds a job."""
         return str(self.document()["id"])
 
     @property
     def run(self) -> str:
-        """The run it is a start of; only of a folder that holds a job."""
         return str(self.document()["run"])
 
     @property
@@ -76,7 +74,6 @@ class JobFolder:
         return self._exit
 
     def log_parts(self) -> list[Path]:
-        """The parts of its output that are there, oldest first."""
         return [part for part in (self.path / shim.OLDER_OUTPUT, self.log) if part.exists()]
 
     def create(self, job: Mapping[str, Any]) -> None:
@@ -96,7 +93,6 @@ class JobFolder:
         return files.read_json(self.path / shim.COMMAND)
 
     def stopping(self) -> bool:
-        """Whether it was asked to end."""
         return (self.path / shim.STOP).exists()
 
     def ask_stop(self, grace_ms: int, decision: str) -> None:
@@ -123,7 +119,6 @@ class JobFolder:
         self._wake()
 
     def confinement(self) -> confine.Confinement:
-        """What holds its processes."""
         return confine.described(self.document())
 
     def move(self, target: Path) -> None:
@@ -134,7 +129,6 @@ class JobFolder:
         files.sync_directory(source)
 
     def remove(self) -> None:
-        """Forget the job and its output."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 

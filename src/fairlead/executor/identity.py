@@ -63,7 +63,6 @@ def send(identity: dict[str, Any] | None, number: int) -> bool:
 
 
 def processes() -> Iterator[int]:
-    """The number of every process that can be seen."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             yield int(name)

@@ -66,7 +66,6 @@ class LocalExecutor:
             self._open = {folder.id: folder for folder in folders if folder.job is not None}
 
     def start(self, job: Job) -> None:
-        """Start a job, or do nothing when this id was started before (running or ended)."""
         with self._mutex, faults(f"start {job.id}"):
             folder = JobFolder(self._jobs / key(job.id))
             if (self._done / folder.path.name).exists():
@@ -85,19 +84,16 @@ class LocalExecutor:
                 self._mend(folder)
 
     def pause(self, run: str, *, decision: str) -> None:
-        """Freeze the run's processes in place."""
         with self._mutex, faults(f"pause {run}"):
             for folder in self._of(run):
                 folder.ask_pause(decision, paused=True)
 
     def resume(self, run: str, *, decision: str) -> None:
-        """Let them go on."""
         with self._mutex, faults(f"resume {run}"):
             for folder in self._of(run):
                 folder.ask_pause(decision, paused=False)
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Write the width file, and have the command signalled."""
         with self._mutex, faults(f"resize {run}"):
             for folder in self._of(run):
                 self._write_width(folder, devices)
@@ -111,7 +107,6 @@ class LocalExecutor:
         files.replace_json(place / WIDTH_FILE, width, durable=False, mode=0o644)
 
     def poll(self) -> list[Exit]:
-        """Exits not acknowledged yet, by time and then run."""
         with self._mutex, faults("look after the jobs"):
             for folder in self._open.values():
                 self._mend(folder)
@@ -133,14 +128,12 @@ class LocalExecutor:
                 self._launches.pop(exit.job, None)
 
     def running(self) -> set[str]:
-        """Ids of the jobs that have started and not ended."""
         with self._mutex, faults("look after the jobs"):
             for folder in self._open.values():
                 self._mend(folder)
             return {name for name, folder in self._open.items() if folder.exit is None}
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
-        """All that is kept of a run's newest output, oldest first; nothing before its start."""
         with self._mutex, faults(f"find the output of {run}"):
             folder = self._newest(run)
             if folder is None or not folder.id.startswith(jobs):

@@ -42,7 +42,6 @@ except OSError as error:
 
 
 def smoke(folder: Path, user: str | None) -> dict[str, object]:
-    """Discover, run, wait, report."""
     found = discover(virtual=1)
     executor = LocalExecutor(folder, visible=found.visible("here"))
     job = Job(
@@ -82,7 +81,6 @@ def _wait(executor: LocalExecutor) -> Exit | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the smoke test and print what happened."""
     parser = argparse.ArgumentParser(prog="fairlead.executor.smoke", description=__doc__)
     parser.add_argument(
         "--user", default=_UNPRIVILEGED if os.geteuid() == 0 else None, metavar="NAME"

@@ -24,11 +24,6 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def boot_ms() -> int:
-    """Milliseconds since boot, suspends included: the same in every process of the machine."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
 def wait_until(ready: Callable[[], bool], *, within_s: float, every_s: float = 0.01) -> bool:
     """Ask again and again until `ready()`; False when that took longer than `within_s`."""
     deadline = time.monotonic() + within_s

@@ -90,7 +90,6 @@ def draft(path: Path, *, mode: int = 0o640) -> Iterator[str]:
 def replace_json(
     path: Path, document: dict[str, Any], *, durable: bool = True, mode: int = 0o600
 ) -> None:
-    """Replace a file by a JSON object."""
     data = json.dumps(document, sort_keys=True).encode()
     replace(path, data, durable=durable, mode=mode)
 
@@ -217,11 +216,6 @@ def holding(path: Path, *, mode: int = 0o600) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def wait_unlocked(descriptor: int) -> None:
-    """Wait until no other holder of an open file's lock is left."""
-    _take(descriptor, wait=True)
 
 
 def _take(descriptor: int, *, wait: bool) -> None:

@@ -31,12 +31,10 @@ class NoReply(OSError):
 
     @property
     def permission(self) -> bool:
-        """Whether the operating system refused us the socket."""
         return isinstance(self.__cause__, PermissionError)
 
     @property
     def timed_out(self) -> bool:
-        """Whether the time was over."""
         return isinstance(self.__cause__, TimeoutError)
 
 

@@ -26,7 +26,6 @@ def cache_directory() -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory that only its owner enters, with its parents."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

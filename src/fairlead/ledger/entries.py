@@ -46,7 +46,6 @@ class Prepared(NamedTuple):
     """Large documents under their digests, stored with the entry."""
 
     def data(self, seq: int) -> bytes:
-        """The canonical bytes of entry `seq`."""
         return b"%b%d%b" % (self.front, seq, self.back)
 
 

@@ -64,15 +64,12 @@ class SecretKey:
 
     @classmethod
     def generate(cls) -> "SecretKey":
-        """A key that was never used before."""
         return cls(Ed25519PrivateKey.generate())
 
     def sign(self, data: bytes) -> bytes:
-        """64 bytes of signature."""
         return self._key.sign(data)
 
     def pem(self) -> bytes:
-        """The secret, as it is written to a file."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -124,20 +121,17 @@ class MemoryKeys:
         self._keys: dict[str, SecretKey] = {}
 
     def create(self) -> Signer:
-        """A new key."""
         key = SecretKey.generate()
         self._keys[key.key_id] = key
         return key
 
     def load(self, key_id: str) -> Signer:
-        """The key of that name."""
         if key_id not in self._keys:
             raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
         return self._keys[key_id]
 
 
 def sign_head(head: Head, signer: Signer) -> SignedHead:
-    """The head under its key's signature."""
     return SignedHead(head, signer.sign(head.to_sign()).hex())
 
 
@@ -164,11 +158,9 @@ class MasterEntropy:
         self._master = master
 
     def owner_secret(self, owner: str) -> bytes:
-        """What an owner's pseudonyms are made with."""
         return hmac(self._master, lp(b"fairlead/owner-secret/v1") + lp(owner.encode()), "sha256")
 
     def entropy(self, chain: str, k: int) -> bytes:
-        """The operator's part of outcome k of a scope."""
         parts = (b"fairlead/entropy/v1", bytes.fromhex(chain), k.to_bytes(8, "big"))
         return hmac(self._master, b"".join(map(lp, parts)), "sha256")
 

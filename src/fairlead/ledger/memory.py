@@ -29,7 +29,6 @@ class MemoryLedger(Writing):
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[Found]:
-        """Number and store."""
         with self._writer:
             size = self._position.frontier.size
             if expected_size is not None and expected_size != size:
@@ -61,11 +60,9 @@ class MemoryLedger(Writing):
         memory.archived_to = last
 
     def blob_put(self, data: bytes) -> str:
-        """Keep a blob."""
         digest = sha256(data).hexdigest()
         self._memory.blob_data[digest], self._memory.blob_entry[digest] = data, None
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        """Keep a projection's state."""
         self._memory.snapshots[name] = Snapshot(name, seq, state)

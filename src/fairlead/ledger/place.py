@@ -15,12 +15,10 @@ FILE, KEYS, ELSEWHERE = "ledger.db", "keys", "ledger.elsewhere"
 
 
 def default_ledger() -> Path:
-    """The ledger of this machine's control plane."""
     return state_directory() / FILE
 
 
 def is_postgres(place: str | Path) -> bool:
-    """Whether a ledger is kept in PostgreSQL, as its address says."""
     return str(place).startswith(("postgresql://", "postgres://"))
 
 

@@ -213,19 +213,16 @@ class PostgresLedger(Writing):
         self._session.run("archive entries", drop)
 
     def blob_put(self, data: bytes) -> str:
-        """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
         self._session.run("keep a blob", lambda found: _executing(found)(KEEP_BLOB, digest, data))
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        """Keep a projection's state durably in place of its last one."""
         self._session.run(
             "keep a snapshot", lambda found: _executing(found)(KEEP_SNAPSHOT, name, seq, state)
         )
 
     def close(self) -> None:
-        """Let go; closing again does nothing."""
         self._resources.close()
 
 
@@ -266,7 +263,6 @@ def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
 
 
 def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
-    """What became of a batch; None while it waits."""
     row = connection.execute(
         "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
     ).fetchone()
@@ -300,7 +296,6 @@ def _unpack(data: bytes) -> list[Prepared]:
 
 
 def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Found]:
-    """Which of these effects are recorded already."""
     rows = connection.execute(
         "SELECT plan_id, effect, seq FROM entries "
         "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
@@ -312,7 +307,6 @@ def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, F
 
 
 def _store(connection: Connection, done: Sequenced) -> None:
-    """All rows of a step, inside the caller's transaction."""
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
         for row in done.rows:
@@ -346,7 +340,6 @@ class PostgresSource:
         self.close = session.close
 
     def query(self, text: str, *values: object) -> list[Row]:
-        """All rows."""
         return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
 
     @contextmanager

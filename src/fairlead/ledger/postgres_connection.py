@@ -58,7 +58,6 @@ def is_address(dsn: str) -> bool:
 
 @contextmanager
 def postgres_faults(doing: str) -> Iterator[None]:
-    """Translate whatever psycopg raises inside."""
     try:
         yield
     except psycopg.Error as error:
@@ -173,7 +172,6 @@ class Session:
         return self._connection
 
     def close(self) -> None:
-        """Let go; closing again does nothing."""
         with self._lock:
             self._closed = True
             if self._connection is not None:

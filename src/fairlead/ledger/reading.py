@@ -27,7 +27,6 @@ class Reading:
         self._store = store
 
     def entry(self, seq: int) -> Entry | None:
-        """The entry of that number, if there is one."""
         found = self._store.found(min(seq, INTEGER_MAX))  # no database takes any number
         return None if found is None else entry_of(found)
 
@@ -39,27 +38,22 @@ class Reading:
         kind: str | None = None,
         plan_id: str | None = None,
     ) -> list[Entry]:
-        """Up to `limit` entries with a number above `after`, in order."""
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
         after = min(after, INTEGER_MAX)
         found = self._store.select(after=after, limit=limit, kind=kind, plan_id=plan_id)
         return [entry_of(row) for row in found]
 
     def last(self, kind: str) -> Entry | None:
-        """The newest entry of a kind."""
         found = self._store.newest(kind)
         return None if found is None else entry_of(found)
 
     def archived_to(self) -> int:
-        """The last entry whose content was moved to an archive; 0 when none was."""
         return self._store.kept().archived_to
 
     def head(self) -> SignedHead:
-        """The durable end of the log, signed."""
         return self._store.kept().head
 
     def keys(self) -> Mapping[str, bytes]:
-        """Every key that ever signed, by its id."""
         return identity_at(self._store, self.head().head.size).keys
 
     def inclusion(self, seq: int, size: int) -> Proof:
@@ -68,16 +62,13 @@ class Reading:
         return inclusion_proof(seq - 1, size, self._store.nodes)
 
     def consistency(self, old_size: int, new_size: int) -> Proof:
-        """Proof that the log of the old size begins the one of the new size."""
         require(0 <= old_size <= new_size <= self.head().head.size, "a log only grows")
         return consistency_proof(old_size, new_size, self._store.nodes)
 
     def blob_get(self, digest: str) -> bytes | None:
-        """The blob of that digest."""
         return self._store.blob(digest)
 
     def snapshot_get(self, name: str) -> Snapshot | None:
-        """The newest snapshot of a projection."""
         return self._store.snapshot(name)
 
     def verify(
@@ -88,7 +79,6 @@ class Reading:
             return verify(view, held, progress=progress)
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
-        """Whether the segments in a directory hold every entry that was archived."""
         return verify_archive(directory, self._store, self.keys(), progress)
 
     def export(
@@ -119,7 +109,6 @@ class Reading:
             return self.export(out, first=first, last=last, progress=progress)
 
     def close(self) -> None:
-        """Let go of it; closing again does nothing."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -142,7 +131,6 @@ def identity_at(store: Store, size: int) -> LedgerIdentity:
 
 
 def entry_of(found: Found) -> Entry:
-    """The entry that was found; raises `Archived` or `Damaged`."""
     if found.data is None:
         raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
     try:

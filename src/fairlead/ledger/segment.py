@@ -38,7 +38,6 @@ def write_segment(
     *,
     progress: Progress | None = None,
 ) -> None:
-    """Write the entries `first` to `last` of a ledger."""
     head = reader.head()
     header = {
         "format": SEGMENT_FORMAT,
@@ -154,7 +153,6 @@ class Segment:
 
 @contextmanager
 def open_segment(path: Path) -> Iterator[Segment]:
-    """Open a segment's file; raises `BadInput` if it is none."""
     try:
         with path.open("rb") as file:
             yield Segment(file)
@@ -178,7 +176,6 @@ def _held(held: tuple[SignedHead, ...], head: SignedHead, roots: dict[int, bytes
 
 
 def segment_name(ledger: str, first: int, last: int) -> str:
-    """A name that sorts by the entries it holds."""
     return f"{ledger}-{first:012d}-{last:012d}.jsonl"
 
 

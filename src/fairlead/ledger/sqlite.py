@@ -169,19 +169,16 @@ class SqliteLedger(Writing):
             drop_content(_executing(self._connection), last, KEPT_KINDS)
 
     def blob_put(self, data: bytes) -> str:
-        """Keep a blob durably, once."""
         digest = sha256(data).hexdigest()
         with self._writer, transaction(self._connection, "keep a blob"):
             self._connection.execute(KEEP_BLOB, (digest, data))
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        """Keep a projection's state durably in place of its last one."""
         with self._writer, transaction(self._connection, "keep a snapshot"):
             self._connection.execute(KEEP_SNAPSHOT, (name, seq, state))
 
     def close(self) -> None:
-        """Let another writer in; closing again does nothing."""
         with self._writer:
             self._resources.close()
 
@@ -206,7 +203,6 @@ class SqliteSource:
         self._lock = threading.Lock()
 
     def query(self, text: str, *values: object) -> list[Row]:
-        """All rows."""
         with self._lock, sqlite_faults(f"read {self.path}"):
             if self._connection is None:
                 raise sqlite3.ProgrammingError("the ledger is closed")
@@ -214,7 +210,6 @@ class SqliteSource:
 
     @contextmanager
     def view(self) -> Iterator[SqlView]:
-        """One read transaction."""
         with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
 
@@ -231,7 +226,6 @@ class SqliteSource:
             yield SqlView(stream, hint="NOT INDEXED", complaint=complaint)
 
     def close(self) -> None:
-        """Let go."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -253,7 +247,6 @@ def fault(error: sqlite3.Error, doing: str) -> Fault:
 
 @contextmanager
 def sqlite_faults(doing: str) -> Iterator[None]:
-    """Translate whatever SQLite raises inside."""
     try:
         yield
     except sqlite3.Error as error:
@@ -275,7 +268,6 @@ def transaction(connection: sqlite3.Connection, doing: str) -> Iterator[None]:
 
 
 def lock_file(path: Path) -> Path:
-    """The file beside a ledger that its writer holds locked."""
     return path.with_name(path.name + ".lock")
 
 
@@ -321,7 +313,6 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that only reads."""
     if not path.is_file():
         raise PermanentFault(f"there is no ledger at {path}")
     with sqlite_faults(f"read {path}"):

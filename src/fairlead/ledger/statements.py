@@ -36,7 +36,6 @@ AUTHOR = "ledger"
 
 
 def created(ledger: str, key: Signer, *, time_ms: int) -> Draft:
-    """The first entry of a ledger."""
     body = {"format": FORMAT, "ledger": ledger, "public_key": key.public_key.hex()}
     return _signed(CREATED, ledger, body, key, time_ms=time_ms, author=AUTHOR)
 
@@ -62,7 +61,6 @@ def restored(
 
 
 def archived(segment: str, *, first: int, last: int, time_ms: int, author: str) -> Draft:
-    """The content of these entries is in that segment from now on."""
     body = {"segment": segment, "first": first, "last": last}
     return Draft(kind=ARCHIVED, time_ms=time_ms, author=author, body=body)
 

@@ -62,7 +62,6 @@ Row = tuple[Any, ...]
 
 
 def passes_checkpoint(old_size: int, new_size: int) -> bool:
-    """Whether a head between these sizes is kept for good."""
     return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
 
 
@@ -81,7 +80,6 @@ class MemoryStore:
         self.archived_to = 0
 
     def take(self, rows: Sequence[StoredRow], head: SignedHead, blobs: list[StoredBlob]) -> None:
-        """Store one step."""
         self.table += rows
         for row in rows:
             if row.plan_id is not None and row.effect is not None:
@@ -95,17 +93,14 @@ class MemoryStore:
         self.head = head
 
     def kept(self) -> Kept:
-        """The head."""
         return Kept(known(self.head, "a ledger in memory begins when it is made"), self.archived_to)
 
     def found(self, seq: int) -> Found | None:
-        """One entry."""
         return Found(seq, self.table[seq - 1].data) if 1 <= seq <= len(self.table) else None
 
     def select(
         self, *, after: int, limit: int, kind: str | None, plan_id: str | None
     ) -> list[Found]:
-        """Entries in order."""
         rows = (
             Found(row.seq, row.data)
             for row in self.table[max(after, 0) :]
@@ -114,44 +109,35 @@ class MemoryStore:
         return [row for row, _ in zip(rows, range(limit), strict=False)]
 
     def newest(self, kind: str) -> Found | None:
-        """The last entry of a kind."""
         rows = (Found(row.seq, row.data) for row in reversed(self.table) if row.kind == kind)
         return next(rows, None)
 
     def blob(self, digest: str) -> bytes | None:
-        """A blob."""
         return self.blob_data.get(digest)
 
     def snapshot(self, name: str) -> Snapshot | None:
-        """A projection's state."""
         return self.snapshots.get(name)
 
     def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
-        """Hashes of the tree's nodes, in the order asked."""
         return [node.among(self.table[node.last_leaf].nodes) for node in nodes]
 
     @contextmanager
     def view(self) -> Iterator["MemoryStore"]:
-        """The whole at one moment."""
         view = copy(self)
         view.table, view.heads = list(self.table), list(self.heads)
         view.blob_data = dict(self.blob_data)
         yield view
 
     def checkpoints(self, *, above: int) -> list[SignedHead]:
-        """Signed heads on the way."""
         return [head for head in self.heads if head.head.size > above]
 
     def rows(self, *, after: int) -> Iterator[StoredRow]:
-        """Entries in order."""
         return iter(self.table[after:])
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
-        """Every blob with the digest it is kept under."""
         return iter(self.blob_data.items())
 
     def complaint(self) -> str:
-        """Dictionaries do not err."""
         return ""
 
     def close(self) -> None:
@@ -185,17 +171,14 @@ class SqlStore:
         self.view, self.close = source.view, source.close
 
     def kept(self) -> Kept:
-        """The head."""
         return _begun(self._query)
 
     def found(self, seq: int) -> Found | None:
-        """One entry."""
         return _first(self._query("SELECT seq, data FROM entries WHERE seq = ?", seq))
 
     def select(
         self, *, after: int, limit: int, kind: str | None, plan_id: str | None
     ) -> list[Found]:
-        """Entries in order."""
         wanted = {"kind": kind, "plan_id": plan_id}
         given = {name: value for name, value in wanted.items() if value is not None}
         where = "".join(f" AND {name} = ?" for name in given)
@@ -203,21 +186,17 @@ class SqlStore:
         return [Found(*row) for row in self._query(text, after, *given.values(), limit)]
 
     def newest(self, kind: str) -> Found | None:
-        """The last entry of a kind."""
         text = "SELECT seq, data FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT 1"
         return _first(self._query(text, kind))
 
     def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
-        """Hashes of the tree's nodes, in the order asked."""
         return read_nodes(self._query, nodes)
 
     def blob(self, digest: str) -> bytes | None:
-        """A blob."""
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
         return rows[0][0] if rows else None
 
     def snapshot(self, name: str) -> Snapshot | None:
-        """A projection's state."""
         rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
         return Snapshot(*rows[0]) if rows else None
 
@@ -230,21 +209,17 @@ class SqlView:
         """`complaint`: what the database finds wrong with itself, its indexes above all."""
 
     def kept(self) -> Kept:
-        """The head at that moment."""
         return _begun(self._stream)
 
     def checkpoints(self, *, above: int) -> list[SignedHead]:
-        """Signed heads on the way."""
         text = f"SELECT {_HEAD} FROM checkpoints WHERE size > ? ORDER BY size"
         return [_signed_head(row) for row in self._stream(text, above)]
 
     def rows(self, *, after: int) -> Iterator[StoredRow]:
-        """Entries in order."""
         text = f"SELECT seq, kind, plan_id, effect, nodes, data FROM entries {self._hint}"
         return map(StoredRow._make, self._stream(f"{text} WHERE seq > ? ORDER BY seq", after))
 
     def blobs(self) -> Iterator[tuple[str, bytes]]:
-        """Every blob with the digest it is kept under."""
         return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
 
 

@@ -33,7 +33,6 @@ class Problem(Exception):
 def verify(
     view: View, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
 ) -> Verification:
-    """Follow everything from the first entry on."""
     return _Walk(view, held, progress).run()
 
 

@@ -34,7 +34,6 @@ class Writing(Reading, ABC):
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
-        """Record all drafts or none; durable when it returns one entry for each."""
         require(len(drafts) > 0, "there is something to append")
         prepared = [prepare(draft) for draft in drafts]
         time_ms = drafts[-1].time_ms
@@ -50,11 +49,9 @@ class Writing(Reading, ABC):
         return [entry_of(found) for found in recorded]
 
     def failure(self) -> str | None:
-        """Why the last `append` could not be recorded; None after one that was."""
         return self._failure
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
-        """Go on with a new key, introduced by an entry that the old key signed."""
         new = self._signers.create()
 
         def introduce(head: Head) -> Draft:
@@ -66,7 +63,6 @@ class Writing(Reading, ABC):
     def begin_epoch(
         self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
     ) -> Entry:
-        """Say, signed, that the log was restored from a backup, and what is known to be lost."""
 
         def begin(head: Head) -> Draft:
             key = self._signers.load(head.key_id)

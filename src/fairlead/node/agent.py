@@ -8,36 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from fairlead.core.cpu import Guardrails, Headroom, Smoothing
 from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor, CpuLoop, CpuTurn
-from fairlead.node.actuator import CgroupActuator
+from fairlead.host.clock import steady_now_ms
 from fairlead.node.cgroups import CgroupFiles
-from fairlead.node.originals import Originals
-from fairlead.node.sensor import CgroupSensor, PodRule
+from fairlead.node.limits import CgroupActuator, Originals
+from fairlead.node.sensor import CgroupSensor
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
-from fairlead.node.status import status_document
-from fairlead.ports.cpu import Sighting
+from fairlead.ports.cpu import PodSighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
-from fairlead.schema.cpu import fields_of
-from fairlead.schema.node import NodeDocument
-
-
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """All that an agent is told."""
-
-    cpu: CpuConfig
-    pattern: str
-    rules: tuple[PodRule, ...]
-    state_directory: Path
-    burst: bool = True
-    observe_only: bool = False
-    dry_run: bool = False
+from fairlead.schema.node import NodeAgentDocument
 
 
 class FreezingSensor:
@@ -46,7 +30,7 @@ class FreezingSensor:
     def __init__(self, sensor: CgroupSensor, originals: Originals, files: CgroupFiles) -> None:
         self._sensor, self._originals, self._files = sensor, originals, files
 
-    def sample(self, now_ms: int) -> list[Sighting]:
+    def sample(self, now_ms: int) -> list[PodSighting]:
         """Originals are durable before the governor, and so the actuator, knows of a pod."""
         sightings = self._sensor.sample(now_ms)
         self._originals.freeze(sightings, self._files)
@@ -58,22 +42,26 @@ class Agent:
 
     def __init__(
         self,
-        config: NodeConfig,
+        document: NodeAgentDocument,
         *,
+        cpu: CpuConfig,
         files: CgroupFiles,
+        directory: Path,
+        dry_run: bool,
         open_recorder: Callable[[Path], Recorder],
         report: Callable[[CpuTurn, "Agent"], None],
         fault: Callable[[TemporaryFault], None] = lambda _: None,
     ) -> None:
-        self.config = config
+        self.cpu, self.dry_run = cpu, dry_run
+        self._burst, self._observe_only = document.burst, document.observe_only
         self.last_turn: CpuTurn | None = None
         self.clears = self.writes = self.write_failures = 0
         self.missed_samples = self.faults = 0
         self._files, self._report, self._report_fault = files, report, fault
         self._stop = threading.Event()
-        self.directory = StateDirectory(config.state_directory)
+        self.directory = StateDirectory(directory)
         self._sensor = CgroupSensor(
-            files, config.pattern, config.rules, discover_ms=config.cpu.clear_ms // 2
+            files, document.pattern, document.pods, discover_ms=cpu.clear_ms // 2
         )
         self._open_recorder = open_recorder
         self._recorder: Recorder | None = None
@@ -83,49 +71,49 @@ class Agent:
 
     def start(self) -> None:
         """Take the directory, read what a predecessor left, void what it did not apply."""
-        if self.config.dry_run:
-            governor = CpuGovernor(self.config.cpu)
+        if self.dry_run:
+            governor = CpuGovernor(self.cpu)
             self.loop = CpuLoop(
                 governor, sensor=self._sensor, actuator=None, recorder=None, keep=lambda _: None
             )
             return
         self.directory.create()
         self.directory.lock()
-        self._recorder = self._open_recorder(self.config.state_directory / RECORD)
+        self._recorder = self._open_recorder(self.directory.path / RECORD)
         originals = Originals(self.directory)
         self.loop = CpuLoop(
             self._restore(),
             sensor=FreezingSensor(self._sensor, originals, self._files),
-            actuator=CgroupActuator(self._files, burst=self.config.burst),
+            actuator=CgroupActuator(self._files, burst=self._burst),
             recorder=self._recorder,
             keep=lambda state: self.directory.replace(STATE, state),
-            paused=lambda: self.config.observe_only or self.directory.observe_only,
+            paused=lambda: self._observe_only or self.directory.observe_only,
         )
-        self.loop.heal(now_ms())
+        self.loop.heal(steady_now_ms())
 
     def _restore(self) -> CpuGovernor:
         stored = self.directory.read(STATE)
         if stored is None:
-            return CpuGovernor(self.config.cpu)
+            return CpuGovernor(self.cpu)
         try:
-            return CpuGovernor.restore(self.config.cpu, stored, now_ms=now_ms())
+            return CpuGovernor.restore(self.cpu, stored, now_ms=steady_now_ms())
         except BadState as error:
             path = self.directory.path / STATE
             raise PermanentFault(f"{path}: {error}; move it away to start afresh") from error
 
     def run(self, *, clears_max: int | None = None) -> None:
-        """Sample and clear until told to stop."""
-        cpu, clears = self.config.cpu, 0
+        """Sample and clear until `stop` is called."""
+        cpu, clears = self.cpu, 0
         next_sample = next_clear = time.monotonic()
         next_clear += cpu.clear_ms / 1000
         while not self._stop.is_set() and (clears_max is None or clears < clears_max):
             try:
-                self.loop.sample(now_ms())
+                self.loop.sample(steady_now_ms())
                 if time.monotonic() >= next_clear:
-                    turn = self.loop.clear(now_ms())
+                    turn = self.loop.clear(steady_now_ms())
                     clears += 1
                     next_clear = max(next_clear + cpu.clear_ms / 1000, time.monotonic())
-                    self._tell(turn)
+                    self._publish(turn)
             except TemporaryFault as fault:
                 # Disk full or the like: limits stay, the next sample tries again.
                 self.faults += 1
@@ -137,12 +125,12 @@ class Agent:
                 next_sample = time.monotonic()
             self._stop.wait(max(0.0, next_sample - time.monotonic()))
 
-    def _tell(self, turn: CpuTurn) -> None:
+    def _publish(self, turn: CpuTurn) -> None:
         self.last_turn = turn
         self.clears += 1
         self.writes += len(turn.written)
         self.write_failures += len(turn.failures)
-        if not self.config.dry_run:
+        if not self.dry_run:
             document = status_document(turn, self.loop.governor)
             document |= {"missed_samples": self.missed_samples, "faults": self.faults}
             self.directory.replace(STATUS, document, durable=False)
@@ -169,27 +157,61 @@ class Agent:
         self.directory.unlock()
 
 
-_BIRTH_NS = time.time_ns() - time.monotonic_ns()
+def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
+    """The last turn with what is known of every pod; plain data."""
+    plan = turn.plan
+    return {
+        "version": 1,
+        "time_ms": turn.snapshot.now_ms,
+        "sequence": turn.sequence,
+        "policy": turn.snapshot.policy.value,
+        "mode": plan.mode.value,
+        "node_millicores": governor.config.node_millicores,
+        "capacity_millicores": plan.capacity_millicores,
+        "limits_millicores": governor.adopted_millicores,
+        "total_min": plan.total_min,
+        "total_need": plan.total_need,
+        "shadow_price": plan.shadow_price,
+        "observed_only": turn.observed_only,
+        "written": len(turn.written),
+        "failures": [
+            {
+                "pod": failure.write.uid,
+                "container": failure.write.container,
+                "reason": failure.reason,
+            }
+            for failure in turn.failures
+        ],
+        "clear_ms": governor.config.clear_ms,
+        "pods": [_pod(turn, governor, uid) for uid in sorted(plan.allocations)],
+    }
 
 
-def now_ms() -> int:
-    """Wall-clock milliseconds as of the start, carried on by the monotonic clock.
-
-    What is kept must mean the same after a restart; a stepped clock must not stretch a cooldown.
-    """
-    return (_BIRTH_NS + time.monotonic_ns()) // 1_000_000
-
-
-def cpu_config(document: NodeDocument, node_millicores: int) -> CpuConfig:
-    """The governor's configuration from a checked document."""
-    return CpuConfig(
-        node_millicores=node_millicores,
-        policy=document.policy,
-        reserve=document.reserve,
-        sample_ms=document.sample_ms,
-        clear_ms=document.clear_ms,
-        hysteresis_band=document.hysteresis_band,
-        headroom=Headroom(**fields_of(document.headroom)),
-        smoothing=Smoothing(**fields_of(document.smoothing)),
-        guardrails=Guardrails(**fields_of(document.guardrails)),
-    )
+def _pod(turn: CpuTurn, governor: CpuGovernor, uid: str) -> dict[str, Any]:
+    plan, state = turn.plan, governor.pods[uid]
+    seen = next(pod for pod in turn.snapshot.pods if pod.uid == uid)
+    bound = plan.bounds[uid]
+    return {
+        "pod": uid,
+        "need_millicores": plan.needs[uid],
+        "grant_millicores": plan.allocations[uid],
+        "limit_millicores": state.current_millicores,
+        "usage_millicores": seen.usage_millicores,
+        "demand": seen.demand,
+        "throttling": state.throttling,
+        "min_millicores": seen.min_millicores,
+        "max_millicores": seen.max_millicores,
+        "lower_millicores": bound.lower_millicores,
+        "upper_millicores": bound.upper_millicores,
+        "bound_reasons": list(bound.reasons),
+        "original_limit_millicores": state.original_limit_millicores,
+        "weight": seen.weight,
+        "headroom_misses": plan.memory[uid].headroom_misses,
+        "signal_ok": seen.signal_ok,
+        "reduction_ratio": plan.reduction_ratio[uid],
+        "reasons": list(plan.reasons[uid]),
+        "containers": {
+            name: container.current_millicores
+            for name, container in sorted(state.containers.items())
+        },
+    }

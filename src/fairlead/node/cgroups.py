@@ -1,22 +1,100 @@
-"""Reading and limiting one container's cgroup, v1 or v2, behind one interface.
+"""The cgroups that the agent may touch, v1 or v2: everything below its root, nothing else.
 
-`CgroupFiles` is what differs between the versions: file names, units, order of writes. The sensor
+Paths are walked one component at a time from an open directory, without following symlinks, so
+neither a link nor `..` leads outside. `CgroupFiles` hides what differs between the versions: file
+names, units, order of writes. v1 keeps `cpu` and `cpuacct` in trees of the same shape. The sensor
 keeps one `ContainerFiles` per container, because an `open()` per reading costs seven `pread`s.
 """
 
+import errno
 import os
+import stat
 import time
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fairlead.core.cpu import Counters
 from fairlead.node import kernel_files
 from fairlead.node.kernel_files import FILE_BYTES_MAX, Quota
-from fairlead.node.tree import CgroupTree
+from fairlead.ports.faults import PermanentFault
 
 DEFAULT_PERIOD_US = 100_000
 PERIOD_MAX_US = 1_000_000  # the kernel's own bounds
 QUOTA_MIN_US = 1_000
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class CgroupTree:
+    """One hierarchy below one root directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            self._fd = os.open(root, _DIRECTORY)
+        except OSError as error:
+            raise PermanentFault(
+                f"{root}: cannot be opened as a cgroup ({error.strerror})"
+            ) from error
+
+    def close(self) -> None:
+        """Give the root's descriptor back."""
+        os.close(self._fd)
+
+    @contextmanager
+    def directory(self, path: str) -> Iterator[int]:
+        """A descriptor of the cgroup at `path` below the root; OSError if it is not one."""
+        current = os.dup(self._fd)
+        try:
+            for part in components(path):
+                deeper = os.open(part, _DIRECTORY, dir_fd=current)
+                os.close(current)
+                current = deeper
+            yield current
+        finally:
+            os.close(current)
+
+    def children(self, path: str) -> list[str]:
+        """Names of the cgroups directly below `path`, sorted; symlinks are not cgroups."""
+        with self.directory(path) as fd, os.scandir(fd) as entries:
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+    def matching(self, pattern: str) -> list[str]:
+        """Paths below the root that match `pattern` component by component, sorted."""
+        paths = [""]
+        for glob in components(pattern):
+            paths = [
+                f"{path}/{name}" if path else name
+                for path in paths
+                for name in self._children_or_none(path)
+                if fnmatchcase(name, glob)
+            ]
+        return sorted(paths)
+
+    def _children_or_none(self, path: str) -> list[str]:
+        try:
+            return self.children(path)
+        except OSError:
+            return []  # it went away while we looked
+
+    def open_file(self, path: str, name: str, flags: int = os.O_RDONLY) -> int:
+        """A descriptor of a kernel file in the cgroup at `path`; links are refused."""
+        with self.directory(path) as fd:
+            opened = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise OSError(errno.EINVAL, "not a regular file", f"{path}/{name}")
+        return opened
+
+
+def components(path: str) -> list[str]:
+    """The parts of a relative path; anything that could lead elsewhere is refused."""
+    parts = path.split("/") if path else []
+    for part in parts:
+        if part in ("", ".", "..") or "\0" in part:
+            raise PermanentFault(f"{path!r} is not a path below the root")
+    return parts
 
 
 def read_file(descriptor: int) -> bytes:
@@ -29,7 +107,7 @@ def quota_for(millicores: int, period_us: int, *, burst: bool) -> Quota:
 
     With `burst` a cgroup may use in one period what it saved in earlier ones, up to one more quota:
     a service that idles between requests is not throttled in the middle of one, and on average
-    nobody gets more than its grant.
+    no cgroup gets more than its grant.
     """
     if millicores * period_us < QUOTA_MIN_US * 1000:
         period_us = PERIOD_MAX_US
@@ -37,40 +115,78 @@ def quota_for(millicores: int, period_us: int, *, burst: bool) -> Quota:
     return Quota(quota_us, period_us, quota_us if burst else 0)
 
 
-class ContainerFiles(ABC):
-    """Kept descriptors of one container: its counters and its limit."""
+class ContainerFiles:
+    """Kept descriptors of one container: its counters and its limit.
 
-    def __init__(self, descriptors: tuple[int, ...]) -> None:
-        self.descriptors = descriptors
+    v1: cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us. v2: cpu.stat, cpu.max.
+    """
 
-    @abstractmethod
+    def __init__(self, version: int, descriptors: tuple[int, ...]) -> None:
+        self._version, self._descriptors = version, descriptors
+
     def counters(self) -> Counters | None:
         """The counters now; None when any of it is missing or rubbish."""
+        try:
+            data = read_file(self._descriptors[0])
+            if self._version == 2:
+                stat = kernel_files.cpu_stat_v2(data)
+                usage_us = None if stat is None else stat.usage_us
+            else:
+                stat = kernel_files.cpu_stat_v1(data)
+                usage_ns = kernel_files.counter(read_file(self._descriptors[1]))
+                usage_us = None if usage_ns is None else usage_ns // 1000
+        except OSError:
+            return None  # the container went away
+        if stat is None or usage_us is None:
+            return None
+        return Counters(
+            time_us=time.monotonic_ns() // 1000,
+            usage_us=usage_us,
+            periods=stat.periods,
+            throttled_periods=stat.throttled_periods,
+            throttled_us=stat.throttled_us,
+        )
 
-    @abstractmethod
     def quota(self) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""
+        try:
+            if self._version == 2:
+                return kernel_files.quota_v2(read_file(self._descriptors[1]))
+            quota, period = (read_file(descriptor) for descriptor in self._descriptors[2:])
+        except OSError:
+            return None
+        return kernel_files.quota_v1(quota, period)
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for descriptor in self.descriptors:
+        for descriptor in self._descriptors:
             os.close(descriptor)
-        self.descriptors = ()
+        self._descriptors = ()
 
 
-class CgroupFiles(ABC):
+class CgroupFiles:
     """The files of one cgroup version below the agent's root. Raises OSError as the kernel does."""
 
-    version: int
+    def __init__(self, version: int, cpu: CgroupTree, cpuacct: CgroupTree) -> None:
+        """`cpuacct` is `cpu` itself where one hierarchy has both."""
+        self.cpu, self._cpuacct, self._version = cpu, cpuacct, version
+        self._burst_file = "cpu.cfs_burst_us" if version == 1 else "cpu.max.burst"
 
-    def __init__(self, cpu: CgroupTree) -> None:
-        self.cpu = cpu
-
-    @abstractmethod
     def container(self, path: str) -> ContainerFiles:
-        """Open the files of the container at `path`, to be read again and again."""
-
-    burst_file: str
+        """Open the files of the container at `path`, to be read again and again: all or none."""
+        files = [(self.cpu, "cpu.stat"), (self.cpu, "cpu.max")]
+        if self._version == 1:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            files = [files[0], (self._cpuacct, "cpuacct.usage"), *((self.cpu, n) for n in names)]
+        opened: list[int] = []
+        try:
+            for tree, name in files:
+                opened.append(tree.open_file(path, name))
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        return ContainerFiles(self._version, tuple(opened))
 
     def quota(self, path: str) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""
@@ -85,30 +201,38 @@ class CgroupFiles(ABC):
         """Put a limit in force. The kernel refuses a burst above the quota: shrink it first."""
         burst = self._burst(path)
         if burst and quota.quota_us is not None and burst > quota.quota_us:
-            self._write(path, self.burst_file, "0")
+            self._write(path, self._burst_file, "0")
             burst = 0
         self._set_bandwidth(path, quota)
         if burst is not None and burst != quota.burst_us:
-            self._write(path, self.burst_file, str(quota.burst_us))
+            self._write(path, self._burst_file, str(quota.burst_us))
 
-    @abstractmethod
     def _set_bandwidth(self, path: str, quota: Quota) -> None:
-        """Write quota and period."""
+        """v2: in one write. v1: the period before the quota when it grows, after when it shrinks,
+        so that the limit is never above both the old and the new one.
+        """
+        if self._version == 2:
+            amount = "max" if quota.quota_us is None else str(quota.quota_us)
+            self._write(path, "cpu.max", f"{amount} {quota.period_us}")
+            return
+        before = self.quota(path)
+        period = DEFAULT_PERIOD_US if before is None else before.period_us
+        if quota.period_us > period:
+            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
+        self._write(path, "cpu.cfs_quota_us", str(-1 if quota.quota_us is None else quota.quota_us))
+        if quota.period_us < period:
+            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
 
     def _burst(self, path: str) -> int | None:
         """The burst in force; None where the kernel has none (before 5.14)."""
         try:
-            descriptor = self.cpu.open_file(path, self.burst_file)
+            descriptor = self.cpu.open_file(path, self._burst_file)
         except FileNotFoundError:
             return None
         try:
             return kernel_files.counter(read_file(descriptor))
         finally:
             os.close(descriptor)
-
-    def close(self) -> None:
-        """Give the roots' descriptors back."""
-        self.cpu.close()
 
     def _write(self, path: str, name: str, text: str) -> None:
         # Truncating means nothing to the kernel's files, and everything to a recorded tree's.
@@ -118,126 +242,14 @@ class CgroupFiles(ABC):
         finally:
             os.close(descriptor)
 
-
-class _ContainerV1(ContainerFiles):
-    """cpu.stat, cpuacct.usage, cpu.cfs_quota_us, cpu.cfs_period_us."""
-
-    def counters(self) -> Counters | None:
-        try:
-            stat = kernel_files.cpu_stat_v1(read_file(self.descriptors[0]))
-            usage_ns = kernel_files.counter(read_file(self.descriptors[1]))
-        except OSError:
-            return None  # the container went away
-        if stat is None or usage_ns is None:
-            return None
-        return _counters(stat, usage_ns // 1000)
-
-    def quota(self) -> Quota | None:
-        try:
-            quota, period = (read_file(descriptor) for descriptor in self.descriptors[2:])
-        except OSError:
-            return None
-        return kernel_files.quota_v1(quota, period)
-
-
-class _ContainerV2(ContainerFiles):
-    """cpu.stat, cpu.max."""
-
-    def counters(self) -> Counters | None:
-        try:
-            stat = kernel_files.cpu_stat_v2(read_file(self.descriptors[0]))
-        except OSError:
-            return None
-        if stat is None or stat.usage_us is None:
-            return None
-        return _counters(stat, stat.usage_us)
-
-    def quota(self) -> Quota | None:
-        try:
-            return kernel_files.quota_v2(read_file(self.descriptors[1]))
-        except OSError:
-            return None
-
-
-def _counters(stat: kernel_files.CpuStat, usage_us: int) -> Counters:
-    return Counters(
-        time_us=time.monotonic_ns() // 1000,
-        usage_us=usage_us,
-        periods=stat.periods,
-        throttled_periods=stat.throttled_periods,
-        throttled_us=stat.throttled_us,
-    )
-
-
-class CgroupFilesV1(CgroupFiles):
-    """`cpu` and `cpuacct` hierarchies, mounted together or apart."""
-
-    version = 1
-    burst_file = "cpu.cfs_burst_us"
-
-    def __init__(self, cpu: CgroupTree, cpuacct: CgroupTree) -> None:
-        super().__init__(cpu)
-        self.cpuacct = cpuacct
-
     def close(self) -> None:
         """Give the roots' descriptors back."""
-        super().close()
-        self.cpuacct.close()
-
-    def container(self, path: str) -> ContainerFiles:
-        """cpu.stat for throttling, cpuacct.usage for use, two files for the limit."""
-        return _ContainerV1(
-            _open_all(
-                (self.cpu, path, "cpu.stat"),
-                (self.cpuacct, path, "cpuacct.usage"),
-                (self.cpu, path, "cpu.cfs_quota_us"),
-                (self.cpu, path, "cpu.cfs_period_us"),
-            )
-        )
-
-    def _set_bandwidth(self, path: str, quota: Quota) -> None:
-        """Period before quota when it grows, after when it shrinks: never above either limit."""
-        amount = "-1" if quota.quota_us is None else str(quota.quota_us)
-        before = self.quota(path)
-        period = DEFAULT_PERIOD_US if before is None else before.period_us
-        if quota.period_us > period:
-            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
-        self._write(path, "cpu.cfs_quota_us", amount)
-        if quota.period_us < period:
-            self._write(path, "cpu.cfs_period_us", str(quota.period_us))
-
-
-class CgroupFilesV2(CgroupFiles):
-    """The unified hierarchy: one file for the limit, one for the counters."""
-
-    version = 2
-    burst_file = "cpu.max.burst"
-
-    def container(self, path: str) -> ContainerFiles:
-        """cpu.stat carries use and throttling, cpu.max the limit."""
-        return _ContainerV2(_open_all((self.cpu, path, "cpu.stat"), (self.cpu, path, "cpu.max")))
-
-    def _set_bandwidth(self, path: str, quota: Quota) -> None:
-        """Quota and period in one write."""
-        amount = "max" if quota.quota_us is None else str(quota.quota_us)
-        self._write(path, "cpu.max", f"{amount} {quota.period_us}")
-
-
-def _open_all(*files: tuple[CgroupTree, str, str]) -> tuple[int, ...]:
-    """Open all of them or none."""
-    opened: list[int] = []
-    try:
-        for tree, path, name in files:
-            opened.append(tree.open_file(path, name))
-    except OSError:
-        for descriptor in opened:
-            os.close(descriptor)
-        raise
-    return tuple(opened)
+        for tree in {self.cpu, self._cpuacct}:
+            tree.close()
 
 
 def open_files(version: int, cpu_root: Path, cpuacct_root: Path | None) -> CgroupFiles:
     """The files of a host's version below the given roots."""
-    if version == 1:
-        return CgroupFilesV1(CgroupTree(cpu_root), CgroupTree(cpuacct_root or cpu_root))
-    return CgroupFilesV2(CgroupTree(cpu_root))
+    cpu = CgroupTree(cpu_root)
+    apart = version == 1 and cpuacct_root is not None and cpuacct_root != cpu_root
+    return CgroupFiles(version, cpu, CgroupTree(cpuacct_root) if apart and cpuacct_root else cpu)

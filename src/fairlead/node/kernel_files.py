@@ -4,6 +4,7 @@ A file that is truncated, empty, huge or not what the kernel writes gives None (
 never a zero and never an exception: rubbish must not look like an idle container.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 FILE_BYTES_MAX = 4096
@@ -37,7 +38,7 @@ class Quota(NamedTuple):
         return None if self.quota_us is None else self.quota_us * 1000 // self.period_us
 
 
-class Pressure(NamedTuple):
+class StallTime(NamedTuple):
     """Stall time since boot; `full_us` is None where the kernel does not account it."""
 
     some_us: int
@@ -106,7 +107,7 @@ def quota_v2(data: bytes) -> Quota | None:
     return Quota(amount, length) if amount else None
 
 
-def pressure(data: bytes) -> Pressure | None:
+def pressure(data: bytes) -> StallTime | None:
     """A PSI file: the `total` counters; the averages refresh too slowly to steer by."""
     totals: dict[bytes, int] = {}
     if not data.endswith(b"\n") or len(data) > FILE_BYTES_MAX:
@@ -120,7 +121,15 @@ def pressure(data: bytes) -> Pressure | None:
             return None
         totals[words[0]] = value
     some = totals.get(b"some")
-    return None if some is None else Pressure(some, totals.get(b"full"))
+    return None if some is None else StallTime(some, totals.get(b"full"))
+
+
+def read_node_pressure(path: Path = Path("/proc/pressure/cpu")) -> StallTime | None:
+    """The node's CPU pressure; None where the kernel does not keep it."""
+    try:
+        return pressure(path.read_bytes())
+    except OSError:
+        return None
 
 
 def _table(data: bytes) -> dict[bytes, int] | None:

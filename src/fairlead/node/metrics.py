@@ -13,10 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fairlead.core.cpu import CpuMode
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
-from fairlead.node.pressure import read_node_pressure
-from fairlead.ports.faults import PermanentFault
-
-_POD = ["pod", "namespace"]
+from fairlead.node.kernel_files import read_node_pressure
+from fairlead.ports.faults import faults
 
 
 class NodeCollector:
@@ -28,13 +26,6 @@ class NodeCollector:
 
     def collect(self) -> Iterator[Metric]:
         """All families; the per-pod ones are empty until the first clearing."""
-        yield from self._agent_metrics()
-        turn = self._agent.last_turn
-        if turn is not None:
-            yield from self._node_metrics(turn)
-            yield from self._pod_metrics(turn)
-
-    def _agent_metrics(self) -> Iterator[Metric]:
         agent = self._agent
         for name, text, value in (
             ("clears", "clearings decided", agent.clears),
@@ -51,67 +42,58 @@ class NodeCollector:
                 "time some task waited for CPU (PSI)",
                 value=pressure.some_us / 1e6,
             )
+        if agent.last_turn is not None:
+            yield from self._node_metrics(agent.last_turn)
+            yield from self._pod_metrics(agent.last_turn)
 
     def _node_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
         plan, governor = turn.plan, self._agent.loop.governor
-        mode = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "apex_allocation_mode", "which allocation mode was used", labels=["node", "mode"]
         )
-        for each in CpuMode:
-            mode.add_metric([self._node, each.value], float(each is plan.mode))
-        yield mode
-        for name, text, millicores in (
-            ("capacity_cores", "what may be handed out", plan.capacity_millicores),
-            ("need_cores", "sum of needs", plan.total_need),
-            ("min_cores", "sum of minimums", plan.total_min),
-            ("limits_cores", "sum of the limits in force", governor.adopted_millicores),
+        for mode in CpuMode:
+            family.add_metric([self._node, mode.value], float(mode is plan.mode))
+        yield family
+        for name, text, value in (
+            ("capacity_cores", "what may be handed out", plan.capacity_millicores / 1000),
+            ("need_cores", "sum of needs", plan.total_need / 1000),
+            ("min_cores", "sum of minimums", plan.total_min / 1000),
+            ("limits_cores", "sum of the limits in force", governor.adopted_millicores / 1000),
+            ("shadow_price", "marginal value of one more millicore", plan.shadow_price),
+            ("observe_only", "1 while limits are not touched", float(turn.observed_only)),
         ):
-            yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=millicores / 1000)
-        if plan.shadow_price is not None:
-            yield GaugeMetricFamily(
-                "fairlead_cpu_shadow_price",
-                "marginal value of one more millicore",
-                value=plan.shadow_price,
-            )
-        yield GaugeMetricFamily(
-            "fairlead_cpu_observe_only",
-            "1 while limits are not touched",
-            value=float(turn.observed_only),
-        )
+            if value is not None:
+                yield GaugeMetricFamily(f"fairlead_cpu_{name}", text, value=value)
 
     def _pod_metrics(self, turn: CpuTurn) -> Iterator[Metric]:
-        plan, pods = turn.plan, self._agent.loop.governor.pods
-        usage = {pod.uid: pod.usage_millicores for pod in turn.snapshot.pods}
-        need = GaugeMetricFamily("apex_need_milli", "what the pod needs", labels=_POD)
-        grant = GaugeMetricFamily("apex_allocation_milli", "what the pod got", labels=_POD)
-        cut = GaugeMetricFamily(
-            "apex_nash_reduction_ratio", "(need - allocation)/(need - baseline)", labels=_POD
-        )
-        used = GaugeMetricFamily(
-            "apex_headroom_utilization", "actual usage / allocation", labels=_POD
-        )
-        throttled = GaugeMetricFamily(
-            "fairlead_cpu_throttled_ratio", "smoothed share of throttled periods", labels=_POD
-        )
-        for uid, allocation in plan.allocations.items():
-            labels = [uid, ""]
-            need.add_metric(labels, plan.needs[uid])
-            grant.add_metric(labels, allocation)
-            cut.add_metric(labels, plan.reduction_ratio[uid])
-            seen, state = usage.get(uid), pods.get(uid)
-            if seen is not None and allocation:
-                used.add_metric(labels, seen / allocation)
-            if state is not None and state.throttling is not None:
-                throttled.add_metric(labels, state.throttling)
-        yield from (need, grant, cut, used, throttled)
+        plan, labels = turn.plan, ["pod", "namespace"]
+        pods = turn.snapshot.pods
+        shares = {pod.uid: (pod.usage_millicores, plan.allocations[pod.uid]) for pod in pods}
+        used = {
+            uid: use / grant for uid, (use, grant) in shares.items() if use is not None and grant
+        }
+        throttled = {pod.uid: pod.throttling for pod in pods if pod.throttling is not None}
+        for name, text, values in (
+            ("apex_need_milli", "what the pod needs", plan.needs),
+            ("apex_allocation_milli", "what the pod got", plan.allocations),
+            (
+                "apex_nash_reduction_ratio",
+                "(need - allocation)/(need - baseline)",
+                plan.reduction_ratio,
+            ),
+            ("apex_headroom_utilization", "actual usage / allocation", used),
+            ("fairlead_cpu_throttled_ratio", "smoothed share of throttled periods", throttled),
+        ):
+            family = GaugeMetricFamily(name, text, labels=labels)
+            for uid, value in values.items():
+                family.add_metric([uid, ""], value)
+            yield family
 
 
 def serve_metrics(agent: Agent, address: str, port: int) -> int:
     """Serve /metrics in a background thread; returns the port (0 asks for any free one)."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(agent))
-    try:
+    with faults(f"serve metrics on {address}:{port}"):
         server, _ = start_http_server(port, addr=address, registry=registry)
-    except OSError as error:
-        raise PermanentFault(f"metrics on {address}:{port}: {error.strerror}") from error
     return int(server.server_port)

@@ -7,23 +7,14 @@ one by one: a pod's own cpu.stat stays at zero while its containers are throttle
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fairlead.node.cgroups import CgroupFiles, ContainerFiles
-from fairlead.ports.cpu import ContainerSighting, Sighting
-
-
-@dataclass(frozen=True, slots=True)
-class PodRule:
-    """What the user says about pods whose path matches: the first matching rule counts."""
-
-    match: str
-    request_millicores: int = 0
-    priority: int = 0
-    opted_out: bool = False
-
+from fairlead.ports.cpu import ContainerSighting, PodSighting
+from fairlead.schema.node import PodRule
 
 _NO_RULE = PodRule(match="*")
 
@@ -51,7 +42,7 @@ class CgroupSensor:
         self,
         files: CgroupFiles,
         pattern: str,
-        rules: tuple[PodRule, ...] = (),
+        rules: Sequence[PodRule] = (),
         *,
         discover_ms: int = 0,
     ) -> None:
@@ -61,7 +52,7 @@ class CgroupSensor:
         self._pods: dict[str, _Pod] = {}
         self._boot = _boot_id()
 
-    def sample(self, now_ms: int) -> list[Sighting]:
+    def sample(self, now_ms: int) -> list[PodSighting]:
         """Look for pods that came or went, then read all of them."""
         last = self._discovered_ms
         if last is None or now_ms < last or now_ms - last >= self._discover_ms:
@@ -109,7 +100,7 @@ class CgroupSensor:
         return next((rule for rule in self._rules if fnmatchcase(uid, rule.match)), _NO_RULE)
 
     @staticmethod
-    def _sight(uid: str, pod: _Pod) -> Sighting:
+    def _sight(uid: str, pod: _Pod) -> PodSighting:
         containers = []
         for name in sorted(pod.containers):
             files = pod.containers[name]
@@ -118,7 +109,7 @@ class CgroupSensor:
             # A limit that cannot be read is not "unlimited": the whole reading is missing.
             counters = None if quota is None else files.counters()
             containers.append(ContainerSighting(name, limit, counters))
-        return Sighting(
+        return PodSighting(
             uid=uid,
             request_millicores=pod.rule.request_millicores,
             containers=tuple(containers),

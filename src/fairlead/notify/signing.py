@@ -16,7 +16,6 @@ WINDOW_S = 300
 
 
 def sign(secret: bytes, notice_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt."""
     return {
         ID: notice_id,
         TIMESTAMP: str(timestamp_s),

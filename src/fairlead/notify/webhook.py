@@ -120,7 +120,6 @@ def _is_public(address: str) -> bool:
 
 
 def _refuse_private(receiver: Receiver, address: str) -> None:
-    """Refuse loopback, private, link-local and multicast addresses."""
     if not receiver.allow_private and not _is_public(address):
         raise PermanentFault(
             f"receiver {receiver.name!r}: {address} is not a public address (allowPrivate)"

@@ -22,7 +22,7 @@ class ContainerSighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class PodSighting:
     """One pod in one sample.
 
     Limits at first sight are the user's own and become the pod's maximum for good. `identity`
@@ -63,7 +63,7 @@ class Gone(PermanentFault):
 class CpuSensor(Protocol):
     """Sees the pods of a node."""
 
-    def sample(self, now_ms: int) -> Sequence[Sighting]:
+    def sample(self, now_ms: int) -> Sequence[PodSighting]:
         """Every pod there is now. One that cannot be read is seen with missing counters."""
         ...
 

@@ -52,7 +52,6 @@ Link = Header | Entry | Mark
 
 
 def link(previous: bytes, body: bytes) -> bytes:
-    """h_n = SHA-256(h_{n-1} ‖ body)."""
     hashed = sha256(previous)
     hashed.update(body)
     return hashed.digest()
@@ -89,7 +88,6 @@ def _refuse(text: str) -> NoReturn:
 
 
 def documents_of(line: bytes) -> Document:
-    """Input and output of an entry's line."""
     document = parse(line)
     return {"input": document["input"], "output": document["output"]}
 
@@ -108,7 +106,6 @@ class Chain:
 
     @property
     def head(self) -> Head:
-        """The last link that was taken."""
         return Head(self.seq, (self.hash or GENESIS).hex())
 
     def begin(self, line: bytes) -> Header:

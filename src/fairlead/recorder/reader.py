@@ -58,7 +58,6 @@ def segments(directory: Path) -> list[Path]:
 
 
 def number_of(path: Path) -> int:
-    """The number of a segment, from its name."""
     return int(path.name.removeprefix("segment-").partition(".")[0])
 
 
@@ -180,7 +179,6 @@ def verify(path: str | Path, *, anchors: Iterable[Head] = ()) -> RecordVerified:
 
 @contextmanager
 def _opening(path: str | Path) -> Iterator[list[Path]]:
-    """The segments to read, and the faults of reading them."""
     path = Path(path)
     try:
         yield segments(path) if path.is_dir() else [path]

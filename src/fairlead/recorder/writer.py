@@ -113,14 +113,15 @@ class FileRecorder:
                     self._lines[found.kind] = found
                     self._kinds.add(found.kind)
             whole_bytes = newest.whole_bytes
-            self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
+            if newest.path.suffix != SEALED:
+                self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
         self._end = _End(chain.seq, chain.hash or GENESIS, whole_bytes)
         self._pending = chain.pending
         # A crash may have come between a new segment and the durability of its name.
         self._names_durable = False
         if self._parts:
             self._forget_dropped()
-        else:
+        if self._file is None:
             self._begin_segment()
 
     def append(
@@ -150,7 +151,6 @@ class FileRecorder:
         return self._end.seq
 
     def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment."""
         return self._full() or kind not in self._kinds
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
@@ -177,7 +177,6 @@ class FileRecorder:
         ]
 
     def head(self) -> Head:
-        """The end of the chain."""
         return Head(self._end.seq, self._end.hash.hex())
 
     def last(self, kind: str) -> Mapping[str, Any] | None:
@@ -193,12 +192,10 @@ class FileRecorder:
             return [found for found in links(paths, Chain()) if isinstance(found, Entry)]
 
     def sync(self) -> None:
-        """Have the disk take what the kernel still holds."""
         with faults("sync the record"):
             known(self._file, "an open recorder is synced").sync()
 
     def close(self) -> None:
-        """Let another writer in; closing again does nothing."""
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
         if file is not None:
@@ -263,15 +260,18 @@ class FileRecorder:
             self._forget_dropped()
 
     def _seal(self) -> None:
-        """Compress every segment but the newest. What fails on a full disk is tried next time."""
-        for index, part in enumerate(self._parts[:-1]):
-            if part.path.suffix == SEALED:
-                continue
+        """Compress full segments. What fails on a full disk is tried next time.
+
+        Two at a time, newest first: a caller must not wait for all that an earlier release left.
+        """
+        plain = [part for part in self._parts[:-1] if part.path.suffix != SEALED]
+        for part in plain[-2:]:
             with suppress(OSError):
                 target = sealed(part.path)
                 with files.draft(target) as draft:
                     data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
                     Path(draft).write_bytes(data)
+                index = self._parts.index(part)
                 self._parts[index] = replace(part, path=target, disk_bytes=len(data))
                 part.path.unlink()
 
@@ -341,7 +341,6 @@ class _SegmentFile:
             raise
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
         os.fdatasync(self._descriptor)
 
     def _cut(self, at: int) -> None:
@@ -349,5 +348,4 @@ class _SegmentFile:
             os.ftruncate(self._descriptor, at)
 
     def close(self) -> None:
-        """Close the file; every line is already durable."""
         os.close(self._descriptor)

@@ -7,57 +7,38 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fairlead.core import cpu
-from fairlead.core.reasons import BoundReason
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, OutOfRange
 from fairlead.schema.border import BadInput
+from fairlead.schema.derive import Style
 
 _T = TypeVar("_T")
 
 Millicores = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="thousandths of a CPU core")]
 Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-Total = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Weight = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
-Pause = Annotated[int, Meta(ge=0, le=86_400_000, description="milliseconds")]
-Time = Annotated[
-    int, Meta(ge=-INTEGER_MAX, le=INTEGER_MAX, description="milliseconds since the epoch")
-]
-Step = Annotated[float, Meta(ge=1, le=1000)]
-Uid = Annotated[str, Meta(min_length=1)]
+STYLE, RESULT = Style(strict=False), Style()
 
 
-class HeadroomDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@STYLE.derived(cpu.Headroom)
+class HeadroomDocument(msgspec.Struct):
     """Factors of the room added on top of the raw need."""
 
-    base: Ratio = 0.10
-    per_demand: Ratio = 0.15
-    per_miss: Ratio = 0.05
-    cap: Ratio = 0.50
 
-
-class GuardrailsDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@STYLE.derived(cpu.Guardrails)
+class GuardrailsDocument(msgspec.Struct):
     """How fast limits may move, and how far off a split must be to be written again."""
 
-    cooldown_ms: Pause = 10_000
-    step_ratio: Step = 2.0
-    step_millicores: Millicores = 2_000
-    dead_band: Ratio = 0.02
-    grace_ms: Pause = 45_000
-    split_band: Ratio = 0.10
 
-
-class SmoothingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@STYLE.derived(cpu.Smoothing)
+class SmoothingDocument(msgspec.Struct):
     """EWMA factors of the demand, per sample, and for how long its highest value counts."""
-
-    up: Ratio = 1.0
-    down: Ratio = 0.1
-    hold_ms: Pause = 60_000
 
 
 class PodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One claimant of the node's CPU."""
 
-    uid: Uid
+    uid: Annotated[str, Meta(min_length=1)]
     min_millicores: Millicores
     max_millicores: Millicores
     demand: Ratio
@@ -86,8 +67,8 @@ class ClearResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     mode: cpu.CpuMode
     capacity_millicores: Millicores
-    total_min: Total
-    total_need: Total
+    total_min: Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+    total_need: Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
     shadow_price: float | None
     needs: dict[str, Millicores]
     allocations: dict[str, Millicores]
@@ -95,88 +76,14 @@ class ClearResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reasons: dict[str, list[str]]
 
 
-class ContainerDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One container: what it wants, its limit in force and the user's own (null: unlimited)."""
-
-    name: str
-    want_millicores: Millicores
-    current_millicores: Millicores | None = None
-    original_limit_millicores: Millicores | None = None
-
-
-class GovernedPodDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One claimant with its containers and what the guardrails remember of it."""
-
-    uid: Uid
-    min_millicores: Millicores
-    max_millicores: Millicores
-    demand: Ratio
-    first_seen_ms: Time
-    containers: list[ContainerDocument]
-    weight: Annotated[Weight | UnsetType, Meta(description="defaults to max(1, min)")] = UNSET
-    usage_millicores: Millicores | None = None
-    headroom_misses: Count = 0
-    signal_ok: bool = True
-    changed_ms: Time | None = None
-    adopted: bool = False
-    missed_ms: Time | None = None
-    throttling: Ratio | None = None
-
-
-class AllocateDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@STYLE.derived(cpu.NodeSnapshot)
+class AllocateDocument(msgspec.Struct):
     """Input of `cpu.allocate`: a node, its pods, the guardrails, what they remember, and now."""
 
-    capacity_millicores: Millicores
-    now_ms: Time
-    pods: list[GovernedPodDocument]
-    policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
-    previous_mode: cpu.CpuMode | None = None
-    hysteresis_band: Ratio = 0.05
-    headroom: HeadroomDocument = HeadroomDocument()
-    guardrails: GuardrailsDocument = GuardrailsDocument()
 
-
-class BoundResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What the guardrails allowed a grant (null: anything), and which of them."""
-
-    lower_millicores: Millicores | None
-    upper_millicores: Millicores | None
-    reasons: list[BoundReason]
-
-
-class WriteResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One limit to write, in this order."""
-
-    uid: str
-    container: str
-    before: Millicores | None
-    after: Millicores
-    phase: cpu.WritePhase
-
-
-class MemoryResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What goes into the pod's next document."""
-
-    headroom_misses: Count
-    missed_ms: Time | None
-
-
-class AllocateResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@RESULT.derived(cpu.NodePlan)
+class AllocateResult(msgspec.Struct):
     """Output of `cpu.allocate`: scarcity, bounds, grants, split, ordered writes and memory."""
-
-    mode: cpu.CpuMode
-    capacity_millicores: Millicores
-    total_min: Total
-    total_need: Total
-    shadow_price: float | None
-    needs: dict[str, Millicores]
-    bounds: dict[str, BoundResult]
-    allocations: dict[str, Millicores]
-    reduction_ratio: dict[str, float]
-    reasons: dict[str, list[str]]
-    split: dict[str, dict[str, Millicores]]
-    writes: list[WriteResult]
-    memory: dict[str, MemoryResult]
 
 
 def fields_of(document: msgspec.Struct) -> dict[str, Any]:
@@ -207,17 +114,7 @@ def to_snapshot(document: ClearDocument) -> cpu.Snapshot:
 
 def to_node_snapshot(document: AllocateDocument) -> cpu.NodeSnapshot:
     """The input of `cpu.allocate` as core's value."""
-    pods = []
-    for index, pod in enumerate(document.pods):
-        containers = tuple(cpu.Container(**fields_of(container)) for container in pod.containers)
-        fields = fields_of(pod) | {"containers": containers}
-        pods.append(_checked(f"pods[{index}].", cpu.GovernedPod, **fields))
-    fields = fields_of(document) | {
-        "pods": tuple(pods),
-        "headroom": cpu.Headroom(**fields_of(document.headroom)),
-        "guardrails": cpu.Guardrails(**fields_of(document.guardrails)),
-    }
-    return _checked("", cpu.NodeSnapshot, **fields)
+    return STYLE.to_core(cpu.NodeSnapshot, document)
 
 
 def from_snapshot(snapshot: cpu.Snapshot | cpu.NodeSnapshot) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
-class PodRuleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class PodRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is known about pods whose path below the root matches a glob; the first match counts."""
 
     match: Annotated[str, Meta(min_length=1)]
@@ -30,7 +30,7 @@ class PodRuleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     opted_out: bool = False
 
 
-class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The node agent's configuration; every field can be left out."""
 
     root: str | None = None
@@ -44,7 +44,7 @@ class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     headroom: HeadroomDocument = HeadroomDocument()
     guardrails: GuardrailsDocument = GuardrailsDocument()
     smoothing: SmoothingDocument = SmoothingDocument()
-    pods: list[PodRuleDocument] = []
+    pods: list[PodRule] = []
     state_dir: str | None = None
     metrics_port: Port | None = None
     metrics_address: str = "127.0.0.1"
@@ -52,12 +52,12 @@ class NodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     observe_only: bool = False
 
 
-def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeDocument:
+def read_node_document(data: bytes, overrides: dict[str, Any]) -> NodeAgentDocument:
     """A configuration file (YAML or JSON) with flags and environment laid over it."""
-    given = parse_yaml(data) if data.strip() else {}
-    if not isinstance(given, dict):
+    settings = parse_yaml(data) if data.strip() else {}
+    if not isinstance(settings, dict):
         raise BadInput("$", "must be a mapping of settings")
-    document = check_shape({**given, **overrides}, NodeDocument)
+    document = check_shape({**settings, **overrides}, NodeAgentDocument)
     if document.sample_ms > document.clear_ms:
         raise BadInput("sample_ms", f"must be at most clear_ms, {document.clear_ms}")
     return document

@@ -196,7 +196,7 @@ def from_plan(plan: traffic.TickPlan) -> dict[str, Any]:
         "slots": plan.slots,
         "weights": plan.weights,
         "target": plan.target,
-        "pressure": {name: from_pressure(each) for name, each in plan.pressure.items()},
+        "pressure": {name: from_pressure(terms) for name, terms in plan.pressure.items()},
         "admission": plain(plan.admission),
         "regime": plan.regime.value,
         "ttf_s": plan.ttf_s,

@@ -78,7 +78,7 @@ class Proto(StrEnum):
 
 
 class SoftErrno(StrEnum):
-    """What `connect` says to those who should try again."""
+    """What `connect` returns to clients that should try again."""
 
     EAGAIN = "EAGAIN"
     EBUSY = "EBUSY"
@@ -86,7 +86,7 @@ class SoftErrno(StrEnum):
 
 
 class CapacityDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How much the eBPF plane's maps hold; what is left out keeps the plane's default."""
+    """How much the eBPF maps hold; what is left out keeps its default."""
 
     groups: Annotated[int, Meta(ge=1, le=2**14)] | None = None
     backends: Annotated[int, Meta(ge=1, le=EBPF_BACKENDS_MAX)] | None = None
@@ -177,7 +177,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
 
 
 def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
-    """The parameters of a group: its own over everybody's over the defaults."""
+    """The parameters of a group: its own over those of all groups over the defaults."""
     merged = _merged(document.config, group.config)
     return _check_config({**AGENT_DEFAULTS, **merged}, "config")
 
@@ -217,7 +217,7 @@ def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_plane(plane: PlaneDocument) -> None:
-    """A place of another plane would be ignored, and somebody would look for it in vain."""
+    """A setting of another dataplane would be ignored without a word."""
     ours = _PLACES.get(plane.kind, ())
     for name in ("folder", "binary", "cgroup", "pins", "capacity", "soft_errno"):
         if name not in ours and getattr(plane, name) is not None:
@@ -266,18 +266,18 @@ def _check_nodes(document: TrafficDocument) -> None:
 
 def _check_groups(document: TrafficDocument) -> None:
     names: list[str] = []
-    doors: list[tuple[str, int, str]] = []
+    addresses: list[tuple[str, int, str]] = []
     for index, group in enumerate(document.groups):
         path = f"groups[{index}]"
         if not _NAME.fullmatch(group.name):
-            raise BadInput(f"{path}.name", _tame("63", group.name))
+            raise BadInput(f"{path}.name", _not_a_name("63", group.name))
         if group.name in names:
             raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
-        door = (_address(group.vip, f"{path}.vip"), group.port, group.proto.value)
-        if door in doors:
-            raise BadInput(f"{path}.vip", f"is the address of groups[{doors.index(door)}]")
+        address = (_address(group.vip, f"{path}.vip"), group.port, group.proto.value)
+        if address in addresses:
+            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
         names.append(group.name)
-        doors.append(door)
+        addresses.append(address)
         _check_members(group, path)
         _check_config(_merged(document.config, group.config), f"{path}.config")
         if group.scrape is not None:
@@ -298,7 +298,7 @@ def _check_members(group: GroupDocument, path: str) -> None:
     for index, backend in enumerate(_listed(group)):
         here = f"{path}.backends[{index}]"
         if not _ID.fullmatch(backend.id):
-            raise BadInput(f"{here}.id", _tame("63, and colons", backend.id))
+            raise BadInput(f"{here}.id", _not_a_name("63, and colons", backend.id))
         if backend.id in ids:
             raise BadInput(f"{here}.id", f"repeats {path}.backends[{ids.index(backend.id)}].id")
         place = (_address(backend.host, f"{here}.host"), backend.port)
@@ -320,5 +320,5 @@ def _address(text: str, path: str) -> str:
         raise BadInput(path, f"must be an IP address, got {text!r}") from None
 
 
-def _tame(what: str, given: str) -> str:
+def _not_a_name(what: str, given: str) -> str:
     return f"must be letters, digits, dots, dashes, underscores, at most {what}; got {given!r}"

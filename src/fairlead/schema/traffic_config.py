@@ -11,6 +11,7 @@ from msgspec import Meta
 from fairlead.core.traffic.config import (
     DEFAULT_CONFIG,
     INTEGER_RANGES,
+    NAMES,
     NUMBER_MAX,
     NUMBER_RANGES,
     OPTIONAL,
@@ -23,7 +24,7 @@ from fairlead.schema.border import BadInput
 Number = Annotated[float, Meta(ge=0, le=NUMBER_MAX)]
 AGENT_ONLY = ("w_debt", "t_ref_s", "debt_max")
 """Backlog debt: only the agent sees it, and `traffic.tick` as a contract does not have it."""
-_THETA = tuple(each.name for each in fields(Theta))
+_THETA = tuple(threshold.name for threshold in fields(Theta))
 
 
 class ThetaDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 else:
     ConfigDocument = msgspec.defstruct(
         "ConfigDocument",
-        [_field(each.name) for each in fields(Config) if each.name not in AGENT_ONLY],
+        [_field(name) for name in NAMES if name not in AGENT_ONLY],
         namespace={"__doc__": "Parameters by name; what is left out keeps its default."},
         module=__name__,
         frozen=True,
@@ -78,9 +79,9 @@ else:
 
 DEFAULT = ConfigDocument()
 AGENT_DEFAULTS: Mapping[str, Any] = {"warmup_ms": 15_000, "error_requests_min": 1_000}
-"""Where the agent departs from the tick's own defaults, unless it is told otherwise. Half the
-warm-up, because who comes back has been probed first, and is to be back within 20 s. A raw rate
-only where it means something: one error of 200 requests is chance, and weighs 1.5 in a pressure."""
+"""Where the agent departs from the tick's own defaults, unless the operator sets them. Half the
+warm-up, because a backend that comes back has been probed first, and is to be back within 20 s. A
+raw rate only where it means something: one error of 200 requests is chance, and weighs 1.5."""
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Counters, NodePlan
 from fairlead.core.invariant import require
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, Sighting
+from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import Entry, Head, Status
 from fairlead.schema.scenario import FaultDocument, FaultPoint
@@ -115,13 +115,13 @@ class SimSensor:
     def __init__(self, context: SimContext) -> None:
         self._context = context
 
-    def sample(self, now_ms: int) -> Sequence[Sighting]:
+    def sample(self, now_ms: int) -> Sequence[PodSighting]:
         self._context.may_crash("while sampling")
         sightings = [self._sight(pod, now_ms) for pod in self._context.node.present()]
         self._context.record.observation(now_ms, sightings)
         return sightings
 
-    def _sight(self, pod: SimPod, now_ms: int) -> Sighting:
+    def _sight(self, pod: SimPod, now_ms: int) -> PodSighting:
         name, faults = pod.spec.name, self._context.faults
         if faults.fires(FaultPoint.SENSOR_RESET, name, now_ms):
             pod.reset_counters()
@@ -131,7 +131,7 @@ class SimSensor:
             counters = Counters(now_ms * 1000, _GARBAGE_US, 0, 0, 0)
         if faults.fires(FaultPoint.SENSOR_MISSING, name, now_ms):
             counters = None
-        return Sighting(
+        return PodSighting(
             uid=name,
             request_millicores=pod.spec.request_millicores,
             containers=(ContainerSighting("", pod.limit_millicores, counters),),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
 from fairlead.core.reasons import CpuReason
-from fairlead.ports.cpu import Sighting
+from fairlead.ports.cpu import PodSighting
 from fairlead.schema.border import read_document
 from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
 from fairlead.sim.node import SimPod
@@ -88,7 +88,7 @@ class RunRecord:
         self._hash.update(made.input + b"\n" + made.result + b"\n")
         return made
 
-    def observation(self, time_ms: int, sightings: Sequence[Sighting]) -> None:
+    def observation(self, time_ms: int, sightings: Sequence[PodSighting]) -> None:
         """Record what the sensors reported, in the order of the pods' names."""
         seen = {sighting.uid: _sighting(sighting) for sighting in sightings}
         self._digest({"observation": time_ms, "pods": seen})
@@ -100,7 +100,7 @@ class RunRecord:
         self._hash.update(canonical(value) + b"\n")
 
 
-def _sighting(sighting: Sighting) -> list[int | None]:
+def _sighting(sighting: PodSighting) -> list[int | None]:
     """Compact, because there is one per pod and second."""
     read = sighting.containers[0].counters
     if read is None:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fairlead.core.canonical import digest
-from fairlead.core.cpu import Guardrails, Headroom, Policy, Smoothing, pod_bounds
+from fairlead.core.cpu import Policy, pod_bounds
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.cpu import CpuConfig
-from fairlead.schema.cpu import fields_of
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
 from fairlead.sim.agent import Faults, SimAgent, SimContext
 from fairlead.sim.checkers import DECISION_CHECKS, STATE_CHECKS, Broken, NodeState
@@ -38,22 +37,6 @@ from fairlead.sim.record import (
 FRAME_MS = STEP_MS = 1_000
 
 
-def configure(scenario: ScenarioDocument, policy: Policy) -> CpuConfig:
-    governor = scenario.governor
-    room, rails, ewma = governor.headroom, governor.guardrails, governor.smoothing
-    return CpuConfig(
-        node_millicores=scenario.node.millicores,
-        policy=policy,
-        reserve=governor.reserve,
-        sample_ms=governor.sample_ms,
-        clear_ms=governor.clear_ms,
-        hysteresis_band=governor.hysteresis_band,
-        headroom=Headroom(room.base, room.per_demand, room.per_miss, room.cap),
-        smoothing=Smoothing(ewma.up, ewma.down, ewma.hold_ms),
-        guardrails=Guardrails(**fields_of(rails)),
-    )
-
-
 class Simulation:
     """A scenario under one seed and one policy; None: the scenario's own, changed by its acts."""
 
@@ -69,7 +52,9 @@ class Simulation:
         self._entropy = Entropy(seed)
         self.faults = Faults(scenario.faults, self._entropy)
         self.agent = SimAgent(
-            configure(scenario, policy or scenario.policies[0]),
+            CpuConfig.of(
+                scenario.governor, scenario.node.millicores, policy or scenario.policies[0]
+            ),
             SimContext(self.node, self.clock, self.faults, self.record),
             check=self.check,
             on_decision=self._on_decision,

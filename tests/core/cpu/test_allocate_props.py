@@ -13,6 +13,7 @@ from fairlead.core.cpu import (
     Policy,
     WritePhase,
     allocate,
+    bounded,
     clear,
 )
 from tests.core.cpu import cases
@@ -47,16 +48,9 @@ def test_the_grants_fit_the_capacity_inside_the_bounds(snapshot: NodeSnapshot) -
     plan = allocate(snapshot)
     misses = {uid: memory.headroom_misses for uid, memory in plan.memory.items()}
     claims = snapshot.claims(misses)
-    bounded = tuple(
-        replace(
-            pod,
-            lower_millicores=plan.bounds[pod.uid].lower_millicores,
-            upper_millicores=plan.bounds[pod.uid].upper_millicores,
-        )
-        for pod in claims.pods
-    )
-    guarded = clear(replace(claims, pods=bounded))
-    cases.judge(replace(claims, pods=bounded), guarded)
+    inside = bounded(claims, plan.bounds)
+    guarded = clear(inside)
+    cases.judge(inside, guarded)
     assert plan.allocations == guarded.allocations
     assert sum(plan.allocations.values()) <= snapshot.capacity_millicores
     free = clear(claims)

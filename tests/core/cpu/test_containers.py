@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import Reading, pod_reading, split_grant
+from fairlead.core.cpu import CpuReading, pod_reading, split_grant
 
 
 def test_pod_reading_adds_up() -> None:
     """Sums of use and want, the worst throttling, and the shortage they make together."""
-    busy, idle = Reading(300, 400, 0.25, 0.9), Reading(100, 100, 0.0, 0.0)
-    assert pod_reading([busy, idle]) == Reading(400, 500, 1 - 400 / 500, 0.9)
-    assert pod_reading([]) == Reading(0, 0, 0.0, 0.0)
+    busy, idle = CpuReading(300, 400, 0.25, 0.9), CpuReading(100, 100, 0.0, 0.0)
+    assert pod_reading([busy, idle]) == CpuReading(400, 500, 1 - 400 / 500, 0.9)
+    assert pod_reading([]) == CpuReading(0, 0, 0.0, 0.0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 100)), min_size=1, max_size=6))
@@ -22,7 +22,7 @@ def test_pod_demand_is_the_limit_weighted_mean(containers: list[tuple[int, int]]
         limit // 10 + (limit - limit // 10) * percent // 100
         for limit, (_, percent) in zip(limits, containers, strict=True)
     ]
-    readings = [Reading(want, want, 0.0, 0.0) for want in wants]
+    readings = [CpuReading(want, want, 0.0, 0.0) for want in wants]
     demands = [r.demand(limit // 10, limit) for r, limit in zip(readings, limits, strict=True)]
     mean = sum(x * d for x, d in zip(limits, demands, strict=True)) / sum(limits)
     assert pod_reading(readings).demand(sum(limits) // 10, sum(limits)) == pytest.approx(mean)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.core.cpu import Counters, Reading, Smoothing, hold_peak, read_signal, smooth
+from fairlead.core.cpu import Counters, CpuReading, Smoothing, hold_peak, read_signal, smooth
 
 START = Counters(time_us=0, usage_us=0, periods=0, throttled_periods=0, throttled_us=0)
 
@@ -46,7 +46,7 @@ def test_two_busy_threads_read_their_true_shortage() -> None:
 
 def test_demand_is_the_place_of_the_want_between_min_and_max() -> None:
     """0 at the minimum, 1 at the maximum, clipped; without a range, 1 only beyond it."""
-    reading = Reading(500, 500, 0.0, 0.0)
+    reading = CpuReading(500, 500, 0.0, 0.0)
     assert reading.demand(100, 900) == 0.5
     assert reading.demand(600, 900) == 0.0
     assert reading.demand(100, 300) == 1.0

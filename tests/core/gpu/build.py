@@ -12,7 +12,7 @@ from fairlead.schema.kinds import KINDS
 Document = dict[str, Any]
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = "2026-01-01T00:00:00Z"
-NOBODY: Document = {"allow": False, "to": [], "max_concurrency": None, "max_gpu_hours": None}
+NO_LOANS: Document = {"allow": False, "to": [], "max_concurrency": None, "max_gpu_hours": None}
 
 
 def at(hours: float) -> str:
@@ -26,7 +26,7 @@ def lend(*to: str, gpus: int | None = None, hours: float | None = None) -> Docum
 
 
 def envelope(
-    name: str, gpus: int, hours: float | None = None, *, lending: Document = NOBODY, **fields: Any
+    name: str, gpus: int, hours: float | None = None, *, lending: Document = NO_LOANS, **fields: Any
 ) -> Document:
     """An envelope of H100 anywhere, always open, shared in the family."""
     return {

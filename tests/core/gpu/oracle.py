@@ -143,7 +143,7 @@ def siblings_of(doc, owner):
 
 
 def cousins_of(doc, owner):
-    """Children of the parents' siblings. Nobody is an uncle of their own children's cousin."""
+    """Children of the parents' siblings. No owner is an uncle of its own children's cousin."""
     uncles = set()
     for parent in parents_of(doc, owner):
         uncles |= siblings_of(doc, parent)

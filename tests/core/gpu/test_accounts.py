@@ -17,7 +17,7 @@ from fairlead.core.gpu import (
     aggregate,
 )
 from fairlead.core.gpu.accounts import Account, Accounts
-from fairlead.core.gpu.charges import DAY_MS, settle, split_hold
+from fairlead.core.gpu.usage import DAY_MS, settle, split_hold
 from fairlead.core.invariant import InvariantBroken
 
 T0 = 20_454 * DAY_MS  # 2026-01-01T00:00:00Z
@@ -125,7 +125,7 @@ def test_an_end_that_is_heard_of_late_is_charged_to_its_own_period() -> None:
 
 
 def test_a_window_counts_only_inside_it() -> None:
-    """Use before and after a window is nobody's in it; a calendar period outside it is empty."""
+    """Use before and after a window does not count in it; a calendar period outside it is empty."""
     window = Window(at(2), at(4))
     account = Account(replace(WEST, window=window), T0)
     account.hold(lease(gpus=1, lasts=10))

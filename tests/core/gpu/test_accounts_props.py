@@ -19,9 +19,9 @@ from fairlead.core.gpu import (
     tally,
 )
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.charges import DAY_MS
 from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.core.gpu.model import AggregateCap
+from fairlead.core.gpu.usage import DAY_MS
 
 T0 = 20_454 * DAY_MS
 NAMES = ("x", "y")
@@ -112,7 +112,7 @@ def naive(budget: Budget, found: list[Lease], now_ms: int) -> dict[tuple[str, st
 def test_running_totals_are_the_naive_tally(
     found: tuple[Envelope, ...], every: list[Lease], looks: list[int], last: int
 ) -> None:
-    """Whenever somebody looked in between, and through any number of periods."""
+    """Whenever it was read in between, and through any number of periods."""
     budget = Budget("b", "b", (), found)
     accounts = Accounts()
     accounts.define(budget, T0 - 1)

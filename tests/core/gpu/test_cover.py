@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.gpu.build import (
-    NOBODY,
+    NO_LOANS,
     ask,
     at,
     binding,
@@ -245,7 +245,7 @@ def test_family_is_not_asked_for_lending_acls_or_sub_caps() -> None:
     """Lending says no and 0 GPUs; a sibling uses it all the same."""
     me = budget("me", parents=["org"])
     sister = budget(
-        "sister", envelope("e", 4, lending={**NOBODY, "max_concurrency": 0}), parents=["org"]
+        "sister", envelope("e", 4, lending={**NO_LOANS, "max_concurrency": 0}), parents=["org"]
     )
     assert lines(cover(ask("me", 4), me, sister)) == [("sibling", "sister/e", 4)]
 
@@ -265,7 +265,7 @@ def test_family_is_not_asked_for_lending_acls_or_sub_caps() -> None:
     ],
 )
 def test_lending_acls(to: list[str], allow: bool, lends: bool) -> None:
-    """Exact, prefix or everybody; an empty list lends to nobody; `allow` is needed too."""
+    """Exact, prefix or `*`; an empty list lends to no owner; `allow` is needed too."""
     rich = budget("rich", envelope("e", 1, lending={**lend(*to), "allow": allow}))
     result = cover(ask("org:a", 1, sponsors=["rich"]), rich)
     assert result["funded"] is lends
@@ -363,7 +363,7 @@ def test_no_envelope(budgets: list[dict[str, Any]]) -> None:
 
 
 def test_listed_sponsors_count_as_reachable() -> None:
-    """Even one that lends to nobody, to a run that may not borrow."""
+    """Even one that lends to no owner, to a run that may not borrow."""
     rich = budget("rich", envelope("e", 9))
     result = cover(ask("t", 1, sponsors=["rich"], allow_borrow=False), rich)
     assert refusal(result)["code"] == "ConcurrencyCapExceeded"  # no single relaxation is enough

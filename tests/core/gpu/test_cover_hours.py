@@ -82,7 +82,7 @@ def test_caps_round_down_and_durations_up_to_the_millisecond() -> None:
 
 
 def test_a_duration_of_nothing_needs_nothing() -> None:
-    """Not even hours left; an overdrawn envelope still lets nobody in."""
+    """Not even hours left; an overdrawn envelope still lets no request in."""
     mine = budget("t", envelope("e", 2, 1))
     assert cover(ask("t", 2, 0), mine, leases=[lease("t/e", 1, -1, 0)])["funded"]
     result = cover(ask("t", 2, 0), mine, leases=[lease("t/e", 1, -2, 0)])

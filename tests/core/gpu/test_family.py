@@ -61,7 +61,7 @@ def test_an_owner_counts_in_the_first_tier_that_reaches_it() -> None:
     }
 
 
-def test_nobody_is_their_own_uncle() -> None:
+def test_no_owner_is_its_own_uncle() -> None:
     """me and ma share gran, so me is ma's sibling; my own children are no cousins for that."""
     graph = {"me": "ma gran", "ma": "gran", "kid": "me"}
     assert "kid" not in kin("me", graph)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from fairlead.core.gpu import HOUR_MS, AggregateCap, Budget, Envelope, Lease, Lending, Window
 from fairlead.core.gpu.accounts import Accounts
-from fairlead.core.gpu.charges import DAY_MS
 from fairlead.core.gpu.funding import Demotion, demotions, restorations
+from fairlead.core.gpu.usage import DAY_MS
 
 T0 = 20_454 * DAY_MS
 
@@ -39,7 +39,7 @@ def who(found: list[Demotion]) -> list[str]:
 X = Envelope("x", "H100", 8)
 
 
-def test_within_every_cap_nobody_is_looked_at() -> None:
+def test_within_every_cap_no_lease_is_looked_at() -> None:
     """GPUs may fill a cap."""
     found = budget(replace(X, max_hours_ms=100 * HOUR_MS))
     assert demotions(found, world(found, lease("a", 8)), at(1)) == []
@@ -56,7 +56,7 @@ def test_a_lowered_cap_demotes_the_newest_first_ties_by_lease_id() -> None:
 
 
 def test_hours_run_out_at_a_moment_and_those_without_a_promise_pay() -> None:
-    """10 hours, 6 promised: 4 GPUs without a duration have one hour, whoever looks when."""
+    """10 hours, 6 promised: 4 GPUs without a duration have one hour, whenever it is read."""
     found = budget(replace(X, max_hours_ms=10 * HOUR_MS))
     accounts = world(found, lease("held", 2, lasts=3), lease("bare", 4))
     assert demotions(found, accounts, at(0.9)) == []
@@ -146,7 +146,7 @@ def test_aggregate_caps_see_what_envelopes_demoted_before_them() -> None:
     assert {(each.lease, each.at_ms) for each in lost} == {("a", at(5.5)), ("b", at(5.5))}
 
 
-def test_a_cap_without_limits_and_an_envelope_without_account_bind_nobody() -> None:
+def test_a_cap_without_limits_and_an_envelope_without_account_bind_no_lease() -> None:
     """A preview may name envelopes that do not exist yet."""
     found = budget(X)
     accounts = world(found, lease("a", 4))

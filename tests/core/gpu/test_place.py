@@ -21,7 +21,7 @@ def test_the_node_that_is_filled_best() -> None:
 
 
 def test_ties_go_by_name_whatever_the_order() -> None:
-    """The order of the nodes is nobody's choice."""
+    """The order of the nodes does not matter."""
     nodes = [node("n2", 2), node("n1", 2)]
     assert (
         slots(nodes, Gang("H100", 2)) == slots(nodes[::-1], Gang("H100", 2)) == [["n1#0", "n1#1"]]

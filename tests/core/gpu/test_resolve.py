@@ -1,4 +1,4 @@
-"""Who gives way: the contract's rows and the pitfalls, one by one."""
+"""Which leases end: the contract's rows and the pitfalls, one by one."""
 
 from collections import Counter
 
@@ -64,7 +64,7 @@ def test_spares_are_never_counted_twice() -> None:
 
 
 def test_nothing_is_cut_when_everything_would_not_be_enough() -> None:
-    """Deficit 28 of 24: four are missing, and nobody is hurt."""
+    """Deficit 28 of 24: four are missing, and nothing is preempted."""
     result = trio(28)
     assert (result["resolved"], result["freed_gpus"], result["shortfall_gpus"]) == (False, 0, 4)
     assert (result["actions"], result["withdrawn"], result["draws"]) == ([], [], [])
@@ -272,7 +272,7 @@ def test_runs_without_a_lease_in_scope_are_no_tokens() -> None:
 
 
 def test_owners_and_tokens_are_listed_by_code_point_and_leave_when_drawn() -> None:
-    """Three draws take everybody; an owner without tokens is not listed again."""
+    """Three draws take every run; an owner without tokens is not listed again."""
     runs = [run("\uffff", "b"), run("\U0001d11e", "b"), run("x", "A")]
     result = resolve(3, runs, [lease(each["id"], each["id"]) for each in runs])
     assert [draw["index"] for draw in result["draws"]] == [0, 1, 2]

@@ -230,7 +230,7 @@ def test_bad_input_is_refused_with_its_path(name: str) -> None:
 
 
 def test_what_only_looks_odd_is_decided() -> None:
-    """Nobody and nothing; an empty cap; empty labels; a minimum above the width; huge groups."""
+    """No runs, no leases; an empty cap; empty labels; a minimum above the width; huge groups."""
     for given in (
         put("runs", []) | {"leases": []},
         put("scope.cap", {**CAP, "envelopes": []}),

@@ -87,7 +87,7 @@ def test_a_forecast_says_that_a_whole_tier_is_lost() -> None:
 
 
 def test_a_forecast_of_what_cannot_be_resolved_is_the_shortfall() -> None:
-    """Nobody is at risk."""
+    """No run is at risk."""
     seen = forecast(conflict_of(document(3, [run("r")], [lease("l", "r", 1)])))
     assert (seen.shortfall_gpus, seen.actions, seen.risks) == (2, (), ())
 

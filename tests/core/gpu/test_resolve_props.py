@@ -113,8 +113,8 @@ def test_a_tier_is_used_up_before_the_next_is_touched(document: Document) -> Non
 
 
 @given(documents)
-def test_nobody_is_drawn_before_the_rules_are_exhausted(document: Document) -> None:
-    """Where anybody of a tier is drawn, every spare of that tier in scope was cut before."""
+def test_no_run_is_drawn_before_the_rules_are_exhausted(document: Document) -> None:
+    """Where a run of a tier is drawn, every spare of that tier in scope was cut before."""
     result = decide(document)
     cut = gone(result) | gone(result, "withdrawn")
     runs = {run["id"]: run for run in document["runs"]}

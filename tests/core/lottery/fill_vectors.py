@@ -12,7 +12,7 @@ HALF = 2**63 + 1  # just over half of the hashes are whole: about every other on
 
 
 def sha(text: str) -> str:
-    """32 bytes that anybody can make again."""
+    """32 bytes that can be made again."""
     return sha256(text.encode()).hexdigest()
 
 

@@ -34,7 +34,7 @@ def test_stages_indexes_and_seeds_are_independent() -> None:
 
 @pytest.mark.parametrize(("seed", "n"), [(bytes(31), 2), (bytes(32), 0), (bytes(32), 2**64 + 1)])
 def test_what_cannot_be_drawn_is_a_bug(seed: bytes, n: int) -> None:
-    """Short seeds, nobody to draw, more than a hash can count."""
+    """Short seeds, no token to draw, more than a hash can count."""
     with pytest.raises(InvariantBroken):
         uniform_below(n, seed=seed, stage=Stage.OWNER, index=0)
 

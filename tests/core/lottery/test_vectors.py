@@ -22,7 +22,7 @@ VECTORS = json.loads(FILE.read_text())
 
 
 def test_the_published_vectors_are_those_of_the_definition() -> None:
-    """Nobody edited them, and the definition in the tests did not move."""
+    """They were not edited, and the definition in the tests did not move."""
     assert fill() == VECTORS
 
 

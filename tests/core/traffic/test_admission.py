@@ -33,14 +33,15 @@ RECOVERING = AdmissionState(SOFT, Regime.RECOVERY, 1_000, 10.0)
 
 
 def level(**triggers: object) -> AdmissionMode:
-    quiet = {"nobody": False, "stall": False, "ttf_s": None, "retry_index": None, "blind": False}
+    quiet = {"unroutable": False, "stall": False, "ttf_s": None, "retry_index": None}
+    quiet["blind"] = False
     return Triggers(**(quiet | triggers)).level(CONFIG)  # type: ignore[arg-type]
 
 
 def test_every_trigger_asks_for_its_level() -> None:
     """9.2: hard before soft before normal."""
     assert level() is NORMAL
-    assert level(nobody=True) is level(stall=True) is HARD
+    assert level(unroutable=True) is level(stall=True) is HARD
     assert [level(ttf_s=ttf) for ttf in (0.0, 19.9, 20.0, 119.9, 120.0)] == [
         HARD,
         HARD,

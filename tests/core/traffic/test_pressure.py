@@ -14,7 +14,7 @@ def measured(*backends: Backend, **config: float) -> Pressures:
 
 def test_the_contracts_example() -> None:
     """3 in the queue and 40 ms: 0.03 + 0.4."""
-    (pressure,) = measured(Backend("b1", queue=3, p95_ms=40, error_rate=0.0)).each
+    (pressure,) = measured(Backend("b1", queue=3, p95_ms=40, error_rate=0.0)).values
     assert pressure == (pytest.approx(0.43), 0.03, 0.4, 0.0, 0.0, ())
 
 
@@ -22,7 +22,7 @@ def test_errors_are_clipped_and_penalised() -> None:
     """E/E_ref is capped at E_max; strictly above eta K_E is added."""
     at, above, all_of_it = measured(
         Backend("a", 0, 0, 0.05), Backend("b", 0, 0, 0.06), Backend("c", 0, 0, 1.0)
-    ).each
+    ).values
     assert (at.error, at.penalty, at.total) == (pytest.approx(15.0), 0.0, pytest.approx(15.0))
     assert (above.error, above.penalty, above.total) == (18.0, 10.0, 28.0)
     assert (all_of_it.error, all_of_it.total) == (60.0, 70.0)
@@ -30,13 +30,13 @@ def test_errors_are_clipped_and_penalised() -> None:
 
 def test_an_idle_backend_is_floored() -> None:
     """P_min, so that it does not take everything."""
-    assert measured(Backend("a", 0, 1.0, 0.0)).each[0].total == 0.1
+    assert measured(Backend("a", 0, 1.0, 0.0)).values[0].total == 0.1
 
 
 def test_one_missing_signal_is_the_groups_worst() -> None:
     """Latency, errors and queue alike, isolated backends included."""
     seen = measured(Backend("a", 10, 50, 0.2, isolated=True), Backend("b", None, None, None))
-    assert seen.each[1][1:] == seen.each[0][1:]
+    assert seen.values[1][1:] == seen.values[0][1:]
     assert (seen.missing_latency, seen.missing_errors, seen.missing_queue) == (True, True, True)
     assert not seen.blind
 
@@ -44,7 +44,7 @@ def test_one_missing_signal_is_the_groups_worst() -> None:
 def test_a_signal_that_nobody_has_is_left_out() -> None:
     """Its weight is 0 for the whole group."""
     seen = measured(Backend("a", None, 40, None), Backend("b", None, 80, None))
-    assert [pressure.total for pressure in seen.each] == [0.4, 0.8]
+    assert [pressure.total for pressure in seen.values] == [0.4, 0.8]
     assert (seen.missing_errors, seen.missing_queue, seen.errors) == (True, True, None)
 
 
@@ -70,7 +70,7 @@ def test_the_path_layer_is_labelled_and_added() -> None:
     """3.2: W*x/ref of round trip, retransmissions and jitter."""
     config = Config(w_rtt=1, w_retx=2, w_jit=3)
     backend = Backend("a", 0, 0, 0.0, rtt_ms=25, retrans_rate=0.01, jitter_ms=5)
-    (pressure,) = measure_pressure([backend], [0.0], {}, config).each
+    (pressure,) = measure_pressure([backend], [0.0], {}, config).values
     assert pressure.layers == (("rtt", 0.5), ("retransmits", 2.0), ("jitter", 1.5))
     assert pressure.total == 4.0
 
@@ -139,4 +139,4 @@ def test_debt_is_the_time_to_drain() -> None:
 def test_rubbish_that_is_finite_stays_finite() -> None:
     """The largest double as latency with the smallest reference."""
     seen = measured(Backend("a", 1e308, 1e308, 1.0), l_ref_ms=1e-9, q_ref=1e-9)
-    assert seen.each[0].total < float("inf")
+    assert seen.values[0].total < float("inf")

@@ -131,7 +131,7 @@ def test_hard_carries_what_it_relaxes_to() -> None:
 
 
 def test_addresses_of_both_families_are_one_kind_of_key() -> None:
-    assert bytes(layout.Tuple.of("10.1.2.3", 80, Proto.TCP)) == (
+    assert bytes(layout.KernelTuple.of("10.1.2.3", 80, Proto.TCP)) == (
         bytes(10) + b"\xff\xff\x0a\x01\x02\x03" + b"\x00\x50" + b"\x06\x00"
     )
-    assert bytes(layout.Tuple.of("fd00::1", 443, Proto.UDP))[16:] == b"\x01\xbb\x11\x00"
+    assert bytes(layout.KernelTuple.of("fd00::1", 443, Proto.UDP))[16:] == b"\x01\xbb\x11\x00"

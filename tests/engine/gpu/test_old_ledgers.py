@@ -42,7 +42,7 @@ def test_an_old_entry_is_written_as_it_was() -> None:
         if body is None:
             continue
         seen.add(entry.kind)
-        again = encode(NewEntry(body=body, time_ms=entry.time_ms)).body
+        again = encode(NewEntry(body, entry.time_ms)).body
         left_out = {"input", "blobs"}
         assert again.keys() == entry.body.keys() - left_out, entry.kind
     assert len(seen) >= 15

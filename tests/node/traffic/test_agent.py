@@ -14,7 +14,7 @@ import pytest
 from fairlead.core.traffic import Config
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupRules
-from fairlead.node.agent import now_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import STATE, STATUS, StateDirectory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.commands import COMMANDS, change_command

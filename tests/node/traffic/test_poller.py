@@ -3,7 +3,7 @@
 import threading
 
 from fairlead.node.traffic.poller import Poller
-from fairlead.node.traffic.probes import Service, Services
+from fairlead.node.traffic.probes import DnsService, DnsServices
 
 
 def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
@@ -26,10 +26,10 @@ def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
 def test_names_that_cannot_be_used_are_put_back() -> None:
     """With the addresses that were known, without asking again."""
     poller = Poller()
-    services = Services(poller, every_ms=3_600_000)
-    services.follow({"web": Service("127.0.0.1", 80), "api": Service("127.0.0.2", 81)})
+    services = DnsServices(poller, every_ms=3_600_000)
+    services.follow({"web": DnsService("127.0.0.1", 80), "api": DnsService("127.0.0.2", 81)})
     before = services.members("web"), services.members("api")
-    undo = services.follow({"web": Service("127.0.0.3", 80)})
+    undo = services.follow({"web": DnsService("127.0.0.3", 80)})
     assert services.members("api") is None
     undo()
     assert (services.members("web"), services.members("api")) == before

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from fairlead.node.traffic.poller import Poller
-from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
+from fairlead.node.traffic.probes import (
+    CheckRules,
+    DnsService,
+    DnsServices,
+    NetworkProber,
+    ProbeRules,
+)
 from fairlead.node.traffic.scrape import Scraper, ScrapeRules
 from fairlead.node.traffic.sensors import Machines, RemoteNode
 from fairlead.ports.dataplane import Backend
@@ -262,35 +268,35 @@ def test_other_machines_are_seen_through_their_exporters(poller: Poller) -> None
 
 def test_a_service_is_looked_up(poller: Poller) -> None:
     """Every address of a name is a backend, named by it; other names after a reload."""
-    services = Services(poller, every_ms=50)
-    services.follow({"web": Service("localhost", 8080)})
+    services = DnsServices(poller, every_ms=50)
+    services.follow({"web": DnsService("localhost", 8080)})
     found = services.members("web")
     assert found is not None
     assert Backend("127.0.0.1:8080", "127.0.0.1", 8080) in found
     assert services.members("other") is None
-    services.follow({"api": Service("127.0.0.1", 90)})
+    services.follow({"api": DnsService("127.0.0.1", 90)})
     assert services.members("web") is None
     assert services.members("api") == (Backend("127.0.0.1:90", "127.0.0.1", 90),)
 
 
 def test_a_name_that_nobody_knows_is_a_fault_and_changes_nothing(poller: Poller) -> None:
     """Said with its group and its name."""
-    services = Services(poller, every_ms=50)
-    services.follow({"web": Service("127.0.0.1", 80)})
+    services = DnsServices(poller, every_ms=50)
+    services.follow({"web": DnsService("127.0.0.1", 80)})
     with pytest.raises(TemporaryFault, match=r"group 'api': no-such-name\.invalid"):
-        services.follow({"api": Service("no-such-name.invalid", 80)})
+        services.follow({"api": DnsService("no-such-name.invalid", 80)})
     with pytest.raises(TemporaryFault, match=r"group 'api': x+ cannot be looked up"):
-        services.follow({"api": Service("x" * 64, 80)})
+        services.follow({"api": DnsService("x" * 64, 80)})
     assert services.members("web")
 
 
 def test_only_addresses_of_the_family_that_is_of_use(poller: Poller) -> None:
     """A name with both kinds has fewer backends where a plane can use one only."""
-    services = Services(poller, every_ms=50)
-    services.follow({"web": Service("localhost", 80, socket.AF_INET)})
+    services = DnsServices(poller, every_ms=50)
+    services.follow({"web": DnsService("localhost", 80, socket.AF_INET)})
     assert services.members("web") == (Backend("127.0.0.1:80", "127.0.0.1", 80),)
     with pytest.raises(TemporaryFault, match=r"group 'web': 127\.0\.0\.1 cannot be looked up"):
-        services.follow({"web": Service("127.0.0.1", 80, socket.AF_INET6)})
+        services.follow({"web": DnsService("127.0.0.1", 80, socket.AF_INET6)})
 
 
 def test_a_name_server_that_is_silent_does_not_stop_the_agent(
@@ -303,7 +309,7 @@ def test_a_name_server_that_is_silent_does_not_stop_the_agent(
     began = time.monotonic()
     try:
         with pytest.raises(TemporaryFault, match=r"group 'web': slow cannot .* within 0\.1 s"):
-            Services(poller, every_ms=50).follow({"web": Service("slow", 80)})
+            DnsServices(poller, every_ms=50).follow({"web": DnsService("slow", 80)})
         assert time.monotonic() - began < 10
     finally:
         ended.set()

@@ -22,6 +22,8 @@ from click.shell_completion import CompletionItem
 from fairlead.cli.input import BadFile, dry_run_option
 from fairlead.cli.table import Output, columns, moment_ms, output_option
 from fairlead.core.audit import Head, SignedHead, check_consistency, check_inclusion, leaf_hash
+from fairlead.host.files import replace
+from fairlead.host.paths import user_state_directory
 from fairlead.ledger.entries import parse
 from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.statements import LedgerIdentity
@@ -63,8 +65,7 @@ def heads_file() -> Path:
     named = os.environ.get("FAIRLEAD_HEADS")
     if named:
         return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "fairlead" / FILE
+    return user_state_directory() / FILE
 
 
 def all_seen() -> dict[str, Seen]:
@@ -205,9 +206,8 @@ def _write(seen: dict[str, Seen]) -> None:
     path = heads_file()
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(seen), indent=2) + b"\n")
-        draft.replace(path)
+        data = msgspec.json.format(msgspec.json.encode(seen), indent=2) + b"\n"
+        replace(path, data, durable=False, mode=0o644)
 
 
 def read_headers(headers: Mapping[str, str]) -> SignedHead | None:
@@ -309,7 +309,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.argument("server", shell_complete=_complete)
 @dry_run_option
 def forget_head(*, server: str, dry_run: bool) -> None:
-    """Forget the checkpoint of a server; its next reply is trusted.
+    """Forget the checkpoint of a server.
+
+    The next reply of the server is trusted.
 
     Use it when the ledger changed for a known reason: a new installation, a restored backup.
 

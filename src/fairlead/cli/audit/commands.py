@@ -81,11 +81,7 @@ def head(*, ledger: str, output: str) -> None:
 @command.command("log")
 @click.option("--after", type=click.IntRange(0), help="Start after this entry [default: the end].")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    default=20,
-    show_default=True,
-    help="Print at most this many.",
+    "--limit", type=click.IntRange(1, 100_000), default=20, help="Print at most this many."
 )
 @click.option("--kind", help="Show only entries of this kind.")
 @click.option("--plan", "plan_id", help="Show only entries of this plan.")
@@ -277,9 +273,7 @@ def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progres
 
 @command.command("export")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a file [default: stdout].")
-@click.option(
-    "--first", type=click.IntRange(1), default=1, show_default=True, help="Start with this entry."
-)
+@click.option("--first", type=click.IntRange(1), default=1, help="Start with this entry.")
 @click.option("--last", type=click.IntRange(1), help="Stop after this entry [default: the newest].")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:

@@ -1,20 +1,16 @@
 """Options and checkpoints that the ledger's commands share."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from fairlead.cli.input import reading
-from fairlead.cli.table import moment_ms, show_canonical
+from fairlead.cli.table import Decorator, moment_ms, show_canonical
 from fairlead.core.audit import SignedHead
 from fairlead.ledger.place import default_ledger
 from fairlead.schema.audit import read_head
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-ledger_option: Callable[[F], F] = click.option(
+ledger_option: Decorator = click.option(
     "--ledger",
     envvar="FAIRLEAD_LEDGER",
     default=lambda: str(default_ledger()),

@@ -9,7 +9,6 @@ import re
 import secrets
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -33,21 +32,15 @@ _OUTCOMES = columns(
 )
 
 
-class HeldHead(click.ParamType[str]):
-    """SIZE:ROOT, or the file of a checkpoint."""
-
-    name = "SIZE:ROOT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """As the server takes it."""
-        text = str(value)
-        if _HEAD.fullmatch(text):
-            return text
-        if not Path(text).is_file():
-            expected = "SIZE:ROOT, or a file from `fairlead audit head -o json`"
-            self.fail(f"must be {expected}, got {text!r}", param, ctx)
-        head = held_head(Path(text)).head
-        return f"{head.size}:{head.root}"
+def kept_head(text: str) -> str:
+    """SIZE:ROOT, or the file of a checkpoint, as the server takes it."""
+    if _HEAD.fullmatch(text):
+        return text
+    if not Path(text).is_file():
+        expected = "SIZE:ROOT, or a file from `fairlead audit head -o json`"
+        raise click.BadParameter(f"must be {expected}, got {text!r}")
+    head = held_head(Path(text)).head
+    return f"{head.size}:{head.root}"
 
 
 @click.command("outcome")
@@ -68,7 +61,8 @@ class HeldHead(click.ParamType[str]):
 @click.option(
     "--head",
     "heads",
-    type=HeldHead(),
+    type=kept_head,
+    metavar="SIZE:ROOT",
     multiple=True,
     help="Prove growth since this checkpoint (repeatable).",
 )

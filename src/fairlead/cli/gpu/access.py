@@ -28,11 +28,13 @@ def tokens() -> None:
 
 @tokens.command("create")
 @click.option("--user", help="Name the token's user [default: you].")
-@click.option("--note", "about", default="", help="Describe its use.")
+@click.option("--note", "about", help="Describe its use.")
 @output_format("token", "json", "yaml", default="token")
 @dry_run_option
 @server_option
-def create(*, user: str | None, about: str, output: str, dry_run: bool, server: str | None) -> None:
+def create(
+    *, user: str | None, about: str | None, output: str, dry_run: bool, server: str | None
+) -> None:
     """Create a token and print its secret once.
 
     Only an admin creates tokens for other users. Everything but the secret goes to stderr.
@@ -40,7 +42,7 @@ def create(*, user: str | None, about: str, output: str, dry_run: bool, server: 
     \b
       fairlead tokens create --user ada --note laptop > ada.token
     """
-    body, query = {"user": user, "note": about}, {"dry_run": dry_run}
+    body, query = {"user": user, "note": about or ""}, {"dry_run": dry_run}
     token = Client(server).call("POST", "/v1/tokens", body=body, query=query)
     if output != "token":
         show(token, output)

@@ -160,37 +160,31 @@ _IDLE = columns(
 )
 
 
-class Day(click.ParamType[str]):
-    """`2026-01-31` (UTC) or an RFC 3339 time with its zone."""
-
-    name = "DAY"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """As the server takes it."""
-        try:
-            day = datetime.fromisoformat(str(value))
-        except ValueError:
-            examples = "2026-01-31, or 2026-01-31T12:00:00Z"
-            self.fail(f"must be a day like {examples}, got {value!r}", param, ctx)
-        if day.tzinfo is None and (day.hour, day.minute, day.second) != (0, 0, 0):
-            self.fail(f"needs a zone, such as {value}Z", param, ctx)
-        zoned = day.replace(tzinfo=UTC) if day.tzinfo is None else day.astimezone(UTC)
-        return zoned.isoformat(timespec="seconds").replace("+00:00", "Z")
+def day(text: str) -> str:
+    """`2026-01-31` (UTC) or an RFC 3339 time with its zone, as the server takes it."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        examples = "2026-01-31, or 2026-01-31T12:00:00Z"
+        raise click.BadParameter(f"must be a day like {examples}, got {text!r}") from None
+    if time.tzinfo is None and (time.hour, time.minute, time.second) != (0, 0, 0):
+        raise click.BadParameter(f"needs a zone, such as {text}Z")
+    zoned = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return zoned.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @click.command("report")
-@click.option(
-    "--by", type=click.Choice(BY), default="envelope", show_default=True, help="Group rows by this."
-)
+@click.option("--by", type=click.Choice(BY), default="envelope", help="Group rows by this.")
 @click.option(
     "--period",
     type=click.Choice(PERIODS),
     default="month",
-    show_default=True,
     help="Sum by UTC period; weeks start on Monday.",
 )
-@click.option("--since", type=Day(), help="First day, UTC [default: the period 30 days ago].")
-@click.option("--until", type=Day(), help="Last day, UTC [default: now].")
+@click.option(
+    "--since", type=day, metavar="DAY", help="First day, UTC [default: the period 30 days ago]."
+)
+@click.option("--until", type=day, metavar="DAY", help="Last day, UTC [default: now].")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
 def report(

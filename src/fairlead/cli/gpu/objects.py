@@ -1,7 +1,7 @@
 """`apply`, `submit`, `get`, `describe`, `delete`, and verbs such as `cancel` and `drain`."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -17,10 +17,19 @@ from fairlead.cli.completion import (
 )
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
 from fairlead.cli.input import file_option, object_name, read_manifests
-from fairlead.cli.table import Column, Output, at, cell, columns, print_table, show, to_yaml
+from fairlead.cli.table import (
+    Column,
+    Decorator,
+    Output,
+    at,
+    cell,
+    columns,
+    print_table,
+    show,
+    to_yaml,
+)
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
-F = TypeVar("F", bound=Callable[..., Any])
 _NAME = ("NAME", "metadata.name")
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
@@ -271,7 +280,7 @@ def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
         print_forecast(preview["forecast"], "  ")
 
 
-def _names_argument(kind: str) -> Callable[[F], F]:
+def _names_argument(kind: str) -> Decorator:
     metavar = f"{kind.upper()}..."
     return click.argument(
         "names", nargs=-1, required=True, metavar=metavar, shell_complete=complete_names(kind)

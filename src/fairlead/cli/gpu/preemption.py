@@ -19,66 +19,58 @@ from fairlead.schema.objects import API_VERSION, parse_duration
 from fairlead.schema.times import format_time, parse_time
 
 
-class ScopeText(click.ParamType[dict[str, str]]):
-    """`flavor=H100,region=us-west`."""
-
-    name = "KEY=VALUE,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, str]:
-        """Labels by key; the flavor is one of them."""
-        if isinstance(value, dict):
-            return value
-        labels: dict[str, str] = {}
-        for part in str(value).split(","):
-            key, equals, text = (piece.strip() for piece in part.partition("="))
-            if not (key and equals and text):
-                example = "flavor=H100,region=west"
-                self.fail(f"must be KEY=VALUE,... such as {example}, got {value!r}", param, ctx)
-            if key in labels:
-                self.fail(f"names {key!r} twice", param, ctx)
-            labels[key] = text
-        if "flavor" not in labels:
-            self.fail("must name the flavor, such as flavor=H100", param, ctx)
-        return labels
+def scope_labels(text: str) -> dict[str, str]:
+    """`flavor=H100,region=us-west` as labels; the flavor is one of them."""
+    labels: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            example = "flavor=H100,region=west"
+            raise click.BadParameter(f"must be KEY=VALUE,... such as {example}, got {text!r}")
+        if key in labels:
+            raise click.BadParameter(f"names {key!r} twice")
+        labels[key] = value
+    if "flavor" not in labels:
+        raise click.BadParameter("must name the flavor, such as flavor=H100")
+    return labels
 
 
-class CapText(click.ParamType[tuple[str, str]]):
-    """`team-a/main`."""
+def cap_name(text: str) -> tuple[str, str]:
+    """`team-a/main` as the budget and the name of its cap or envelope."""
+    short = text.removeprefix("budget/")
+    # A budget may be called `budget`: the word is a prefix only where two names follow it.
+    budget, _, cap = (short if "/" in short else text).partition("/")
+    if not (budget and cap):
+        raise click.BadParameter(f"must be BUDGET/NAME of a cap or an envelope, got {text!r}")
+    return budget, cap
 
-    name = "BUDGET/NAME"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The budget and the cap's name."""
-        if isinstance(value, tuple):
-            return value
-        text = str(value)
-        short = text.removeprefix("budget/")
-        # A budget may be called `budget`: the word is a prefix only where two names follow it.
-        budget, _, cap = (short if "/" in short else text).partition("/")
-        if not (budget and cap):
-            self.fail(f"must be BUDGET/NAME of a cap or an envelope, got {value!r}", param, ctx)
-        return budget, cap
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Aggregate caps and envelopes."""
-        names = [
-            f"{budget['metadata']['name']}/{cap['name']}"
-            for budget in query(ctx, "/v1/objects/Budget")
-            for cap in (*budget["spec"]["aggregateCaps"], *budget["spec"]["envelopes"])
-        ]
-        return offer(names, incomplete)
+def _complete_cap(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    names = [
+        f"{budget['metadata']['name']}/{cap['name']}"
+        for budget in query(ctx, "/v1/objects/Budget")
+        for cap in (*budget["spec"]["aggregateCaps"], *budget["spec"]["envelopes"])
+    ]
+    return offer(names, incomplete)
 
 
 @click.command("resolve")
-@click.option("--scope", type=ScopeText(), help="Select GPUs: flavor=H100,region=west.")
+@click.option(
+    "--scope",
+    type=scope_labels,
+    metavar="KEY=VALUE,...",
+    help="Select GPUs: flavor=H100,region=west.",
+)
 @click.option("--gpus", type=click.IntRange(1, 100_000), help="Number of GPUs to free there.")
-@click.option("--cap", type=CapText(), help="Free what an exceeded cap or envelope does not fund.")
+@click.option(
+    "--cap",
+    type=cap_name,
+    metavar="BUDGET/NAME",
+    shell_complete=_complete_cap,
+    help="Free what an exceeded cap or envelope does not fund.",
+)
 @click.option(
     "--budget",
     shell_complete=complete_names("Budget"),
@@ -204,21 +196,15 @@ def _for_run(client: Client, out: Output, run: str) -> None:
         )
 
 
-class StartTime(click.ParamType[str]):
-    """A time with its zone, or `+2h` from now."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """As the server takes it."""
-        text = str(value)
-        try:
-            if text.startswith("+"):
-                ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
-                return format_time(time.time_ns() // 1_000_000 + ahead_ms)
-            return format_time(parse_time(text, "TIME"))
-        except BadInput as error:
-            self.fail(f"{error.message}; or +30m from now", param, ctx)
+def start_time(text: str) -> str:
+    """A time with its zone, or `+2h` from now, as the server takes it."""
+    try:
+        if text.startswith("+"):
+            ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
+            return format_time(time.time_ns() // 1_000_000 + ahead_ms)
+        return format_time(parse_time(text, "TIME"))
+    except BadInput as error:
+        raise click.BadParameter(f"{error.message}; or +30m from now") from error
 
 
 @click.command("reserve")
@@ -232,7 +218,11 @@ class StartTime(click.ParamType[str]):
     help="Submit this run together with its reservation.",
 )
 @click.option(
-    "--at", "at", type=StartTime(), required=True, help="Earliest start: a time with zone, or +2h."
+    "--at",
+    type=start_time,
+    metavar="TIME",
+    required=True,
+    help="Earliest start: a time with zone, or +2h.",
 )
 @click.option("--name", help="Name of the reservation [default: the run's].")
 @changes_api

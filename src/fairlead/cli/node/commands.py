@@ -1,22 +1,21 @@
 """The commands of `fairlead node`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.table import Output, output_option
+from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeDocument, read_node_document
+from fairlead.schema.node import NodeAgentDocument, read_node_document
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
 
-F = TypeVar("F", bound=Callable[..., Any])
 STALE_CLEARS = 3  # an agent that missed this many clearings is late
 
 RUN_HELP = """Run the node agent: set CPU limits below a cgroup.
@@ -43,7 +42,7 @@ _state_dir = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_NODE_STATE_DIR",
-    help="State directory [default for root: /var/lib/fairlead/node].",
+    help="State directory [root: /var/lib/fairlead/node].",
 )
 _config = click.option(
     "--config",
@@ -54,7 +53,7 @@ _config = click.option(
 )
 
 
-def _setting(name: str, type: Any, text: str) -> Callable[[F], F]:
+def _setting(name: str, type: Any, text: str) -> Decorator:
     """A flag whose default is in the agent's configuration."""
     variable = f"FAIRLEAD_NODE_{name.strip('-').upper().replace('-', '_')}"
     return click.option(name, type=type, envvar=variable, help=text)
@@ -116,7 +115,7 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.close()
 
 
-def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeAgentDocument:
     """The agent's settings; a bad one is bad usage."""
     settings = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in settings:
@@ -204,7 +203,7 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
       fairlead node restore --root machine.slice
     """
     from fairlead.compose.node import node_directory, node_files
-    from fairlead.node.originals import Originals
+    from fairlead.node.limits import Originals
     from fairlead.node.state import STATE, StateDirectory
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})

@@ -6,7 +6,7 @@ from fairlead.cli.log import agent_log
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
 from fairlead.ports.faults import TemporaryFault
-from fairlead.schema.node import NodeDocument
+from fairlead.schema.node import NodeAgentDocument
 
 
 class NodeLog:
@@ -16,16 +16,16 @@ class NodeLog:
         self._log = agent_log("node", sys.stdout if dry_run else None)
         self._mode: str | None = None
 
-    def started(self, agent: Agent, document: NodeDocument, port: int | None) -> None:
+    def started(self, agent: Agent, document: NodeAgentDocument, port: int | None) -> None:
         """Log the configuration."""
-        cpu = agent.config.cpu
+        cpu = agent.cpu
         self._log.info(
             "agent started",
             root=document.root,
             pattern=document.pattern,
             policy=cpu.policy.value,
             capacity_millicores=cpu.capacity_millicores,
-            dry_run=agent.config.dry_run,
+            dry_run=agent.dry_run,
             metrics_port=port,
             pods_known=len(agent.loop.governor.pods),
         )

@@ -1,13 +1,12 @@
 """The commands of `fairlead traffic`."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.table import Output, output_option
+from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from fairlead.schema.traffic_agent import TrafficDocument
 
 STALE_MS = 3_000  # the status is written every second
-F = TypeVar("F", bound=Callable[..., Any])
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
 
@@ -65,23 +63,22 @@ def command() -> None:
 
 
 _file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-_state_dir: Callable[[F], F] = click.option(
+_state_dir: Decorator = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="FAIRLEAD_TRAFFIC_STATE_DIR",
-    help="State directory [default for root: /var/lib/fairlead/traffic].",
+    help="State directory [root: /var/lib/fairlead/traffic].",
 )
-_wait: Callable[[F], F] = click.option(
+_wait: Decorator = click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(0),
     default=5.0,
-    show_default=True,
     help="Wait this many seconds for the agent to act.",
 )
 
 
-def _plane(*kinds: str) -> Callable[[F], F]:
+def _plane(*kinds: str) -> Decorator:
     return click.option(
         "--plane",
         type=click.Choice(kinds),

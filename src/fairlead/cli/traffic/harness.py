@@ -55,7 +55,6 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
     "--plane",
     type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
     default="memory",
-    show_default=True,
     help="Dataplane.",
 )
 @click.option("--real-time", is_flag=True, help="Run in real time on a real dataplane.")

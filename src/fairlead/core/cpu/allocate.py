@@ -9,15 +9,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
+from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.apportion import Claim, largest_remainder, water_fill
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES, clear
-from fairlead.core.cpu.model import DEFAULT_HEADROOM, CpuMode, Headroom, Plan, Pod, Policy, Snapshot
+from fairlead.core.cpu.model import (
+    DEFAULT_HEADROOM,
+    Count,
+    CpuMode,
+    Headroom,
+    Instant,
+    Millicores,
+    Pause,
+    Plan,
+    Pod,
+    Policy,
+    Ratio,
+    Snapshot,
+    Total,
+    Uid,
+    Weight,
+)
 from fairlead.core.cpu.need import count_misses
 from fairlead.core.invariant import require
 from fairlead.core.reasons import BoundReason, CpuReason
-from fairlead.core.units import INTEGER_MAX, SIZE_MAX, OutOfRange
+from fairlead.core.units import INTEGER_MAX, SIZE_MAX, OutOfRange, Range
 
 STEP_RATIO_MAX = 1000
 
@@ -26,13 +43,13 @@ STEP_RATIO_MAX = 1000
 class Guardrails:
     """How fast grants may move, and how far off a split must be to be written again."""
 
-    cooldown_ms: int = 10_000
-    step_ratio: float = 2.0
-    step_millicores: int = 2_000
-    dead_band: float = 0.02
-    grace_ms: int = 45_000
+    cooldown_ms: Pause = 10_000
+    step_ratio: Annotated[float, Range(1, STEP_RATIO_MAX)] = 2.0
+    step_millicores: Millicores = 2_000
+    dead_band: Ratio = 0.02
+    grace_ms: Pause = 45_000
     # Moving a few millicores between the containers of one pod is not worth two writes.
-    split_band: float = 0.10
+    split_band: Ratio = 0.10
 
     def __post_init__(self) -> None:
         for name in ("cooldown_ms", "step_millicores", "grace_ms"):
@@ -57,9 +74,9 @@ class Container:
     """
 
     name: str
-    want_millicores: int
-    current_millicores: int | None = None
-    original_limit_millicores: int | None = None
+    want_millicores: Millicores
+    current_millicores: Millicores | None = None
+    original_limit_millicores: Millicores | None = None
 
     def __post_init__(self) -> None:
         units.name(self.name, "name")
@@ -76,20 +93,20 @@ class GovernedPod:
     `throttling` is the smoothed share of throttled periods, None while unknown.
     """
 
-    uid: str
-    min_millicores: int
-    max_millicores: int
-    demand: float
-    first_seen_ms: int
+    uid: Uid
+    min_millicores: Millicores
+    max_millicores: Millicores
+    demand: Ratio
+    first_seen_ms: Instant
     containers: tuple[Container, ...]
-    weight: float | None = None
-    usage_millicores: int | None = None
-    headroom_misses: int = 0
+    weight: Weight | None = None
+    usage_millicores: Millicores | None = None
+    headroom_misses: Count = 0
     signal_ok: bool = True
-    changed_ms: int | None = None
+    changed_ms: Instant | None = None
     adopted: bool = False
-    missed_ms: int | None = None
-    throttling: float | None = None
+    missed_ms: Instant | None = None
+    throttling: Ratio | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "containers", tuple(self.containers))
@@ -132,12 +149,12 @@ class GovernedPod:
 class NodeSnapshot:
     """All that `allocate` looks at. The order of pods and containers never matters."""
 
-    capacity_millicores: int
-    now_ms: int
+    capacity_millicores: Millicores
+    now_ms: Instant
     pods: tuple[GovernedPod, ...]
     policy: Policy = Policy.DEMAND_CAPPED
     previous_mode: CpuMode | None = None
-    hysteresis_band: float = 0.05
+    hysteresis_band: Ratio = 0.05
     headroom: Headroom = DEFAULT_HEADROOM
     guardrails: Guardrails = DEFAULT_GUARDRAILS
 
@@ -164,8 +181,8 @@ class NodeSnapshot:
 class Bound:
     """What the guardrails allow a grant this time (None: anything), and which of them."""
 
-    lower_millicores: int | None
-    upper_millicores: int | None
+    lower_millicores: Millicores | None
+    upper_millicores: Millicores | None
     reasons: tuple[BoundReason, ...]
 
 
@@ -184,8 +201,8 @@ class LimitWrite:
 
     uid: str
     container: str
-    before: int | None
-    after: int
+    before: Millicores | None
+    after: Millicores
     phase: WritePhase
 
 
@@ -193,8 +210,8 @@ class LimitWrite:
 class Misses:
     """What is remembered of a pod's headroom: its misses, and when the last was counted."""
 
-    headroom_misses: int
-    missed_ms: int | None
+    headroom_misses: Count
+    missed_ms: Instant | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +223,16 @@ class NodePlan:
     """
 
     mode: CpuMode
-    capacity_millicores: int
-    total_min: int
-    total_need: int
+    capacity_millicores: Millicores
+    total_min: Total
+    total_need: Total
     shadow_price: float | None
-    needs: Mapping[str, int]
+    needs: Mapping[str, Millicores]
     bounds: Mapping[str, Bound]
-    allocations: Mapping[str, int]
+    allocations: Mapping[str, Millicores]
     reduction_ratio: Mapping[str, float]
     reasons: Mapping[str, tuple[CpuReason, ...]]
-    split: Mapping[str, Mapping[str, int]]
+    split: Mapping[str, Mapping[str, Millicores]]
     writes: tuple[LimitWrite, ...]
     memory: Mapping[str, Misses]
 
@@ -227,15 +244,7 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
     claims = snapshot.claims({uid: misses.headroom_misses for uid, misses in memory.items()})
     free = clear(claims)
     bounds = _bounds(pods, snapshot, free)
-    bounded = tuple(
-        replace(
-            pod,
-            lower_millicores=bounds[pod.uid].lower_millicores,
-            upper_millicores=bounds[pod.uid].upper_millicores,
-        )
-        for pod in claims.pods
-    )
-    plan = clear(replace(claims, pods=bounded))
+    plan = clear(bounded(claims, bounds))
     band = snapshot.guardrails.split_band
     split = {pod.uid: _split(pod, plan.allocations[pod.uid], band) for pod in pods}
     for uid, parts in split.items():
@@ -255,6 +264,19 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
         writes=_writes(pods, split),
         memory=memory,
     )
+
+
+def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
+    """The clearing inside the bounds."""
+    pods = [
+        replace(
+            pod,
+            lower_millicores=bounds[pod.uid].lower_millicores,
+            upper_millicores=bounds[pod.uid].upper_millicores,
+        )
+        for pod in claims.pods
+    ]
+    return replace(claims, pods=tuple(pods))
 
 
 def _misses(pod: GovernedPod, snapshot: NodeSnapshot) -> Misses:

@@ -4,10 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
+from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.reasons import CpuReason
-from fairlead.core.units import OutOfRange
+from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range
+
+Uid = Annotated[str, NonEmpty()]
+Millicores = Annotated[int, Range(0, SIZE_MAX)]
+Count = Annotated[int, Range(0, SIZE_MAX)]
+Total = Annotated[int, Range(0, INTEGER_MAX)]
+Ratio = Annotated[float, Range(0, 1)]
+Weight = Annotated[float, Range(0, FLOAT_MAX)]
+Pause = Annotated[int, Range(0, 86_400_000)]
+Instant = Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)]
+"""Milliseconds since 1970."""
 
 
 class CpuMode(StrEnum):
@@ -36,10 +47,10 @@ class Policy(StrEnum):
 class Headroom:
     """How much is added on top of the raw need: min(cap, base + per_demand*d + per_miss*misses)."""
 
-    base: float = 0.10
-    per_demand: float = 0.15
-    per_miss: float = 0.05
-    cap: float = 0.50
+    base: Ratio = 0.10
+    per_demand: Ratio = 0.15
+    per_miss: Ratio = 0.05
+    cap: Ratio = 0.50
 
     def __post_init__(self) -> None:
         for field in ("base", "per_demand", "per_miss", "cap"):
@@ -149,11 +160,11 @@ class Plan:
     """What each pod gets and why, by uid. All in millicores; `shadow_price` is lambda = 1/t."""
 
     mode: CpuMode
-    capacity_millicores: int
-    total_min: int
-    total_need: int
+    capacity_millicores: Millicores
+    total_min: Total
+    total_need: Total
     shadow_price: float | None
-    needs: Mapping[str, int]
-    allocations: Mapping[str, int]
+    needs: Mapping[str, Millicores]
+    allocations: Mapping[str, Millicores]
     reduction_ratio: Mapping[str, float]
     reasons: Mapping[str, tuple[CpuReason, ...]]

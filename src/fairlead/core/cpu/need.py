@@ -20,19 +20,19 @@ MISS_DEMAND = 0.3
 MISS_QUIET_MS = 60_000
 
 
-class Need(NamedTuple):
+class CpuNeed(NamedTuple):
     """A pod's need in millicores and where the number comes from."""
 
     millicores: int
     reasons: tuple[CpuReason, ...]
 
 
-def estimate_need(pod: Pod, headroom: Headroom = DEFAULT_HEADROOM) -> Need:
+def estimate_need(pod: Pod, headroom: Headroom = DEFAULT_HEADROOM) -> CpuNeed:
     """The millicores that would end the pod's throttling, within its own minimum and maximum."""
     low, high = pod.floor_millicores, pod.max_millicores
     value, reason = _value(pod, low, headroom)
     reasons = (CpuReason.MIN_ABOVE_MAX, reason) if pod.min_millicores > high else (reason,)
-    return Need(low if value < low else high if value > high else value, reasons)
+    return CpuNeed(low if value < low else high if value > high else value, reasons)
 
 
 def _value(pod: Pod, low: int, headroom: Headroom) -> tuple[int, CpuReason]:

@@ -16,6 +16,8 @@ raised makes limits oscillate.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairlead.core.cpu.model import Pause, Ratio
+
 # Counters that claim more CPU than this per second are rubbish, not a large machine.
 CORES_MAX = 100_000
 NEGLIGIBLE = 0.001
@@ -33,7 +35,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CpuReading:
     """What two successive counters say about a container."""
 
     usage_millicores: int
@@ -60,12 +62,12 @@ class Smoothing:
     on. The peak of a minute sees the next burst coming (`python -m bench.cpu`).
     """
 
-    up: float = 1.0
-    down: float = 0.1
-    hold_ms: int = 60_000
+    up: Ratio = 1.0
+    down: Ratio = 0.1
+    hold_ms: Pause = 60_000
 
 
-def read_signal(before: Counters | None, after: Counters | None) -> Reading | None:
+def read_signal(before: Counters | None, after: Counters | None) -> CpuReading | None:
     """Difference two readings; None (signal missing) at the first one, a reset, or rubbish."""
     if before is None or after is None:
         return None
@@ -84,7 +86,7 @@ def read_signal(before: Counters | None, after: Counters | None) -> Reading | No
     # for 1/4 of it, and wants 4/3 of what it used. Threads that spin read the same either way.
     alone = used + held < elapsed
     want = used * elapsed // (elapsed - held) if alone else used + held
-    return Reading(
+    return CpuReading(
         usage_millicores=used * 1000 // elapsed,
         want_millicores=want * 1000 // elapsed,
         shortage=1 - used / want if want else 0.0,
@@ -92,7 +94,7 @@ def read_signal(before: Counters | None, after: Counters | None) -> Reading | No
     )
 
 
-def pod_reading(readings: Sequence[Reading]) -> Reading:
+def pod_reading(readings: Sequence[CpuReading]) -> CpuReading:
     """What the containers' readings say about their pod: sums, and the worst throttling.
 
     The kernel keeps throttling statistics per container and does not roll them up to the pod. A
@@ -102,7 +104,7 @@ def pod_reading(readings: Sequence[Reading]) -> Reading:
     """
     used = sum(reading.usage_millicores for reading in readings)
     want = sum(reading.want_millicores for reading in readings)
-    return Reading(
+    return CpuReading(
         usage_millicores=used,
         want_millicores=want,
         shortage=1 - used / want if want else 0.0,

@@ -9,7 +9,6 @@ from fairlead.core.gpu.conflict import (
     Forecast,
     Malleable,
     Resolution,
-    RiskRound,
     Role,
     Round,
     Scope,
@@ -19,12 +18,10 @@ from fairlead.core.gpu.conflict import (
 )
 from fairlead.core.gpu.cover import Binding, Book, Line, Plan, Refusal, cover
 from fairlead.core.gpu.deficit import (
-    CandidateLease,
     CapDemand,
     CapKind,
     Deficit,
     Demand,
-    ExcludedLease,
     Frozen,
     GangDemand,
     HeldLease,
@@ -50,17 +47,8 @@ from fairlead.core.gpu.model import (
     Sharing,
     Window,
 )
-from fairlead.core.gpu.place import Gang, Node, PlacedGroup, Placement, place
-from fairlead.core.gpu.queue import (
-    FlavorHold,
-    HeldRun,
-    Queue,
-    QueuedRun,
-    ReservedStart,
-    Waiting,
-    WaitingRun,
-    queue,
-)
+from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.core.gpu.queue import FlavorHold, Queue, ReservedStart, Waiting, WaitingRun, queue
 from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
 from fairlead.core.gpu.resolve import Notice, forecast, notice_of, resolve
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
@@ -72,7 +60,6 @@ __all__ = [
     "Binding",
     "Book",
     "Budget",
-    "CandidateLease",
     "CapDemand",
     "CapKind",
     "Change",
@@ -83,7 +70,6 @@ __all__ = [
     "Deficit",
     "Demand",
     "Envelope",
-    "ExcludedLease",
     "Families",
     "FlavorHold",
     "Forecast",
@@ -91,7 +77,6 @@ __all__ = [
     "Gang",
     "GangDemand",
     "HeldLease",
-    "HeldRun",
     "HoldingRun",
     "Holdings",
     "Lease",
@@ -102,18 +87,15 @@ __all__ = [
     "NodeDemand",
     "Notice",
     "PlaceDemand",
-    "PlacedGroup",
     "Placement",
     "Plan",
     "Queue",
-    "QueuedRun",
     "Recurrence",
     "Refusal",
     "Remedy",
     "Request",
     "ReservedStart",
     "Resolution",
-    "RiskRound",
     "Role",
     "Round",
     "Scope",

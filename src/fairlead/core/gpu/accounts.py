@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from fairlead.core.gpu.charges import DAY_MS, Charge, settle
 from fairlead.core.gpu.model import Budget, Envelope, Lease, Window
-from fairlead.core.gpu.usage import FOREVER, Key, Usage, calendar, period_at
+from fairlead.core.gpu.usage import DAY_MS, FOREVER, Charge, Key, Usage, calendar, period_at, settle
 from fairlead.core.invariant import require
 
 

@@ -1,4 +1,4 @@
-"""The traffic governor's decisions: who serves how much of a group's flow, and who is let in.
+"""The traffic governor's decisions: how a group's flow is split, and how much is admitted.
 
     from fairlead.core.traffic import Backend, Snapshot, tick
 

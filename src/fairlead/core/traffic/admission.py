@@ -23,7 +23,7 @@ DRIP_BURST = 1.0
 class Triggers(NamedTuple):
     """What speaks for restricting admission now, conductance apart (it needs the new slots)."""
 
-    nobody: bool
+    unroutable: bool
     """No backends, or none of them routable."""
     stall: bool
     ttf_s: float | None
@@ -33,7 +33,7 @@ class Triggers(NamedTuple):
     def level(self, config: Config) -> AdmissionMode:
         """The strictest mode that any trigger asks for."""
         ttf_s, retries = self.ttf_s, self.retry_index
-        if self.nobody or self.stall:
+        if self.unroutable or self.stall:
             return AdmissionMode.HARD
         # Used up is hard at once, also where T_hard is set to 0.
         if ttf_s is not None and (ttf_s < config.t_hard_s or not ttf_s):

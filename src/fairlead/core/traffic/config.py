@@ -105,8 +105,8 @@ class Config:
     drip_share: Share = 0.01
     drip_rate_min: Number = 1.0
     inside_max: SomeRequests | None = None
-    """How many may be inside the group at once, for the plane to see to. The tick does not use it;
-    it is here so that a record holds everything that a plane was told."""
+    """How many requests may be inside the group at once, for the dataplane's limits. The tick does
+    not use it."""
 
     w_rtt: Number = 0.0
     rtt_ref_ms: Positive = 50.0
@@ -165,16 +165,16 @@ def _number(value: float, field_name: str, low: float, high: float) -> float:
 
 def _ranges(kind: type) -> dict[str, tuple[Any, Any]]:
     """The ranges that the fields of a type state, by name."""
-    found = {}
+    ranges = {}
     for name, hint in get_type_hints(Config, include_extras=True).items():
         marked = get_args(hint)[0] if name in OPTIONAL else hint
         if name != "theta" and get_args(marked)[0] is kind:
-            found[name] = (get_args(marked)[1].low, get_args(marked)[1].high)
-    return found
+            ranges[name] = (get_args(marked)[1].low, get_args(marked)[1].high)
+    return ranges
 
 
 OPTIONAL = frozenset({"delta_max", "inside_max"})
 """Parameters that may be None."""
 INTEGER_RANGES, NUMBER_RANGES = _ranges(int), _ranges(float)
 DEFAULT_CONFIG = Config()
-NAMES = tuple(each.name for each in fields(Config))
+NAMES = tuple(parameter.name for parameter in fields(Config))

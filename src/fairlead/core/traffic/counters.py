@@ -60,12 +60,12 @@ class Counters(NamedTuple):
     connect: Window = ()
     retries: Window = ()
     retransmits: Window = ()
-    asked: Window = ()
+    scraped: Window = ()
     """Requests as the application counts them."""
 
     def begin_again(self) -> "Counters":
         """Without the errors before a probe's first good answer."""
-        return self._replace(asked=(), successes=(), errors=(), connect=())
+        return self._replace(scraped=(), successes=(), errors=(), connect=())
 
 
 class Signals(NamedTuple):
@@ -110,17 +110,17 @@ def read_counters(
         add(before.connect, clock_ms, proxy.connect_failures, window_ms),
         add(before.retries, clock_ms, reading.retries, window_ms),
         add(before.retransmits, clock_ms, proxy.retransmits, window_ms),
-        add(before.asked, clock_ms, reading.requests, window_ms),
+        add(before.scraped, clock_ms, reading.requests, window_ms),
     )
     admitted, retransmits = counted(now.requests), counted(now.retransmits)
     successes, failures = _outcomes(now, errors_covered=errors_covered)
-    source = now.asked if errors_covered else now.successes
+    source = now.scraped if errors_covered else now.successes
     span_ms = source[-1][0] - source[0][0] if source else 0
     return now, Signals(
         queue=reading.queue if "queue" in covered else _queue(proxy),
         p95_ms=reading.p95_ms if "p95_ms" in covered else proxy.p95_ms,
         error_rate=_rate(successes, failures),
-        requests=counted(now.asked) if "requests" in covered else admitted,
+        requests=counted(now.scraped) if "requests" in covered else admitted,
         successes=successes,
         failures=failures,
         retries=counted(now.retries),
@@ -139,11 +139,11 @@ def _outcomes(now: Counters, *, errors_covered: bool) -> tuple[int | None, int |
         if errors is None and connect is None:
             return counted(now.successes), None
         return counted(now.successes), (errors or 0) + (connect or 0)
-    asked = counted(now.asked)
-    if errors is None or asked is None:
+    scraped = counted(now.scraped)
+    if errors is None or scraped is None:
         return None, None
     # Scraped counters are read one after the other: a request may be in one of them only.
-    return max(0, asked - errors), errors + (connect or 0)
+    return max(0, scraped - errors), errors + (connect or 0)
 
 
 def _queue(proxy: BackendSeen) -> float | None:

@@ -1,4 +1,4 @@
-"""The health tracker: who is isolated, who is probed, who is warming up.
+"""The health tracker: which backends are isolated, probed or warming up.
 
 Four causes isolate a backend: the operator, a failing health check, 5 connect failures in a row, or
 being an outlier: P above 4 times the group's median for 3 s, or plainly broken in the last moments,
@@ -73,7 +73,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """The verdict: flags and ages for the next snapshot, and who is due for a probe."""
+    """The verdict: flags and ages for the next snapshot, and which backends are due for a probe."""
 
     healths: tuple[Health, ...]
     isolated: Mapping[str, Cause]
@@ -91,7 +91,7 @@ def track(
     now_ms: int,
     rules: HealthRules = DEFAULT_RULES,
 ) -> Tracked:
-    """One tick of the tracker. `before` is None at the very first, when nobody is a newborn."""
+    """One tick of the tracker. `before` is None at the very first, when no backend is new."""
     known = {health.id: health for health in before or ()}
     born_ms = None if before is None else now_ms
     seen = sorted(evidence, key=lambda seen: seen.id)

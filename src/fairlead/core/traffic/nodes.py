@@ -81,7 +81,7 @@ def observe_totals(
         return (sample,), None
     reach = sample.time_us - WINDOW_US
     # The newest reading that is old enough, so that the window covers 10 s and not less.
-    old = [index for index, each in enumerate(window) if each.time_us <= reach]
+    old = [index for index, past in enumerate(window) if past.time_us <= reach]
     kept = (*window[old[-1] if old else 0 :], sample)
     if len(kept) == 1:
         return kept, None

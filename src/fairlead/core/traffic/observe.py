@@ -60,54 +60,19 @@ def observe(
     clock_ms = memory.clock_ms
     if memory.now_ms is not None:
         clock_ms += max(0, sighting.now_ms - memory.now_ms)
-    isolated = memory.isolated
-    histories = _take_probes(memory, sighting)
-    reads = {
-        name: _read(history, sighting, clock_ms, rules.window_ms)
-        for name, history in histories.items()
-    }
-    signals = {name: read.signals for name, read in reads.items()}
-    norms, pressures = _judged_pressures(memory, histories, rules)
-    streaks, broken = find_broken(
-        {name: read.streak for name, read in reads.items()},
-        {name: read.held for name, read in reads.items() if name not in isolated},
-    )
-    histories = {
-        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
-        for name, history in histories.items()
-    }
-    evidence = [
-        _evidence(
-            history,
-            sighting,
-            pressure=pressures.get(name),
-            failures_in_a_row=history.probe_failures
-            if name in isolated  # its counter stands still and would never let it back
-            else _failures_in_a_row(sighting.seen, history, signals[name]),
-            failing=name in broken,
-        )
-        for name, history in histories.items()
-    ]
-    tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
-    _follow_isolation(
-        histories,
-        isolated,
-        tracked.isolated,
-        sighting.seen,
-        clock_ms=clock_ms,
-        warmup_ms=rules.config.warmup_ms,
-    )
-    full = _full(memory, sighting.seen)
-    refused = None if sighting.seen is None else _refused(sighting.seen)
+    judged, seen = _judge(memory, sighting, rules, clock_ms), sighting.seen
+    histories, signals, tracked = judged.histories, judged.signals, judged.tracked
+    full = _full(memory, seen)
+    refused = None if seen is None else seen.refused_soft + seen.refused_hard
     memory = replace(
         memory,
         now_ms=sighting.now_ms,
         clock_ms=clock_ms,
         healths=tracked.healths,
-        backends=tuple(histories[name] for name in sorted(histories)),
-        norms=norms,
+        backends=tuple(histories.values()),
+        norms=judged.norms,
         refused=add(memory.refused, clock_ms, refused, rules.window_ms),
-        refused_soft=None if sighting.seen is None else sighting.seen.refused_soft,
+        refused_soft=None if seen is None else seen.refused_soft,
     )
     memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
     snapshot = Snapshot(
@@ -228,10 +193,58 @@ def _mean_queue(
         return (), None
     reach_ms = clock_ms - QUEUE_MS
     queues = (*(past for past in queues if past[0] > reach_ms), (clock_ms, queue))
-    return queues, left_sum(each for _, each in queues) / len(queues)
+    return queues, left_sum(count for _, count in queues) / len(queues)
 
 
 # --- health
+
+
+class _Judged(NamedTuple):
+    """The backends' health, and what it was judged by; histories are in the order of the ids."""
+
+    histories: Histories
+    signals: dict[str, Signals]
+    tracked: Tracked
+    norms: tuple[float, ...]
+
+
+def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms: int) -> _Judged:
+    isolated, histories = memory.isolated, _take_probes(memory, sighting)
+    reads = {
+        name: _read(history, sighting, clock_ms, rules.window_ms)
+        for name, history in histories.items()
+    }
+    norms, pressures = _judged_pressures(memory, histories, rules)
+    streaks, broken = find_broken(
+        {name: read.streak for name, read in reads.items()},
+        {name: read.held for name, read in reads.items() if name not in isolated},
+    )
+    histories = {
+        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
+        for name, history in histories.items()
+    }
+    evidence = [
+        Evidence(
+            name,
+            pressure=pressures.get(name),
+            successes=len([p for p in sighting.probed if p.backend == name and p.ok]),
+            failures=len([p for p in sighting.probed if p.backend == name and not p.ok]),
+            connect_failures_in_a_row=history.probe_failures
+            if name in isolated  # its counter stands still and would never let it back
+            else _failures_in_a_row(sighting.seen, history, reads[name].signals),
+            check_ok=sighting.checks.get(name),
+            operator_isolated=name in sighting.ordered,
+            failing=name in broken,
+        )
+        for name, history in histories.items()
+    ]
+    tracked = track(memory.healths, evidence, now_ms=clock_ms, rules=rules.health)
+    warmup_ms, seen = rules.config.warmup_ms, sighting.seen
+    _follow_isolation(
+        histories, isolated, tracked.isolated, seen, clock_ms=clock_ms, warmup_ms=warmup_ms
+    )
+    signals = {name: read.signals for name, read in reads.items()}
+    return _Judged(histories, signals, tracked, norms)
 
 
 def _judged_pressures(
@@ -273,28 +286,6 @@ def _held(backend: BackendSeen | None, reading: Reading, covered: Collection[str
         known = reading.looks and "queue" in covered
         return reading.looks[-1].inside if known else None
     return None if backend is None else backend.open
-
-
-def _evidence(
-    history: BackendHistory,
-    sighting: Sighting,
-    *,
-    pressure: float | None,
-    failures_in_a_row: int,
-    failing: bool,
-) -> Evidence:
-    name = history.id
-    answers = [probed.ok for probed in sighting.probed if probed.backend == name]
-    return Evidence(
-        name,
-        pressure=pressure,
-        successes=sum(answers),
-        failures=len(answers) - sum(answers),
-        connect_failures_in_a_row=failures_in_a_row,
-        check_ok=sighting.checks.get(name),
-        operator_isolated=name in sighting.ordered,
-        failing=failing,
-    )
 
 
 def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals: Signals) -> int:
@@ -389,16 +380,16 @@ def _learn(
     config, clock_ms = rules.config, memory.clock_ms
     admission = None if memory.state is None else memory.state.admission
     mode = AdmissionMode.NORMAL if admission is None else admission.mode
-    serving = [each for name, each in signals.items() if name not in isolated]
+    serving = [backend for name, backend in signals.items() if name not in isolated]
     changes: dict[str, Any] = {}
     if rules.own_reference:
-        queues = [each.queue for each in serving if each.queue is not None]
+        queues = [backend.queue for backend in serving if backend.queue is not None]
         queue, usual = memory.queue.advance(clock_ms, queues, mode)
         q_ref = memory.q_ref if usual is None else queue_reference(usual, config)
         memory = replace(memory, queue=queue, q_ref=q_ref)
         changes["q_ref"] = config.q_ref if q_ref is None else q_ref
     if rules.own_latency:
-        latencies = [each.p95_ms for each in serving if each.p95_ms is not None]
+        latencies = [backend.p95_ms for backend in serving if backend.p95_ms is not None]
         latency, usual_ms = memory.latency.advance(clock_ms, latencies, mode)
         l_ref_ms = memory.l_ref_ms if usual_ms is None else latency_reference(usual_ms, config)
         memory = replace(memory, latency=latency, l_ref_ms=l_ref_ms)
@@ -480,10 +471,6 @@ def inside(sighting: Sighting) -> tuple[int | None, int]:
     return busy, max(0, sum(opened) - busy)
 
 
-def _refused(seen: GroupSeen) -> int:
-    return seen.refused_soft + seen.refused_hard
-
-
 def _full(memory: GroupMemory, seen: GroupSeen | None) -> bool:
     """Did open admission reject requests since the last tick?"""
     before = memory.refused_soft
@@ -501,8 +488,8 @@ def _retry_index(memory: GroupMemory, signals: Collection[Signals]) -> float | N
     Rejections of our own admission are repeated too. Counted as a storm they would keep admission
     closed for good, so only retries beyond them count.
     """
-    retries = [each.retries for each in signals if each.retries is not None]
+    retries = [backend.retries for backend in signals if backend.retries is not None]
     if not retries:
         return None
-    successes = sum(each.successes or 0 for each in signals)
+    successes = sum(backend.successes or 0 for backend in signals)
     return max(0, sum(retries) - (counted(memory.refused) or 0)) / max(1, successes)

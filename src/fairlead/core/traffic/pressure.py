@@ -47,7 +47,7 @@ def normalise(value: float, weight: float, reference: float) -> float:
 
 
 class Imputed(NamedTuple):
-    """A signal of every backend; `values` is None where nobody has it. `missing`: some have not."""
+    """A signal of every backend; `values` is None where none has it. `missing`: some have not."""
 
     values: list[float] | None
     missing: bool
@@ -105,7 +105,7 @@ def count(backend: Backend, memory: BackendMemory, clock_ms: int, config: Config
 class Pressures(NamedTuple):
     """P of every backend, in their order, the error rates behind it, and what was missing."""
 
-    each: list[Pressure]
+    values: list[Pressure]
     errors: list[float] | None
     missing_latency: bool
     missing_errors: bool
@@ -120,12 +120,12 @@ def measure_pressure(
     nodes: Mapping[str, Node],
     config: Config,
 ) -> Pressures:
-    """P of every backend. A signal that nobody has is left out: its weight is 0 for the group."""
+    """P of every backend. A signal that none has is left out: its weight is 0 for the group."""
     queues = impute([backend.queue for backend in backends])
     latencies = impute([backend.p95_ms for backend in backends])
     errors = impute(rates)
     layers = layer_terms(backends, nodes, config)
-    each = [
+    values = [
         _pressure(
             _term(queues.values, index, config.w_q, config.q_ref),
             _term(latencies.values, index, config.w_l, config.l_ref_ms),
@@ -136,7 +136,7 @@ def measure_pressure(
         for index in range(len(backends))
     ]
     return Pressures(
-        each,
+        values,
         errors.values,
         missing_latency=latencies.missing,
         missing_errors=errors.missing,
@@ -209,8 +209,9 @@ def _signals(
 
 
 def _score(node: Node, config: Config) -> float | None:
-    given = node.stall_score
-    score = stall_score(node.psi, config.theta) if given is None else given
+    score = node.stall_score
+    if score is None:
+        score = stall_score(node.psi, config.theta)
     return None if score is None else min(score, config.stall_score_max)
 
 
@@ -235,7 +236,7 @@ def debt_term(backend: Backend, config: Config) -> float:
 
 
 def conductance(slots: Sequence[int], pressures: Sequence[Pressure], config: Config) -> float:
-    """G*; 0 where there is nobody."""
+    """G*; 0 where there is no backend."""
     return config.p_ref * left_sum(
         slot / config.s_total / pressure.total
         for slot, pressure in zip(slots, pressures, strict=True)

@@ -19,7 +19,7 @@ from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Gate, Guard
 
 
 def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
-    """w of every backend; all 0 when nobody is routable."""
+    """w of every backend; all 0 when no backend is routable."""
     shares = [
         0.0 if backend.isolated else 1 / pressure.total
         for backend, pressure in zip(backends, pressures, strict=True)
@@ -32,8 +32,8 @@ def held_weights(
 ) -> list[float]:
     """The weights as they were, for a group that has gone blind.
 
-    Only where somebody with a weight has left are the others scaled up. Who came since then has no
-    weight to hold, and gets none; if that is everybody, the blind guess is all there is.
+    Only where a backend with a weight has left are the others scaled up. One that came since then
+    has no weight to hold, and gets none; if all are new, the blind guess is all there is.
     """
     kept = [
         0.0 if backend.isolated else memory.weight
@@ -50,7 +50,7 @@ def warm_shares(
 ) -> list[float]:
     """Shares for the target: w times age/T_warmup for newborns, renormalised.
 
-    Where all are newborn there is nobody to spare them, and nothing is scaled.
+    Where all are new nothing is scaled.
     """
     factors = [
         1.0 if b.age_ms is None or b.age_ms >= warmup_ms else b.age_ms / warmup_ms for b in backends
@@ -85,7 +85,7 @@ def step_limit(config: Config, *, crisis: bool, halvings: int) -> int:
 
 
 def slew(slots: Sequence[int], target: Sequence[int], limit: int) -> list[int]:
-    """One step towards the target: Σ stays, nobody moves more than `limit` or past its target."""
+    """One step towards the target: Σ stays, none moves more than `limit` or past its target."""
     takes = [min(max(t - s, 0), limit) for s, t in zip(slots, target, strict=True)]
     gives = [min(max(s - t, 0), limit) for s, t in zip(slots, target, strict=True)]
     moved = min(sum(takes), sum(gives))
@@ -117,13 +117,11 @@ class Placed(NamedTuple):
     bypass: tuple[str, ...]
 
 
-def parked_slots(
-    backends: Sequence[Backend], pressures: Sequence[Pressure], s_total: int
-) -> list[int]:
+def parked_slots(pressures: Sequence[Pressure], s_total: int) -> list[int]:
     """All slots to the lowest P, ties by id: even a drip has to go somewhere."""
     totals = [pressure.total for pressure in pressures]
     best = totals.index(min(totals))
-    return [s_total if index == best else 0 for index in range(len(backends))]
+    return [s_total if index == best else 0 for index in range(len(totals))]
 
 
 def place(
@@ -153,8 +151,8 @@ def place(
 
 def slots_before(before: State, config: Config) -> dict[str, int]:
     """Slots in force by id, those of removed backends included, on today's total."""
-    slots = rescale([memory.slots for memory in before.backends], config.s_total)
-    return dict(zip((memory.id for memory in before.backends), slots, strict=True))
+    held = {memory.id: memory.slots for memory in before.backends}
+    return dict(zip(held, rescale([*held.values()], config.s_total), strict=True))
 
 
 def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> float:
@@ -179,7 +177,7 @@ def observed_skew(
 ) -> float | None:
     """max |share - w| by request shares; None (and no guard) where it says nothing.
 
-    It says nothing about a monopoly, where somebody's requests are unknown, and below 50 requests:
+    It says nothing about a monopoly, where a backend's requests are unknown, and below 50 requests:
     five of ten is a coin, not a share.
     """
     counts = [backend.requests for backend in backends]
@@ -189,7 +187,7 @@ def observed_skew(
         return None
     if len(backends) == 1 and any(weights):
         return None
-    return max(abs(each / total - w) for each, w in zip(requests, weights, strict=True))
+    return max(abs(count / total - w) for count, w in zip(requests, weights, strict=True))
 
 
 def predicted_skew(slots: Sequence[int], weights: Sequence[float], s_total: int) -> float:

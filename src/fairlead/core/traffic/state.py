@@ -17,12 +17,12 @@ from fairlead.core.units import INTEGER_MAX, OutOfRange
 
 
 class AdmissionMode(StrEnum):
-    """Who is let in. Ordered: each is stricter than the one before it."""
+    """How requests are admitted. Ordered: each is stricter than the one before it."""
 
     NORMAL = "normal"
-    """Everybody."""
+    """All of them."""
     SOFT = "soft"
-    """As many as the bucket lets; the others are told to try again."""
+    """As many as the bucket lets; the others are rejected and may try again."""
     HARD = "hard"
     """A drip, so that signals do not go blind; the others are refused."""
 
@@ -37,7 +37,7 @@ MODES = tuple(AdmissionMode)
 
 
 class Regime(StrEnum):
-    """What the group goes through, as told by its modes."""
+    """What the group goes through, by its modes."""
 
     LAMINAR = "laminar"
     """Normal."""
@@ -143,7 +143,7 @@ class State:
     """How many distinct samples were taken; their ordinals start at 1."""
     s_total: int
     parked: bool
-    """Nobody was routable."""
+    """No backend was routable."""
     backends: tuple[BackendMemory, ...] = ()
     nodes: tuple[NodeMemory, ...] = ()
     gate: Gate = Gate()

@@ -22,7 +22,7 @@ from fairlead.core.traffic.admission import (
 )
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.explain import missing_reasons, moving_term, top_reasons
-from fairlead.core.traffic.model import Admission, Backend, Pressure, Snapshot, TickPlan
+from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
 from fairlead.core.traffic.nodes import Watch, watch_nodes
 from fairlead.core.traffic.pressure import (
     Counted,
@@ -84,7 +84,7 @@ class Scene(NamedTuple):
     def level(self) -> AdmissionMode:
         """What the triggers ask for, conductance apart."""
         return Triggers(
-            nobody=not self.routable,
+            unroutable=not self.routable,
             stall=self.watch.stall,
             ttf_s=self.watch.ttf_s,
             retry_index=self.retry_index,
@@ -110,7 +110,7 @@ def tick(snapshot: Snapshot) -> TickPlan:
     """Decide one tick of one group."""
     scene = _look(snapshot)
     moved = _move(scene)
-    flow = conductance(moved.slots, scene.pressures.each, scene.config)
+    flow = conductance(moved.slots, scene.pressures.values, scene.config)
     level = scene.level
     if flow < scene.config.g_min:
         level = MODES[max(level.level, AdmissionMode.SOFT.level)]
@@ -130,15 +130,19 @@ def _look(snapshot: Snapshot) -> Scene:
     backends = sorted(snapshot.backends, key=attrgetter("id"))
     advanced = before is not None and clock_ms > before.clock_ms
     watch = watch_nodes(snapshot.nodes, before, clock_ms=clock_ms, advanced=advanced, config=config)
-    memories = _memories(backends, before)
+    known = {} if before is None else {memory.id: memory for memory in before.backends}
+    memories = [known.get(backend.id) or BackendMemory(backend.id) for backend in backends]
     counted = count_errors(backends, memories, clock_ms, config)
     nodes = {node.id: node for node in snapshot.nodes}
-    pressures = measure_pressure(backends, [each.rate for each in counted], nodes, config)
-    weights = inverse_weights(backends, pressures.each)
+    pressures = measure_pressure(backends, [rate.rate for rate in counted], nodes, config)
+    weights = inverse_weights(backends, pressures.values)
     if pressures.blind:
         weights = held_weights(backends, memories, weights)
     shares = warm_shares(weights, backends, config.warmup_ms)
     routable = sum(not backend.isolated for backend in backends)
+    target = target_slots(config.s_total, shares) if routable else []
+    if backends and not routable:
+        target = parked_slots(pressures.values, config.s_total)
     return Scene(
         config=config,
         before=before,
@@ -149,28 +153,11 @@ def _look(snapshot: Snapshot) -> Scene:
         watch=watch,
         weights=weights,
         shares=shares,
-        target=_target(backends, pressures.each, shares, routable, config),
+        target=target,
         skew=observed_skew(backends, weights, config),
         routable=routable,
         retry_index=snapshot.retry_index,
     )
-
-
-def _memories(backends: Sequence[Backend], before: State | None) -> list[BackendMemory]:
-    known = {} if before is None else {memory.id: memory for memory in before.backends}
-    return [known.get(backend.id) or BackendMemory(backend.id) for backend in backends]
-
-
-def _target(
-    backends: Sequence[Backend],
-    pressures: Sequence[Pressure],
-    shares: Sequence[float],
-    routable: int,
-    config: Config,
-) -> list[int]:
-    if routable:
-        return target_slots(config.s_total, shares)
-    return parked_slots(backends, pressures, config.s_total) if backends else []
 
 
 def _move(scene: Scene) -> Moved:
@@ -191,11 +178,21 @@ def _move(scene: Scene) -> Moved:
     )
     step = Step(placed.slots, guard, held=False)
     if gate.stepping and not still:
-        step = _step(scene, placed.slots, guard)
+        step = guarded_step(
+            placed.slots,
+            scene.target,
+            weights=scene.weights,
+            skew=scene.skew,
+            guard=guard,
+            crisis=crisis_ahead(scene.admission, scene.level, clock_ms, config),
+            clock_ms=clock_ms,
+            config=config,
+        )
+    changes, applied = _changes(scene, step.slots)
     return Moved(
         slots=step.slots,
-        changes=_changes(scene, step.slots),
-        applied=_applied(scene, step.slots),
+        changes=changes,
+        applied=applied,
         bypass=placed.bypass,
         gate=gate,
         guard=step.guard,
@@ -204,34 +201,15 @@ def _move(scene: Scene) -> Moved:
     )
 
 
-def _changes(scene: Scene, slots: Sequence[int]) -> list[int]:
-    if scene.before is None:
-        return [0] * len(slots)
-    old = {memory.id: memory.slots for memory in scene.before.backends}
-    return [s - old.get(b.id, 0) for b, s in zip(scene.backends, slots, strict=True)]
-
-
-def _applied(scene: Scene, slots: Sequence[int]) -> bool:
-    """Do the slots differ from the last tick's? An id with none is as good as no id. The first tick
-    applies its targets, whatever they are.
+def _changes(scene: Scene, slots: Sequence[int]) -> tuple[list[int], bool]:
+    """How many slots each backend got or lost, and whether the slots differ from the last tick's.
+    An id without slots is as good as no id; the first tick applies its targets, whatever they are.
     """
     if scene.before is None:
-        return True
-    old = {memory.id: memory.slots for memory in scene.before.backends if memory.slots}
-    return old != {b.id: s for b, s in zip(scene.backends, slots, strict=True) if s}
-
-
-def _step(scene: Scene, slots: list[int], guard: Guard) -> Step:
-    return guarded_step(
-        slots,
-        scene.target,
-        weights=scene.weights,
-        skew=scene.skew,
-        guard=guard,
-        crisis=crisis_ahead(scene.admission, scene.level, scene.clock_ms, scene.config),
-        clock_ms=scene.clock_ms,
-        config=scene.config,
-    )
+        return [0] * len(slots), True
+    old = {memory.id: memory.slots for memory in scene.before.backends}
+    changes = [s - old.pop(b.id, 0) for b, s in zip(scene.backends, slots, strict=True)]
+    return changes, any(changes) or any(old.values())
 
 
 def _plan(
@@ -239,29 +217,24 @@ def _plan(
 ) -> TickPlan:
     ids = [backend.id for backend in scene.backends]
     require(sum(moved.slots) == (scene.config.s_total if ids else 0), "the slots add up to S_total")
-    monopoly = len(ids) == 1 and scene.routable == 1
+    requests = sum(backend.requests or 0 for backend in scene.backends)
     return TickPlan(
         state=_state(snapshot, scene, moved, admission),
         slots=dict(zip(ids, moved.slots, strict=True)),
         weights=dict(zip(ids, scene.weights, strict=True)),
         target=dict(zip(ids, scene.target, strict=True)),
-        pressure=dict(zip(ids, scene.pressures.each, strict=True)),
-        admission=_admission(scene, admission),
+        pressure=dict(zip(ids, scene.pressures.values, strict=True)),
+        admission=admission_of(admission, requests, scene.clock_ms, scene.config),
         regime=admission.regime,
         ttf_s=scene.watch.ttf_s,
         stall=scene.watch.stall,
         skew=scene.skew,
         conductance=flow,
         applied=moved.applied,
-        scale_hint=monopoly,
+        scale_hint=len(ids) == 1 and scene.routable == 1,
         bypass=moved.bypass,
         reasons=top_reasons(_holding(scene, moved, flow)),
     )
-
-
-def _admission(scene: Scene, admission: AdmissionState) -> Admission:
-    requests = sum(backend.requests or 0 for backend in scene.backends)
-    return admission_of(admission, requests, scene.clock_ms, scene.config)
 
 
 def _state(snapshot: Snapshot, scene: Scene, moved: Moved, admission: AdmissionState) -> State:
@@ -314,5 +287,5 @@ def _holding(scene: Scene, moved: Moved, flow: float) -> set[TrafficReason]:
         blind=pressures.blind,
     )
     if any(moved.changes):
-        holding.add(moving_term(pressures.each, moved.changes))
+        holding.add(moving_term(pressures.values, moved.changes))
     return holding

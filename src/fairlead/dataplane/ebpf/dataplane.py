@@ -14,6 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
+from fairlead.dataplane import tables
 from fairlead.dataplane.ebpf.installation import Installation, as_faults
 from fairlead.dataplane.ebpf.kernel import Maps
 from fairlead.dataplane.ebpf.layout import (
@@ -25,18 +26,11 @@ from fairlead.dataplane.ebpf.layout import (
     Capacity,
     Command,
     KernelHealth,
-    Load,
+    KernelLoad,
     open_of,
 )
 from fairlead.dataplane.ebpf.registry import Placed, Registry
 from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
-from fairlead.dataplane.tables import (
-    check_backend,
-    check_groups,
-    check_table,
-    configured,
-    group_seen,
-)
 from fairlead.ports.dataplane import (
     SCHEMA_VERSION,
     BackendSeen,
@@ -90,8 +84,7 @@ class EbpfDataplane:
             raise
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others."""
-        check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        tables.check_groups(groups, dataplane=self.name, protos=tuple(Proto))
         for index, group in enumerate(groups):
             _check_group(group, f"groups[{index}]")
         _, registry = self._open()
@@ -101,14 +94,13 @@ class EbpfDataplane:
         self.heartbeat()
 
     def schema_version(self) -> int:
-        """Of what is pinned."""
         with as_faults("the eBPF dataplane's version cannot be read"):
             return self._installation.schema_version()
 
     def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table: one compare-and-swap, judged by the kernel."""
         _, registry = self._open()
-        check_table(table, configured(self._groups, table.group))
+        tables.check_table(table, self._groups)
         _check_sizes(table)
         with as_faults(f"group {table.group!r} cannot be flipped"):
             answer = registry.flip(table, decision)
@@ -124,13 +116,11 @@ class EbpfDataplane:
         """Shares are compared in the kernel, for every connection."""
 
     def heartbeat(self) -> None:
-        """The agent is alive."""
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be written"):
             maps.command(Command.BEAT)
 
     def liveness(self) -> Liveness:
-        """What the kernel makes of the heartbeat's age now."""
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be read"):
             _, age_ns = maps.command(Command.LOOK)
@@ -138,10 +128,9 @@ class EbpfDataplane:
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """The kernel cannot ask a connection to end: kept ones move when they reconnect."""
-        check_backend(configured(self._groups, group), backend)
+        tables.check_backend(self._groups, group, backend)
 
     def read(self) -> Mapping[str, GroupSeen]:
-        """Every group's counters."""
         maps, registry = self._open()
         all_placed = registry.placed.values()
         groups = max((placed.index + 1 for placed in all_placed), default=0)
@@ -155,7 +144,7 @@ class EbpfDataplane:
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
         return {
-            name: group_seen(
+            name: tables.group_seen(
                 placed.active,
                 alive,
                 counts[placed.index],
@@ -229,7 +218,7 @@ def _check_sizes(table: Table) -> None:
         raise PermanentFault(f"slots: at most {SLOTS_MAX} in all, got {total}")
 
 
-def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: Load) -> BackendSeen:
+def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: KernelLoad) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
     if placed.vip.proto == PROTOCOLS[Proto.UDP]:
         return BackendSeen(admitted)  # a datagram's fate is known to the application alone

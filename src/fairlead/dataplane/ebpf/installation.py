@@ -19,11 +19,12 @@ from fairlead.dataplane.ebpf.kernel import (
     CGROUP_SOCK_ADDR,
     SET_RETVAL,
     BpfError,
+    BpfMap,
     Maps,
     facts,
     libbpf,
+    opened,
     pin,
-    pinned,
 )
 from fairlead.dataplane.ebpf.layout import (
     BACKENDS_MAX,
@@ -51,23 +52,10 @@ HOOKS = {
     "getpeername6": 30,
 }
 AGENT = "agent"
-MAPS = (
-    "schema",
-    "heartbeat",
-    "vips",
-    "groups",
-    "tables",
-    "buckets",
-    "group_counts",
-    "backends",
-    "healths",
-    "backend_counts",
-    "loads",
-    "insides",
-    "replies",
-    "origins",
-    "barrier",
-)
+_GROUP_MAPS = ("vips", "groups", "buckets", "group_counts", "insides")
+_BACKEND_MAPS = ("backends", "healths", "backend_counts", "loads")
+_SINGLE_MAPS = ("schema", "heartbeat", "tables", "replies", "origins", "barrier")
+MAPS = (*_SINGLE_MAPS, *_GROUP_MAPS, *_BACKEND_MAPS)
 _MS = 1_000_000
 _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
@@ -119,20 +107,8 @@ class Installation:
 
     def schema_version(self) -> int:
         """Of the maps that are installed. This one map is the same in every version."""
-        descriptor = pinned(self.live / "map_schema")
-        try:
-            version = ctypes.c_uint32()
-            key = ctypes.c_uint32(0)
-            libbpf().call(
-                "bpf_map_lookup_elem",
-                descriptor,
-                ctypes.byref(key),
-                ctypes.byref(version),
-                what="schema",
-            )
-            return version.value
-        finally:
-            os.close(descriptor)
+        with opened(self.live / "map_schema") as descriptor:
+            return _schema(descriptor)[0].value
 
     def _install(self, directory: int, program: Path, capacity: Capacity, soft_errno: int) -> None:
         fresh = self.pins / "new"
@@ -148,7 +124,7 @@ class Installation:
             for name in MAPS:
                 descriptor = library.call("bpf_map__fd", _map(handle, name))
                 if name == "schema":
-                    _write_version(descriptor)
+                    _schema(descriptor)[0] = ctypes.c_uint32(SCHEMA_VERSION)
                 pin(descriptor, fresh / f"map_{name}")
             for name in (*HOOKS, AGENT):
                 program_handle = library.call(
@@ -173,14 +149,11 @@ class Installation:
         if loose and folder == self.live:
             self._forget()
         for name in loose:
-            place, hook = folder / f"link_{name}", HOOKS[name]
-            program = pinned(folder / f"prog_{name}")
-            try:
+            with opened(folder / f"prog_{name}") as program:
+                hook = HOOKS[name]
                 link = libbpf().call("bpf_link_create", program, directory, hook, None, what=name)
-            finally:
-                os.close(program)
             try:
-                pin(link, place)
+                pin(link, folder / f"link_{name}")
             finally:
                 os.close(link)
 
@@ -196,7 +169,6 @@ class Installation:
             maps.close()
 
     def _abandon(self) -> None:
-        """Leave nothing of an installation that failed half way."""
         if not self.live.exists():
             with contextlib.suppress(OSError):
                 _clear(self.pins / "new")
@@ -209,7 +181,6 @@ class Installation:
             self._lock = None
 
     def remove(self) -> None:
-        """Take everything out of the kernel and let go."""
         if self._lock is None:  # let go before: another agent may have it now
             if self.pins.exists():
                 Installation(self.pins).remove()
@@ -234,11 +205,9 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
         )
     library = libbpf()
     connections = 1 << (capacity.connections - 1).bit_length()
-    of_groups = ("vips", "groups", "buckets", "group_counts", "insides")
-    of_backends = ("backends", "healths", "backend_counts", "loads")
     sizes = {
-        **dict.fromkeys(of_groups, capacity.groups),
-        **dict.fromkeys(of_backends, capacity.backends),
+        **dict.fromkeys(_GROUP_MAPS, capacity.groups),
+        **dict.fromkeys(_BACKEND_MAPS, capacity.backends),
         "tables": 2 * capacity.groups,
         "origins": connections,
         "replies": capacity.replies,
@@ -261,31 +230,24 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     )
 
 
-def _write_version(descriptor: int) -> None:
-    key, version = ctypes.c_uint32(0), ctypes.c_uint32(SCHEMA_VERSION)
-    libbpf().call("bpf_map_update_elem", descriptor, ctypes.byref(key), ctypes.byref(version), 0)
+def _schema(descriptor: int) -> BpfMap[ctypes.c_uint32]:
+    return BpfMap("schema", descriptor, ctypes.c_uint32)
 
 
 def _cgroup_of(link: Path) -> int | None:
     """The cgroup a pinned link holds on to: None without a link, 0 when its cgroup is gone."""
     if not link.exists():
         return None
-    descriptor = pinned(link)
-    try:
+    with opened(link) as descriptor:
         return int(facts(descriptor).get("cgroup_id", "0"))
-    finally:
-        os.close(descriptor)
 
 
 def _cut(link: Path) -> None:
     """Detach first: dropping the last reference would detach too, but some time later."""
     if not link.exists():
         return
-    descriptor = pinned(link)
-    try:
+    with opened(link) as descriptor:
         libbpf().call("bpf_link_detach", descriptor, what=str(link))
-    finally:
-        os.close(descriptor)
     link.unlink()
 
 

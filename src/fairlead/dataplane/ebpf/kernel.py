@@ -128,11 +128,9 @@ class Libbpf:
 
     @property
     def possible_cpus(self) -> int:
-        """How many values a per-CPU map has for each key."""
         return self.call("libbpf_num_possible_cpus")
 
     def has_helper(self, program_type: int, helper: int) -> bool:
-        """Whether the running kernel lets programs of that type call the helper."""
         return self.call("libbpf_probe_bpf_helper", program_type, helper, None) == 1
 
     def may_make_maps(self) -> None:
@@ -175,8 +173,17 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def pinned(path: Path) -> int:
-    """Open what is pinned there."""
     return libbpf().call("bpf_obj_get", os.fsencode(path), what=str(path))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """What is pinned there, until the end of the block."""
+    descriptor = pinned(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class BpfMap(Generic[Value]):
@@ -263,7 +270,6 @@ class PerCpuMap(BpfMap[Value]):
             yield [sum(mine[field :: self._fields]) for field in range(self._fields)]
 
     def clear(self, key: int) -> None:
-        """All CPUs to zero."""
         zeros = (self._value * self._cpus)()
         self._call("bpf_map_update_elem", key, byref(zeros), 0)
 
@@ -281,19 +287,19 @@ class Maps:
         try:
             self._agent = opened("prog_agent")
             self.heartbeat = BpfMap("heartbeat", opened("map_heartbeat"), c_uint64)
-            self.vips = BpfMap("vips", opened("map_vips"), c_uint32, layout.Tuple)
+            self.vips = BpfMap("vips", opened("map_vips"), c_uint32, layout.KernelTuple)
             self.groups = BpfMap("groups", opened("map_groups"), layout.KernelGroup)
             self.tables = BpfMap("tables", opened("map_tables"), layout.KernelTable)
             self.buckets = BpfMap("buckets", opened("map_buckets"), layout.KernelBucket)
             self.group_counts = PerCpuMap(
-                "group_counts", opened("map_group_counts"), layout.GroupCount
+                "group_counts", opened("map_group_counts"), layout.KernelGroupCount
             )
             self.backends = BpfMap("backends", opened("map_backends"), layout.KernelBackend)
             self.healths = BpfMap("healths", opened("map_healths"), layout.KernelHealth)
             self.backend_counts = PerCpuMap(
-                "backend_counts", opened("map_backend_counts"), layout.BackendCount
+                "backend_counts", opened("map_backend_counts"), layout.KernelBackendCount
             )
-            self.loads = BpfMap("loads", opened("map_loads"), layout.Load)
+            self.loads = BpfMap("loads", opened("map_loads"), layout.KernelLoad)
             self._barrier = BpfMap("barrier", opened("map_barrier"), c_uint32)
         except BaseException:
             self.close()
@@ -322,6 +328,5 @@ class Maps:
         self._barrier[0] = c_uint32(self.heartbeat.descriptor)
 
     def close(self) -> None:
-        """Give the descriptors back."""
         while self._descriptors:
             os.close(self._descriptors.pop())

@@ -67,7 +67,7 @@ class Capacity:
     """Answers that unconnected UDP sockets wait for; the oldest is forgotten first."""
 
 
-class Tuple(ctypes.Structure):
+class KernelTuple(ctypes.Structure):
     """One end of a flow, in network order."""
 
     _fields_ = [
@@ -78,7 +78,7 @@ class Tuple(ctypes.Structure):
     ]
 
     @classmethod
-    def of(cls, host: str, port: int, proto: Proto) -> "Tuple":
+    def of(cls, host: str, port: int, proto: Proto) -> "KernelTuple":
         """Raises ValueError where `host` is no address."""
         address = ipaddress.ip_address(host)
         packed = address.packed
@@ -87,7 +87,7 @@ class Tuple(ctypes.Structure):
         return cls.from_buffer_copy(packed + port.to_bytes(2, "big") + bytes((PROTOCOLS[proto], 0)))
 
 
-class Budget(ctypes.Structure):
+class KernelBudget(ctypes.Structure):
     """A bucket's rate and size in its own units."""
 
     _fields_ = [("rate", c_uint64), ("cap", c_uint64), ("full_us", c_uint64)]
@@ -105,8 +105,8 @@ class KernelTable(ctypes.Structure):
         ("inside_max", c_uint32),
         ("room_least", c_uint32),
         ("zero", c_uint32),
-        ("budget", Budget),
-        ("fallback", Budget),
+        ("budget", KernelBudget),
+        ("fallback", KernelBudget),
         ("slots", c_uint64 * SLOTS_MAX),
         ("rendezvous", c_uint32 * BUCKETS),
     ]
@@ -118,7 +118,7 @@ class KernelGroup(ctypes.Structure):
     _fields_ = [
         ("selector", c_uint64),
         ("cursor", c_uint64),
-        ("vip", Tuple),
+        ("vip", KernelTuple),
         ("live", c_uint32),
         ("name", c_char * NAME_BYTES),
     ]
@@ -127,7 +127,7 @@ class KernelGroup(ctypes.Structure):
 class KernelBackend(ctypes.Structure):
     """Where a slot leads."""
 
-    _fields_ = [("to", Tuple), ("group", c_uint32), ("name", c_char * NAME_BYTES)]
+    _fields_ = [("to", KernelTuple), ("group", c_uint32), ("name", c_char * NAME_BYTES)]
 
 
 class KernelBucket(ctypes.Structure):
@@ -141,13 +141,13 @@ class KernelBucket(ctypes.Structure):
     ]
 
 
-class GroupCount(ctypes.Structure):
+class KernelGroupCount(ctypes.Structure):
     """Of one CPU."""
 
     _fields_ = [("admitted", c_uint64), ("refused_soft", c_uint64), ("refused_hard", c_uint64)]
 
 
-class BackendCount(ctypes.Structure):
+class KernelBackendCount(ctypes.Structure):
     """Of one CPU."""
 
     _fields_ = [
@@ -169,7 +169,7 @@ class KernelHealth(ctypes.Structure):
     ]
 
 
-class Load(ctypes.Structure):
+class KernelLoad(ctypes.Structure):
     """A backend's generation and the connections in it, in one word that only the kernel writes."""
 
     _fields_ = [("word", c_uint64)]
@@ -200,12 +200,10 @@ def word_of(epoch: int, turn: int, side: int) -> int:
 
 
 def next_word(word: int, epoch: int) -> int:
-    """The word of the other side, one turn later."""
     return word_of(epoch, (word >> 1 & TURN_MASK) + 1, word & 1 ^ 1)
 
 
 def epoch_of(word: int) -> int:
-    """The decision that a selector names."""
     return word >> EPOCH_SHIFT
 
 
@@ -215,12 +213,10 @@ def stamp_of(word: int) -> int:
 
 
 def index_of(slot: int) -> int:
-    """The backend that a slot leads to."""
     return slot & BACKENDS_MAX - 1
 
 
-def open_of(load: Load) -> int:
-    """How many connections are in a backend."""
+def open_of(load: KernelLoad) -> int:
     return int(load.word) & UINT32_MAX
 
 
@@ -251,12 +247,12 @@ def _weights(id: str) -> tuple[int, ...]:
     return struct.unpack(f"<{BUCKETS}I", hashlib.shake_128(id.encode()).digest(4 * BUCKETS))
 
 
-def budget_of(admission: Admission) -> Budget:
+def budget_of(admission: Admission) -> KernelBudget:
     """A budget as the bucket counts; no numbers, as in `normal`, admit nothing."""
     # 1e-12 admissions per µs are 1e-6 per s.
     rate = round(min(admission.rate_per_s or 0.0, _PER_SECOND_MAX) * 1e6)
     cap = round(min(admission.burst or 0.0, _PER_SECOND_MAX) * TOKEN)
-    return Budget(rate=rate, cap=cap, full_us=cap // rate + 1 if rate else _FOR_EVER_US)
+    return KernelBudget(rate=rate, cap=cap, full_us=cap // rate + 1 if rate else _FOR_EVER_US)
 
 
 def encode_limits(now: Active) -> KernelTable:

@@ -38,7 +38,7 @@ class Placed:
     """A group in the maps."""
 
     index: int
-    vip: layout.Tuple
+    vip: layout.KernelTuple
     word: int
     active: Active
     at: dict[str, int]
@@ -55,7 +55,6 @@ class Registry:
         self._find()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        """These groups and no others."""
         wanted = {group.name: group for group in groups}
         self._check_room(wanted)
         gone = {name: placed for name, placed in self.placed.items() if name not in wanted}
@@ -150,7 +149,7 @@ class Registry:
             placed.word = word
         return answer
 
-    def _move(self, placed: Placed, vip: layout.Tuple) -> None:
+    def _move(self, placed: Placed, vip: layout.KernelTuple) -> None:
         """Nothing leads to the group now, so its cursor can be copied with the rest."""
         group = self._maps.groups[placed.index]
         group.vip = placed.vip = vip
@@ -161,7 +160,7 @@ class Registry:
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
         self._maps.backends[place] = layout.KernelBackend(
-            to=layout.Tuple.of(backend.host, backend.port, group.proto),
+            to=layout.KernelTuple.of(backend.host, backend.port, group.proto),
             group=index + 1,
             name=backend.id.encode(),
         )
@@ -181,7 +180,7 @@ class Registry:
         for backend in group.backends:
             place = placed.at.get(backend.id)
             if place is not None:
-                to = layout.Tuple.of(backend.host, backend.port, group.proto)
+                to = layout.KernelTuple.of(backend.host, backend.port, group.proto)
                 if bytes(self._maps.backends[place].to) == bytes(to):
                     staying[backend.id] = place
         return staying
@@ -207,7 +206,6 @@ class Registry:
     # Taking over.
 
     def _find(self) -> None:
-        """What an earlier agent left."""
         groups = self._maps.groups.first(self._maps.groups.entries)
         backends = self._maps.backends.first(self._maps.backends.entries)
         self._free_groups = [index for index, group in enumerate(groups) if not group.live]
@@ -245,9 +243,9 @@ class Registry:
                 strays.append(at[id])
             at[id] = place
         was = decode(table, group.name.decode(), group.selector, at)
-        vip = layout.Tuple.from_buffer_copy(group.vip)
+        vip = layout.KernelTuple.from_buffer_copy(group.vip)
         return Placed(index, vip, group.selector, was, at), strays
 
 
-def _vip(group: RouteGroup) -> layout.Tuple:
-    return layout.Tuple.of(group.vip, group.port, group.proto)
+def _vip(group: RouteGroup) -> layout.KernelTuple:
+    return layout.KernelTuple.of(group.vip, group.port, group.proto)

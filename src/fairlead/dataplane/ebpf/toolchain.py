@@ -35,7 +35,6 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def object_file() -> Path:
-    """Where the compiled programs of this release are, or will be."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         if source.suffix in {".c", ".h"}:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.dataplane.envoy.documents import EnvoySettings, Files
+from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.dataplane.proxy import (
     HASHED,
     RETRY_MS,
@@ -31,10 +31,10 @@ from fairlead.dataplane.proxy import (
     GroupCount,
     RequestLog,
     address,
-    wait_for_end,
 )
 from fairlead.host.clock import wait_until
 from fairlead.host.http import Endpoint, NoReply, exchange
+from fairlead.host.kernel import wait_gone
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -53,7 +53,6 @@ _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_
 
 
 def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
-    """What Envoy answers."""
     try:
         reply = exchange(Endpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S)
     except NoReply as error:
@@ -66,7 +65,6 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
 
 
 def listens(path: Path) -> bool:
-    """Whether a process takes connections there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         return connection.connect_ex(str(path)) == 0
 
@@ -84,7 +82,6 @@ def process(path: Path) -> int | None:
 
 
 def document(path: Path, target: str) -> dict[str, Any]:
-    """What Envoy answers, as JSON."""
     answer: dict[str, Any] = json.loads(ask(path, target))
     return answer
 
@@ -159,13 +156,12 @@ def _add(hosts: dict[str, BackendCount], status: dict[str, Any]) -> None:
 class EnvoyProcess:
     """Starts and stops the Envoy of one folder; finds it again by its admin socket."""
 
-    def __init__(self, files: Files, binary: str | None) -> None:
+    def __init__(self, files: EnvoyFiles, binary: str | None) -> None:
         self._files = files
         self._binary = binary
         self._child: subprocess.Popen[bytes] | None = None
 
     def running(self) -> bool:
-        """Whether an Envoy answers here."""
         try:
             ask(self._files.admin, "/server_info")
         except TemporaryFault:
@@ -173,21 +169,19 @@ class EnvoyProcess:
         return True
 
     def listens(self) -> bool:
-        """Whether a process is there at all: quicker than asking."""
         if self._child is not None and self._child.poll() is not None:
             return False
         return listens(self._files.admin)
 
     def start(self, settings: EnvoySettings) -> None:
-        """Start Envoy and wait until it serves."""
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
         options = {
             "-c": self._files.bootstrap,
             "--concurrency": settings.workers,
-            "--file-flush-interval-msec": 100,
-            "--drain-time-s": 5,
+            "--file-flush-interval-msec": 100,  # half a tick: the next one sees the latencies
+            "--drain-time-s": 5,  # listeners that go finish what they have
             "--log-level": "warning",
             "--log-path": log,
         }
@@ -205,13 +199,16 @@ class EnvoyProcess:
             raise PermanentFault(f"Envoy does not get ready: {_gist(log)}")
 
     def stop(self) -> None:
-        """End Envoy, now, and wait until it is gone."""
         descriptor = process(self._files.admin)
         if descriptor is None:
             return
         with contextlib.suppress(TemporaryFault):
             ask(self._files.admin, "/quitquitquit", method="POST")
-        wait_for_end(descriptor, _STOP_S, "Envoy")
+        try:
+            if not wait_gone(descriptor, within_s=_STOP_S):
+                raise TemporaryFault("Envoy does not stop", retry_after_ms=RETRY_MS)
+        finally:
+            os.close(descriptor)
         if self._child is not None:
             self._child.wait()
             self._child = None
@@ -253,7 +250,6 @@ class EnvoyLog:
         self._offset = path.stat().st_size if path.exists() else 0
 
     def catch_up(self, now_ms: int) -> None:
-        """Take in the lines that have come."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
+from fairlead.dataplane import tables
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess
-from fairlead.dataplane.envoy.documents import EnvoySettings, Files
+from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.dataplane.envoy.routes import Layout
 from fairlead.dataplane.proxy import (
     RETRY_MS,
@@ -28,15 +29,7 @@ from fairlead.dataplane.proxy import (
     remove_files,
     replace_text,
 )
-from fairlead.dataplane.tables import (
-    Active,
-    active,
-    check_backend,
-    check_flip,
-    check_groups,
-    check_table,
-    configured,
-)
+from fairlead.dataplane.tables import Active, active
 from fairlead.host.process import run_detached
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
@@ -66,7 +59,7 @@ class EnvoyDataplane:
     def __init__(
         self, folder: Path, *, binary: str | None = None, settings: EnvoySettings | None = None
     ) -> None:
-        self._files = Files(folder.absolute())
+        self._files = EnvoyFiles(folder.absolute())
         self._settings = settings or EnvoySettings()
         self._layout = Layout(self._files, self._settings)
         self._process = EnvoyProcess(self._files, binary)
@@ -77,7 +70,7 @@ class EnvoyDataplane:
     @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; what did not change is not touched."""
-        check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
         documents.check_watches(len(groups))
         for folder in (deadman.ROUTES, "endpoints"):
             (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,10 +97,9 @@ class EnvoyDataplane:
     @as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
         """Lay the table out on the side that rests, then flip the group's route to it."""
-        group = configured(self._groups, table.group)
-        check_table(table, group)
+        group = tables.check_table(table, self._groups)
         now = self._layout.active(group.name)
-        check_flip(table, now.table.epoch if now else 0, self._liveness())
+        tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
         self._flip(group, Active(table, decision, now.side if now else SIDES[1]))
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
@@ -124,11 +116,10 @@ class EnvoyDataplane:
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Envoy places requests, not connections: without slots nothing is kept. Checks only."""
-        check_backend(configured(self._groups, group), backend)
+        tables.check_backend(self._groups, group, backend)
 
     @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
-        """Every group's counters."""
         now_ms = deadman.now_ms()
         counted = admin.read_counts(self._files.admin, [escape(name) for name in self._groups])
         self._log.catch_up(now_ms)
@@ -185,7 +176,6 @@ class EnvoyDataplane:
                 self._flip(group, active(group, was))
 
     def _moved(self, group: RouteGroup, now: Active) -> bool:
-        """Whether backends came, went or changed their address."""
         same = set(now.table.slots) == {backend.id for backend in group.backends}
         return not (same and self._layout.laid(group, now))
 
@@ -229,7 +219,6 @@ def guard(folder: Path) -> None:
 
 
 def unguard(folder: Path) -> None:
-    """End the dead-man process, and wait until it is gone."""
     path = folder / deadman.LIFE
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

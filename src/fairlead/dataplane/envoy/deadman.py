@@ -52,7 +52,6 @@ def age_ms(folder: str) -> int:
 
 
 def alone(folder: str) -> bool:
-    """Whether the routes in place are those for a dead agent."""
     return os.path.exists(os.path.join(folder, ALONE))
 
 

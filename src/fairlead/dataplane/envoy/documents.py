@@ -18,7 +18,16 @@ import yaml
 
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
 from fairlead.dataplane.envoy import deadman
-from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, drafts, escape, replace_text
+from fairlead.dataplane.proxy import (
+    CONNECT_TIMEOUT_MS,
+    HASHED,
+    IDLE_TIMEOUT_MS,
+    REFUSED_STATUS,
+    SIDES,
+    drafts,
+    escape,
+    replace_text,
+)
 from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -43,11 +52,11 @@ class EnvoySettings:
 
     workers: int = 1
     """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
-    connect_timeout_ms: int = 5_000
-    idle_timeout_ms: int = 60_000
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS
 
 
-class Files:
+class EnvoyFiles:
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +97,6 @@ class Files:
         return self.folder / deadman.ROUTES / f"{escape(group)}{kind}"
 
     def endpoints(self, cluster: str) -> Path:
-        """A cluster's endpoints and their weights."""
         return self.folder / "endpoints" / f"{cluster}.json"
 
 
@@ -104,12 +112,10 @@ def check_watches(groups: int) -> None:
 
 
 def version() -> str:
-    """A name that no earlier document has."""
     return f"{time.monotonic_ns():x}"
 
 
 def write(path: Path, document: Document) -> None:
-    """Replace a document: Envoy takes it up whole."""
     replace_text(path, json.dumps(document, sort_keys=True))
 
 
@@ -125,7 +131,6 @@ def read(path: Path) -> Document | None:
 
 
 def resources(path: Path) -> list[Document]:
-    """What a document holds; nothing when it is not there."""
     document = read(path)
     return list(document["resources"]) if document else []
 
@@ -137,8 +142,6 @@ def _templates() -> dict[str, Any]:
 
 
 def filled(template: str, /, **values: Any) -> Document:
-    """A template with its values."""
-
     def fill(part: Any) -> Any:
         if isinstance(part, dict):
             return {key: fill(value) for key, value in part.items()}
@@ -151,16 +154,14 @@ def filled(template: str, /, **values: Any) -> Document:
 
 
 def cluster_name(group: str, side: str) -> str:
-    """The cluster of a side."""
     return f"{escape(group)}_{side}"
 
 
 def response(version: str, resources: Sequence[Document]) -> Document:
-    """Resources as Envoy reads them from a file."""
     return {"version_info": version, "resources": list(resources)}
 
 
-def bootstrap(files: Files, settings: EnvoySettings) -> Document:
+def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
     """Where Envoy finds the rest, and where it is asked."""
     return filled(
         "bootstrap",
@@ -183,7 +184,6 @@ def runtime(biases: Mapping[str, float]) -> list[Document]:
 
 
 def biases(documents: Sequence[Document]) -> dict[str, float]:
-    """The clusters that a runtime document names."""
     return {
         key.removeprefix(_BIAS): bias
         for document in documents
@@ -191,8 +191,9 @@ def biases(documents: Sequence[Document]) -> dict[str, float]:
     }
 
 
-def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings) -> list[Document]:
-    """Three for each group."""
+def clusters(
+    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
+) -> list[Document]:
     return [
         _cluster(group, side, files, settings)
         for group in sorted(groups, key=_name)
@@ -201,9 +202,8 @@ def clusters(groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
 
 
 def listeners(
-    groups: Sequence[RouteGroup], files: Files, settings: EnvoySettings
+    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
 ) -> list[Document]:
-    """One for each group."""
     return [_listener(group, files, settings) for group in sorted(groups, key=_name)]
 
 
@@ -211,7 +211,7 @@ def _name(group: RouteGroup) -> str:
     return group.name
 
 
-def _cluster(group: RouteGroup, side: str, files: Files, settings: EnvoySettings) -> Document:
+def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySettings) -> Document:
     name, ejection = cluster_name(group.name, side), Ejection()
     cluster = filled(
         "cluster",
@@ -266,7 +266,7 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
     return weights
 
 
-def _listener(group: RouteGroup, files: Files, settings: EnvoySettings) -> Document:
+def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> Document:
     return filled(
         "listener",
         name=escape(group.name),
@@ -291,12 +291,10 @@ def _counter(mode: str) -> Document:
 
 
 def refusal_body(mode: str) -> Document:
-    """What people read."""
     return {"inline_string": f"refused by fairlead: {mode}"}
 
 
 def refusal_headers(mode: str, retry_after_s: int) -> list[Document]:
-    """What programs read."""
     headers = {"Fairlead-Refused": mode}
     if mode == AdmissionMode.SOFT:
         headers["Retry-After"] = str(retry_after_s)

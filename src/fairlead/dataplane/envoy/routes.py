@@ -15,8 +15,8 @@ from fairlead.core.traffic.limits import Concurrency, Fallback
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.documents import (
     Document,
+    EnvoyFiles,
     EnvoySettings,
-    Files,
     cluster_name,
     filled,
     refusal_body,
@@ -32,7 +32,6 @@ _SCRIPT = Path(__file__).with_name("inside.lua")
 
 
 def active_route(group: RouteGroup, now: Active, *, version: str, workers: int) -> Document:
-    """The route of a living agent's table."""
     limits = now.table.limits
     admission = _admission(limits.admission, limits.retry_after_s, workers)
     admission |= {"no_backend": not any(now.table.slots.values())}
@@ -124,16 +123,14 @@ class Layout:
     """The documents of one folder, and what of them Envoy has. It does not know whether the agent
     lives; the dataplane decides when to call it."""
 
-    def __init__(self, files: Files, settings: EnvoySettings) -> None:
+    def __init__(self, files: EnvoyFiles, settings: EnvoySettings) -> None:
         self._files, self._settings = files, settings
 
     def active(self, group: str) -> Active | None:
-        """What a group goes by."""
         document = documents.read(self._files.route(group, deadman.ROUTE_ACTIVE))
         return read_route(document) if document else None
 
     def addresses(self) -> set[Address]:
-        """Where Envoy listens."""
         sockets = [
             listener["address"]["socket_address"]
             for listener in documents.resources(self._files.listeners)
@@ -169,13 +166,11 @@ class Layout:
         self._bias({name: bias for name, bias in self._biases().items() if name in names})
 
     def lay(self, group: RouteGroup, now: Active) -> None:
-        """Everything of a group that Envoy does not know yet."""
         version = documents.version()
         self._lay_endpoints(group, now.table, (*SIDES, HASHED), version)
         self.lay_routes(group, replace(now, side=SIDES[0]), version)
 
     def laid(self, group: RouteGroup, now: Active) -> bool:
-        """Whether Envoy has the table's weights on its side."""
         for side in (now.side, HASHED):
             path = self._files.endpoints(cluster_name(group.name, side))
             wanted = documents.endpoints(group, side, now.table, "")["resources"]
@@ -203,7 +198,6 @@ class Layout:
         deadman.place(str(path), self._files.route(group.name).name)
 
     def sweep(self, groups: Collection[str]) -> None:
-        """Take away the files of groups that are gone."""
         known = {escape(name) for name in groups}
         for path in (self._files.folder / deadman.ROUTES).iterdir():
             if path.stem not in known:

@@ -27,7 +27,9 @@ from fairlead.core.canonical import digest
 from fairlead.core.traffic.admission import fnv1a
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
 from fairlead.dataplane.proxy import (
+    CONNECT_TIMEOUT_MS,
     HASHED,
+    IDLE_TIMEOUT_MS,
     REFUSED_STATUS,
     SIDES,
     Address,
@@ -91,13 +93,13 @@ class HaproxySettings:
     """Connections follow from it and from the process's own limit, whichever is lower."""
     retries: int = 0
     """A retry hides the failure that the governor should see."""
-    connect_timeout_ms: int = 5_000
-    idle_timeout_ms: int = 60_000
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS
     user: str | None = None
     """The user that the worker becomes once it listens; only root can ask for that."""
 
 
-class Files:
+class HaproxyFiles:
     """Where everything of the dataplane lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -146,7 +148,7 @@ def render(
     groups: Sequence[RouteGroup],
     tables: Mapping[str, Table],
     *,
-    files: Files,
+    files: HaproxyFiles,
     settings: HaproxySettings,
 ) -> str:
     """The whole configuration; tables are laid out on both sides."""
@@ -207,7 +209,6 @@ def _numbers(ids: Sequence[str]) -> dict[str, int]:
 
 
 def addresses(text: str) -> set[Address]:
-    """The virtual addresses in a configuration that was rendered here."""
     binds = re.findall(r"^    bind \[?([^\]\n]+?)\]?:(\d+)$", text, re.MULTILINE)
     return {(host, int(port)) for host, port in binds}
 
@@ -222,7 +223,6 @@ def weights(slots: Mapping[str, int]) -> dict[str, int]:
 
 
 def hashed_weights(table: Table) -> dict[str, int]:
-    """Equal weights for the members of fallback, 0 for the others."""
     members = table.limits.fallback.members
     return {id: _RING_WEIGHT if id in members else 0 for id in table.slots}
 
@@ -256,7 +256,6 @@ def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], he
 
 
 def first_map(groups: Mapping[str, Active], born_ms: int) -> str:
-    """The map of states that a worker begins with."""
     lines = [f"{BORN} {born_ms}\n"]
     lines += [f"{escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
     return "".join(lines)

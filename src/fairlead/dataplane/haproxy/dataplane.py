@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
+from fairlead.dataplane import tables
 from fairlead.dataplane.haproxy import config, stats
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
 from fairlead.dataplane.proxy import (
@@ -24,15 +25,7 @@ from fairlead.dataplane.proxy import (
     replace_text,
     unescape,
 )
-from fairlead.dataplane.tables import (
-    Active,
-    active,
-    check_backend,
-    check_flip,
-    check_groups,
-    check_table,
-    configured,
-)
+from fairlead.dataplane.tables import Active, active
 from fairlead.host.clock import monotonic_ms, now_ms
 from fairlead.ports.dataplane import (
     FALLBACK_AFTER_MS,
@@ -67,7 +60,7 @@ class HaproxyDataplane:
         binary: str = "haproxy",
         settings: config.HaproxySettings | None = None,
     ) -> None:
-        self._files = config.Files(folder.absolute())
+        self._files = config.HaproxyFiles(folder.absolute())
         self._settings = settings or config.HaproxySettings(user=_unprivileged())
         self._process = HaproxyProcess(self._files, binary)
         self._log = HaproxyLog(self._files.socket)
@@ -83,7 +76,7 @@ class HaproxyDataplane:
     @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; a reload only when they differ from what runs."""
-        check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
         self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         wanted = config.generation(groups, self._settings)
         running = self._process.running()
@@ -103,15 +96,14 @@ class HaproxyDataplane:
     @as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
         """Lay the table out on the side that rests, then flip the group's state to it."""
-        group = configured(self._groups, table.group)
-        check_table(table, group)
+        group = tables.check_table(table, self._groups)
         name, states = escape(group.name), self._files.states
         answer = ask(self._files.socket, f"get map {states} {name}; show table {config.BEAT}")
         state = _VALUE.search(answer)
         if state is None:
             raise PermanentFault(f"HAProxy has no state for group {group.name!r}")
         before = config.read_state(group.name, state[1], {}, ())
-        check_flip(table, before.table.epoch, _liveness(answer))
+        tables.check_flip(table, before.table.epoch, _liveness(answer))
         now = Active(table, decision, other_side(before.side))
         execute(self._files.socket, config.lay_out(name, now.side, table))
         bound = table.limits.concurrency
@@ -122,7 +114,7 @@ class HaproxyDataplane:
     @as_fault
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
         """Tell servers how much they may hold, as far as that changed since they were told."""
-        members = configured(self._groups, group).backends
+        members = tables.configured(self._groups, group).backends
         self._make_room(escape(group), room, [backend.id for backend in members])
 
     @as_fault
@@ -139,7 +131,7 @@ class HaproxyDataplane:
     @as_fault
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Nothing new for it on any side, until a table gives it slots again."""
-        check_backend(configured(self._groups, group), backend)
+        tables.check_backend(self._groups, group, backend)
         name, server = escape(group), escape(backend)
         sides = (*SIDES, HASHED)
         execute(
@@ -148,7 +140,6 @@ class HaproxyDataplane:
 
     @as_fault
     def read(self) -> Mapping[str, GroupSeen]:
-        """Every group's counters."""
         at_ms = monotonic_ms()
         rows = list(stats.parse(ask(self._files.socket, stats.COMMAND)))
         counted, self._held = self._counted(rows, self._groups, self._generation), stats.held(rows)
@@ -173,7 +164,6 @@ class HaproxyDataplane:
 
     @as_fault
     def remove(self) -> None:
-        """Stop HAProxy and take its files away."""
         self._log.close()
         self._process.stop()
         self._groups, self._active, self._room = {}, {}, {}
@@ -233,7 +223,6 @@ class HaproxyDataplane:
         self._room, self._held = {}, {}  # a new worker has been told nothing
 
     def _running_groups(self) -> dict[str, Active]:
-        """What the groups of the running HAProxy go by."""
         weights: dict[tuple[str, str], dict[str, int]] = {}
         for line in ask(self._files.socket, "show servers state").splitlines()[2:]:
             fields = line.split()
@@ -253,7 +242,6 @@ class HaproxyDataplane:
         return groups
 
     def _states(self) -> dict[str, str]:
-        """The groups' states, by escaped names."""
         answer = ask(self._files.socket, f"show map {self._files.states}")
         lines = [line.split() for line in answer.splitlines()]
         states = {fields[1]: fields[2] for fields in lines if len(fields) == 3}

@@ -8,16 +8,15 @@ The process is a master with a worker, in a session of its own, so that it outli
 """
 
 import contextlib
-import os
 import shutil
-import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.dataplane.haproxy.config import REQUESTS, Files
-from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog, wait_for_end
+from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
+from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog
 from fairlead.host.clock import wait_until
+from fairlead.host.kernel import terminate
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -71,7 +70,6 @@ def execute(path: Path, commands: Sequence[str]) -> None:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to a socket of HAProxy."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_TIMEOUT_S)
@@ -85,7 +83,7 @@ def connect(path: Path) -> socket.socket:
 class HaproxyProcess:
     """Starts, reloads and stops the HAProxy of one folder; finds it again by its sockets."""
 
-    def __init__(self, files: Files, binary: str) -> None:
+    def __init__(self, files: HaproxyFiles, binary: str) -> None:
         self._files = files
         self._binary = binary
 
@@ -102,12 +100,10 @@ class HaproxyProcess:
         return ""
 
     def check(self) -> None:
-        """Let HAProxy read the configuration before anything is changed."""
         if problem := self._run("-c"):
             raise PermanentFault(f"HAProxy does not accept its configuration: {problem}")
 
     def start(self, description: str) -> None:
-        """Start a master that leaves us, and wait for its worker."""
         for path in (self._files.socket, self._files.master):
             path.unlink(missing_ok=True)
         if problem := self._run("-W", "-D", "-S", f"{self._files.master},mode,600"):
@@ -115,25 +111,15 @@ class HaproxyProcess:
         self._await(description)
 
     def reload(self, description: str) -> None:
-        """Let the master start a new worker; the old one finishes what it has."""
         ask(self._files.master, "reload", ends=False)  # it goes through exec() instead
         self._await(description)
 
     def stop(self) -> None:
-        """End master and workers, now."""
         pid = self._master()
-        if pid is None:
-            return
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        wait_for_end(descriptor, _STOP_S, "HAProxy")
+        if pid is not None and not terminate(pid, within_s=_STOP_S):
+            raise TemporaryFault("HAProxy does not stop", retry_after_ms=RETRY_MS)
 
     def _master(self) -> int | None:
-        """The process id of the master, as its socket shows it."""
         try:
             answer = ask(self._files.master, "show proc")
         except TemporaryFault:
@@ -180,7 +166,6 @@ class HaproxyLog:
         self._connection: socket.socket | None = None
 
     def catch_up(self, now_ms: int) -> None:
-        """Take in the lines that have come."""
         try:
             if self._connection is None:
                 self._connection = self._follow()

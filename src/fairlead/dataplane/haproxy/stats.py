@@ -60,7 +60,6 @@ def add(counted: dict[str, GroupCount], rows: Iterable[Row]) -> dict[str, GroupC
 
 
 def held(rows: Iterable[Row]) -> Held:
-    """What is in every server of this worker now."""
     servers: dict[str, dict[str, int]] = {}
     for row in rows:
         if row["svname"] != "BACKEND":
@@ -69,7 +68,6 @@ def held(rows: Iterable[Row]) -> Held:
 
 
 def write(path: Path, counted: Mapping[str, GroupCount]) -> None:
-    """Keep what was counted for the workers to come."""
     kept = {name: asdict(count) for name, count in counted.items()}
     for group in kept.values():
         for backend in group["backends"].values():

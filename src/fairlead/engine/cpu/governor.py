@@ -33,7 +33,7 @@ from fairlead.engine.cpu.state import (
     PodState,
     read_state,
 )
-from fairlead.ports.cpu import Sighting
+from fairlead.ports.cpu import PodSighting
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class CpuGovernor:
         """The governed pods by uid, to look at."""
         return self._pods
 
-    def observe(self, now_ms: int, sightings: Iterable[Sighting]) -> None:
+    def observe(self, now_ms: int, sightings: Iterable[PodSighting]) -> None:
         """Take one sample of the whole node. A pod that is not in it has left and is forgotten."""
         pods: dict[str, PodState] = {}
         windows: dict[str, _Window] = {}
@@ -84,7 +84,7 @@ class CpuGovernor:
             pods[sighting.uid], windows[sighting.uid] = state, window
         self._pods, self._windows, self._reserved_millicores = pods, windows, reserved
 
-    def _fold(self, state: PodState, window: _Window, sighting: Sighting, now_ms: int) -> None:
+    def _fold(self, state: PodState, window: _Window, sighting: PodSighting, now_ms: int) -> None:
         """Fold one sample into the demand; a missing one leaves the last value."""
         smoothing, readings = self.config.smoothing, []
         known, window.counters = window.counters, {}

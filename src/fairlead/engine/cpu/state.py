@@ -5,7 +5,7 @@ The state is written to and read from JSON: the user's original bounds must surv
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -25,7 +25,12 @@ from fairlead.core.cpu import (
     smooth,
 )
 from fairlead.core.units import OutOfRange
-from fairlead.ports.cpu import ContainerSighting, Sighting
+from fairlead.ports.cpu import ContainerSighting, PodSighting
+from fairlead.schema.cpu import fields_of
+
+if TYPE_CHECKING:  # the simulator's, and the agent's with its YAML reader
+    from fairlead.schema.node import NodeAgentDocument
+    from fairlead.schema.scenario import GovernorDocument
 
 STATE_VERSION = 2
 
@@ -55,6 +60,23 @@ class CpuConfig:
             raise OutOfRange("sample_ms", "must be at least 1 and at most clear_ms")
         object.__setattr__(self, "policy", Policy(self.policy))
         object.__setattr__(self, "reserve", units.ratio(self.reserve, "reserve"))
+
+    @classmethod
+    def of(
+        cls, settings: "NodeAgentDocument | GovernorDocument", node_millicores: int, policy: Policy
+    ) -> Self:
+        """The configuration that a checked document asks for."""
+        return cls(
+            node_millicores=node_millicores,
+            policy=policy,
+            reserve=settings.reserve,
+            sample_ms=settings.sample_ms,
+            clear_ms=settings.clear_ms,
+            hysteresis_band=settings.hysteresis_band,
+            headroom=Headroom(**fields_of(settings.headroom)),
+            smoothing=Smoothing(**fields_of(settings.smoothing)),
+            guardrails=Guardrails(**fields_of(settings.guardrails)),
+        )
 
     @property
     def capacity_millicores(self) -> int:
@@ -122,7 +144,7 @@ class PodState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     containers: dict[str, ContainerState]
 
     @classmethod
-    def at_first_sight(cls, sighting: Sighting, config: CpuConfig, now_ms: int) -> Self:
+    def at_first_sight(cls, sighting: PodSighting, config: CpuConfig, now_ms: int) -> Self:
         """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
         low, high = pod_bounds(
             sighting.request_millicores,

@@ -14,11 +14,11 @@ from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known, of_kind, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import Document, Funding, NewEntry, Refusal
-from fairlead.engine.gpu.leases import open_lease
+from fairlead.engine.gpu.leases import Moment, open_lease
 from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.values import Config
 from fairlead.schema.gpu import from_plan, fund_document
 from fairlead.schema.objects import (
     budget_document,
@@ -59,7 +59,7 @@ class Admission:
             if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
                 output = msgspec.convert(from_queue(queue), entries.QueueOrder)
                 body, document = entries.QueueDecision(output), queue_document(waiting)
-                made.insert(0, NewEntry(body=body, time_ms=now_ms, input=document))
+                made.insert(0, NewEntry(body, now_ms, input=document))
             return made
 
         self._decide_all(order, decide)
@@ -161,15 +161,12 @@ class Assessment:
 
     @property
     def starts(self) -> bool:
-        """Funded and placed."""
         return self.placement is not None and self.placement.placed
 
     def funding(self) -> Funding:
-        """The recorded output of the cover."""
         return msgspec.convert(from_plan(self.plan, self.remedy), Funding)
 
     def refusal(self) -> Refusal:
-        """Why it is not funded."""
         return known(self.funding().refusal, "what is not funded was refused")
 
 
@@ -219,14 +216,15 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
         return _refused(projection, run, assessed, now_ms)
     if not assessed.starts:
         return _waiting(run, state, assessed, now_ms)
+    at = Moment(projection, now_ms)
     made = _decisions(projection, run, assessed, now_ms, plan_id=job)
     leases = list(_leases(run, spec, assessed, job, now_ms))
     for lease in leases:
-        made += open_lease(projection, lease, job, now_ms)
+        made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
     message = f"{width} GPUs, paid by {len(assessed.plan.lines)} envelopes"
     body = entries.RunPhase(run, Phase.RUNNING.value, "Admitted", message, job=job)
-    made.append(NewEntry(body=body, time_ms=now_ms, plan_id=job, effect="phase"))
+    made.append(at.entry(body, job, "phase"))
     return made
 
 
@@ -247,7 +245,7 @@ def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     refusal = assessed.refusal()
     body = entries.RunPhase(run, Phase.PENDING.value, refusal.code, refusal.message)
-    return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body=body, time_ms=now_ms)]
+    return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
 
 
 def _waiting(run: str, state: RunState, assessed: Assessment, now_ms: int) -> list[NewEntry]:
@@ -258,7 +256,7 @@ def _waiting(run: str, state: RunState, assessed: Assessment, now_ms: int) -> li
         return []
     message = "funded, but " + no_room(missing, assessed.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [NewEntry(body=body, time_ms=now_ms)]
+    return [NewEntry(body, now_ms)]
 
 
 def _leases(
@@ -304,12 +302,11 @@ def _leases(
 def _decisions(
     projection: Projection, run: str, assessed: Assessment, now_ms: int, *, plan_id: str
 ) -> list[NewEntry]:
-    """Cover and placement of a run that starts or grows."""
     gang = known(assessed.gang, "what starts is a gang")
     placement = known(assessed.placement, "what starts was placed")
     placed = NewEntry(
-        body=entries.PlaceDecision(run, from_placement(placement)),
-        time_ms=now_ms,
+        entries.PlaceDecision(run, from_placement(placement)),
+        now_ms,
         plan_id=plan_id,
         effect="place",
         input=place_input(projection.nodes(), gang),
@@ -322,8 +319,8 @@ def _fund_decision(
 ) -> NewEntry:
     output = assessed.funding()
     return NewEntry(
-        body=entries.FundDecision(run, output),
-        time_ms=now_ms,
+        entries.FundDecision(run, output),
+        now_ms,
         plan_id=plan_id,
         effect=None if plan_id is None else "cover",
         input=_fund_input(projection, assessed.request, now_ms),
@@ -436,14 +433,13 @@ def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) 
             lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
         )
         width += born.gpus if born.is_active else 0
-        made += open_lease(projection, born, job, now_ms)
+        made += open_lease(Moment(projection, now_ms), born, job)
     body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
-    made.append(NewEntry(body=body, time_ms=now_ms, plan_id=plan_id, effect="grown"))
+    made.append(NewEntry(body, now_ms, plan_id=plan_id, effect="grown"))
     return made
 
 
 def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:
-    """The numbers of the groups that are gone, the lowest first."""
     groups = to_gang(spec, state.grows_to, elsewhere=False).groups()
     there = {lease.group for lease in state.leases.values() if lease.is_active}
     return [number for number in range(len(groups)) if number not in there]

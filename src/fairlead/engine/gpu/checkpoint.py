@@ -103,12 +103,10 @@ def restore(data: bytes) -> Projection:
 
 
 def save(ledger: Ledger, projection: Projection) -> None:
-    """Keep the projection under its sequence number."""
     ledger.snapshot_put(NAME, projection.seq, export(projection))
 
 
 def load(ledger: Ledger) -> Projection:
-    """The last checkpoint, or an empty projection."""
     snapshot = ledger.snapshot_get(NAME)
     if snapshot is None:
         return Projection()

@@ -82,11 +82,9 @@ class Committer:
         )
 
     def new(self, body: Body, author: str = SYSTEM) -> NewEntry:
-        """An entry of this moment."""
-        return NewEntry(body=body, time_ms=self.now(), author=author)
+        return NewEntry(body, self.now(), author=author)
 
     def stored(self, kind: str, name: str) -> Stored:
-        """An object; raises `NotFound`."""
         stored = self.projection.get(kind, name)
         if stored is None:
             raise NotFound(kind, name)
@@ -99,13 +97,11 @@ class Committer:
             return self.projection.seq
 
     def checkpoint(self) -> None:
-        """Keep the projection, so that the next start begins here."""
         with self._lock:
             checkpoint.save(self.ledger, self.projection)
             self._checkpoint_seq = self.projection.seq
 
     def _catch_up(self) -> None:
-        """Fold what other writers appended."""
         while True:
             entries = self.ledger.entries(self.projection.seq, READ_AT_ONCE)
             self._fold(entries)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, aggregate
-from fairlead.engine.gpu.config import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.entries import BudgetCondition, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, Stored
+from fairlead.engine.gpu.values import NEAR_LIMIT_PERCENT
 
 CONDITIONS = ("Healthy", "NearLimit", "Exhausted", "Overcommitted", "UnusedLendingEntry")
 
@@ -25,11 +25,9 @@ class Gauge:
 
     @property
     def taken(self) -> int:
-        """Used and promised."""
         return self.used + self.held
 
     def text(self) -> str:
-        """For people."""
         unit = "GPU-hours" if self.hours else "GPUs"
         taken, limit = (
             (f"{self.taken / 3_600_000:.2f}", f"{self.limit / 3_600_000:.2f}")
@@ -91,31 +89,24 @@ def conditions(
     out = [c for c in caps if c.hours and c.taken >= c.limit]
     over = [c for c in caps if c.taken > c.limit]
     unused = list(_unused_entries(projection, budget))
-    ill = out or over
-    answers = {
-        "Healthy": (not ill, "CapExceeded" if over else "HoursUsedUp", "WithinCaps", ill),
-        "NearLimit": (bool(near), "AboveThreshold", "BelowThreshold", near),
-        "Exhausted": (bool(out), "HoursUsedUp", "HoursLeft", out),
-        "Overcommitted": (bool(over), "CapExceeded", "WithinCaps", over),
-    }
-    found = []
-    for name, (status, bad, good, about) in answers.items():
-        reason = bad if about else good
-        found.append((name, status, reason, "; ".join(cap.text() for cap in about)))
-    found.append(
-        (
-            "UnusedLendingEntry",
-            bool(unused),
-            "NoSuchOwner" if unused else "AllEntriesMatch",
-            "; ".join(unused),
-        )
-    )
-    described = []
-    for name, status, reason, message in found:
+
+    def condition(name: str, texts: list[str], bad: str, good: str) -> Condition:
+        status = bool(texts) != (name == "Healthy")
         before = projection.conditions.get((stored.name, name))
         since_ms = now_ms if before is None or before.status != status else before.since_ms
-        described.append(Condition(name, status, reason, message, stored.generation, since_ms))
-    return described
+        reason, message = bad if texts else good, "; ".join(texts)
+        return Condition(name, status, reason, message, stored.generation, since_ms)
+
+    def of_caps(name: str, about: list[Gauge], bad: str, good: str) -> Condition:
+        return condition(name, [cap.text() for cap in about], bad, good)
+
+    return [
+        of_caps("Healthy", out or over, "CapExceeded" if over else "HoursUsedUp", "WithinCaps"),
+        of_caps("NearLimit", near, "AboveThreshold", "BelowThreshold"),
+        of_caps("Exhausted", out, "HoursUsedUp", "HoursLeft"),
+        of_caps("Overcommitted", over, "CapExceeded", "WithinCaps"),
+        condition("UnusedLendingEntry", unused, "NoSuchOwner", "AllEntriesMatch"),
+    ]
 
 
 def condition_entries(
@@ -137,7 +128,7 @@ def condition_entries(
                 condition.message,
                 condition.generation,
             )
-            made.append(NewEntry(body=body, time_ms=now_ms))
+            made.append(NewEntry(body, now_ms))
     return made
 
 

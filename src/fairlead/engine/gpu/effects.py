@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
-from fairlead.engine.gpu.leases import Ending, end_run
+from fairlead.engine.gpu.leases import Ending, Moment, end_run
 from fairlead.engine.gpu.state import Phase, Reclaim, RunState
+from fairlead.engine.gpu.values import Config
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -41,7 +41,6 @@ class Effects:
         """What the executor last failed at, by run or `*call`."""
 
     def has_process(self, run: str) -> bool:
-        """Whether a run is a command that the executor runs."""
         return self._executor is not None and bool(self._projection.run_spec(run).command)
 
     def was_notified(self, run: str, reclaim: Reclaim) -> bool:
@@ -49,7 +48,6 @@ class Effects:
         return self._notified.get(run) == reclaim.since_ms
 
     def poll(self) -> list[Exit]:
-        """Jobs that ended and are not acknowledged yet."""
         exits: list[Exit] = []
         executor = self._executor
         if executor is not None:
@@ -141,13 +139,11 @@ class Effects:
         return True
 
     def _start_failed(self, name: str, message: str) -> None:
-        now_ms = self._committer.now()
+        at = Moment(self._projection, self._committer.now())
         ending = Ending(
             phase=Phase.FAILED, reason="StartFailed", message=message, lease_reason="Cancelled"
         )
-        self._committer.commit(
-            lambda: end_run(self._projection, name, ending, end_ms=now_ms, now_ms=now_ms)
-        )
+        self._committer.commit(lambda: end_run(at, name, ending, end_ms=at.now_ms))
 
     def _job(self, name: str, state: RunState) -> Job:
         spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]
@@ -174,7 +170,6 @@ def _decision(state: RunState) -> str:
 
 
 def _kept_devices(state: RunState) -> tuple[str, ...]:
-    """The devices that a run goes on with, active ones by group and slot."""
     gone = set() if state.reclaim is None else state.reclaim.leases.keys()
     leases = sorted(state.leases.values(), key=lambda lease: (lease.group, lease.seq))
     return tuple(

@@ -5,7 +5,7 @@ entry may lack is `UNSET` by default and then left out of the bytes; a field tha
 is None. Fields with a default that is always written were added later: old entries lack them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -31,12 +31,10 @@ class Body(msgspec.Struct, frozen=True):
     VERSION: ClassVar[int] = 1
 
     def document(self) -> Document:
-        """As JSON carries it."""
         return cast(Document, msgspec.to_builtins(self))
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        """What a recorded body says."""
         return msgspec.convert(document, cls)
 
 
@@ -48,12 +46,13 @@ class Stamp(NamedTuple):
     author: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewEntry:
     """An entry that is to be recorded; the other fields as in `ports.ledger.Draft`."""
 
     body: Body
     time_ms: int
+    _: KW_ONLY
     author: str = SYSTEM
     plan_id: str | None = None
     effect: str | None = None
@@ -374,12 +373,10 @@ class OutcomeCommitted(Body, frozen=True):
     commitment: Commitment
 
     def document(self) -> Document:
-        """As core writes it."""
         return self.commitment.document()
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        """As core reads it."""
         return cls(Commitment.of(document))
 
 
@@ -409,12 +406,10 @@ class OutcomeDrawn(Body, frozen=True):
     """The ledger's signed head after the commitment."""
 
     def document(self) -> Document:
-        """As core writes it."""
         return self.reveal.document(self.commit_head)
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        """As core reads it."""
         return cls(Reveal.of(document), document["commit_head"])
 
 

@@ -14,6 +14,8 @@ _ABOUT = (("reservation", "Reservation"), ("run", "Run"), ("budget", "Budget"), 
 # Inputs are large, and specs carry commands and environment: users who may see those ask for them.
 # A nonce stands in an export beside a pseudonym: with its owner's name it would open that.
 _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners"})
+# Who waits and who is a candidate: rows of all tenants, as many as there are runs or leases.
+_WITHOUT_OUTPUT = (entries.DeficitDecision.ENTRY, entries.QueueDecision.ENTRY)
 
 
 class EventLog:
@@ -41,13 +43,13 @@ class EventLog:
             return events
 
     def wait(self, after: int, timeout_s: float) -> int:
-        """Wait until there is an entry above `after`, or the time is over; returns the last one."""
         return self._committer.wait(after, timeout_s)
 
 
 def _event(projection: Projection, entry: Entry) -> Document:
     """One entry; `object` None for entries of other governors and of the ledger itself."""
     body, about = entry.body, _about(entry)
+    left_out = _LEFT_OUT | {"output"} if entry.kind in _WITHOUT_OUTPUT else _LEFT_OUT
     return {
         "seq": entry.seq,
         "time": format_time(entry.time_ms),
@@ -57,7 +59,7 @@ def _event(projection: Projection, entry: Entry) -> Document:
         "owner": _owner(projection, about, entry),
         "reason": body.get("reason") or (entry.reasons[0] if entry.reasons else None),
         "message": body.get("message") or _resolver_message(entry),
-        "body": {key: value for key, value in body.items() if key not in _LEFT_OUT},
+        "body": {key: value for key, value in body.items() if key not in left_out},
     }
 
 

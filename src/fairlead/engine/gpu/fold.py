@@ -48,18 +48,18 @@ COUNTED = {
 def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied) -> None:
     kind, name = body.kind, body.name
     before, spec = known.get(kind, name), read_spec(kind, body.spec)
+    created_ms, user = at.time_ms, at.author
+    if before is not None:
+        created_ms, user = before.created_ms, before.user
+    facts = msgspec.structs.asdict(body)
     known.put(
         Stored(
-            kind,
-            name,
-            body.uid,
-            body.generation,
-            at.seq,
-            at.time_ms if before is None else before.created_ms,
-            body.labels,
-            spec,
-            body.spec,
-            at.author if before is None else before.user,
+            document=facts.pop("spec"),
+            spec=spec,
+            version=at.seq,
+            created_ms=created_ms,
+            user=user,
+            **facts,
         )
     )
     known.devices_moved()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
-from fairlead.core.gpu.charges import split_hold
+from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
 from fairlead.core.reasons import CutKind
 from fairlead.engine.gpu import entries
@@ -15,51 +15,50 @@ from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.ports.executor import Exit
 
 
-def open_lease(
-    projection: Projection, lease: LeaseFact, job: str, now_ms: int
-) -> Iterator[NewEntry]:
-    """A lease opens, and its hours are promised."""
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is known, and when and by whom entries are made of it."""
 
-    def entry(body: entries.Body, effect: str) -> NewEntry:
-        return NewEntry(body=body, time_ms=now_ms, plan_id=job, effect=f"{effect} {lease.id}")
+    projection: Projection
+    now_ms: int
+    author: str = SYSTEM
 
+    def entry(
+        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None
+    ) -> NewEntry:
+        return NewEntry(body, self.now_ms, author=self.author, plan_id=plan_id, effect=effect)
+
+
+def open_lease(at: Moment, lease: LeaseFact, job: str) -> Iterator[NewEntry]:
+    """A lease opens, and its hours are promised. The author is the control plane."""
+    at = replace(at, author=SYSTEM)
     facts = {name: getattr(lease, name) for name in entries.LeaseOpen.__struct_fields__[1:]}
-    yield entry(entries.LeaseOpen(lease.id, **facts), "open")
+    yield at.entry(entries.LeaseOpen(lease.id, **facts), job, f"open {lease.id}")
     if lease.expected_end_ms is not None:
-        found = projection.accounts.get(lease.budget, lease.envelope)
+        found = at.projection.accounts.get(lease.budget, lease.envelope)
         account = known(found, "a payer has an account")
         parts = tuple(
-            entries.HoldPart(at_ms, amount)
-            for at_ms, amount in split_hold(lease.to_lease(), account.envelope)
+            entries.HoldPart(from_ms, gpu_ms)
+            for from_ms, gpu_ms in split_hold(lease.to_lease(), account.envelope)
         )
         held_ms = sum(part.gpu_ms for part in parts)
-        yield entry(
-            entries.ChargeHold(lease.id, lease.budget, lease.envelope, held_ms, parts), "hold"
-        )
+        held = entries.ChargeHold(lease.id, lease.budget, lease.envelope, held_ms, parts)
+        yield at.entry(held, job, f"hold {lease.id}")
 
 
 def close_lease(
-    projection: Projection,
-    lease: LeaseFact,
-    *,
-    end_ms: int,
-    reason: str,
-    now_ms: int,
-    author: str = SYSTEM,
-    outcome: int | None = None,
+    at: Moment, lease: LeaseFact, reason: str, *, end_ms: int, outcome: int | None = None
 ) -> Iterator[NewEntry]:
     """A lease ends: what it used is posted, what it still held is void.
 
     `outcome` is the resolve that decided it, where one did.
     """
     end_ms = max(end_ms, lease.start_ms)
-    charge = projection.accounts.of_lease(lease.id).quote(lease.id, end_ms)
-
-    def entry(body: entries.Body, effect: str) -> NewEntry:
-        return NewEntry(body=body, time_ms=now_ms, author=author, plan_id=lease.id, effect=effect)
-
+    charge = at.projection.accounts.of_lease(lease.id).quote(lease.id, end_ms)
     cited = UNSET if outcome is None else outcome
-    yield entry(entries.LeaseClose(lease.id, lease.run, end_ms, reason, cited), "close")
+    yield at.entry(
+        entries.LeaseClose(lease.id, lease.run, end_ms, reason, cited), lease.id, "close"
+    )
     posted = entries.ChargePost(
         lease=lease.id,
         budget=lease.budget,
@@ -73,10 +72,10 @@ def close_lease(
             entries.DayPart(part.day, part.used_ms, part.overdraft_ms) for part in charge.parts
         ),
     )
-    yield entry(posted, "post")
+    yield at.entry(posted, lease.id, "post")
     if charge.void_ms:
         void = entries.ChargeVoid(lease.id, lease.budget, lease.envelope, charge.void_ms)
-        yield entry(void, "void")
+        yield at.entry(void, lease.id, "void")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,72 +92,41 @@ class Ending:
     """Whether its end was looked for: then exit code, signal and reason are recorded, even none."""
     outcome: int | UnsetType | None = UNSET
 
-    @property
-    def how(self) -> tuple[int | UnsetType | None, int | UnsetType | None, str | UnsetType | None]:
-        """Exit code, signal and reason."""
-        if not self.observed:
-            return UNSET, UNSET, UNSET
-        exit = self.exit
-        return (None, None, None) if exit is None else (exit.code, exit.signal, exit.reason)
 
-
-def end_run(
-    projection: Projection,
-    run: str,
-    ending: Ending,
-    *,
-    end_ms: int,
-    now_ms: int,
-    author: str = SYSTEM,
-) -> list[NewEntry]:
+def end_run(at: Moment, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
     """All leases of a run close, and it is in another phase; ended, or waiting again.
 
     Leases that an outcome reclaims close with its reason and cite it, whatever ends the run.
     """
-    state = projection.runs[run]
-    reclaim = state.reclaim
-    reclaimed = {} if reclaim is None else reclaim.leases
-    closed = [
-        entry
-        for lease in sorted(state.leases.values(), key=lambda lease: lease.id)
-        for entry in close_lease(
-            projection,
-            lease,
-            end_ms=end_ms,
-            reason=reclaimed.get(lease.id, ending.lease_reason),
-            now_ms=now_ms,
-            author=author,
-            outcome=reclaim.outcome if reclaim is not None and lease.id in reclaimed else None,
-        )
-    ]
-    code, signal, exit_reason = ending.how
+    state = at.projection.runs[run]
+    reclaimed = {} if state.reclaim is None else state.reclaim.leases
+    cited = None if state.reclaim is None else state.reclaim.outcome
+    made: list[NewEntry] = []
+    for lease in sorted(state.leases.values(), key=lambda lease: lease.id):
+        reason = reclaimed.get(lease.id, ending.lease_reason)
+        outcome = cited if lease.id in reclaimed else None
+        made += close_lease(at, lease, reason, end_ms=end_ms, outcome=outcome)
+    exit, unknown = ending.exit, None if ending.observed else UNSET
     body = entries.RunPhase(
         run=run,
         phase=ending.phase.value,
         reason=ending.reason,
         message=ending.message,
         ended_ms=end_ms,
-        code=code,
-        signal=signal,
-        exit_reason=exit_reason,
+        code=unknown if exit is None else exit.code,
+        signal=unknown if exit is None else exit.signal,
+        exit_reason=unknown if exit is None else exit.reason,
         outcome=ending.outcome,
     )
-    effect = None if state.job is None else "end"
-    ended = NewEntry(body=body, time_ms=now_ms, author=author, plan_id=state.job, effect=effect)
-    return [*closed, ended]
+    made.append(at.entry(body, state.job, None if state.job is None else "end"))
+    return made
 
 
 def end_preempted(
-    projection: Projection,
-    run: str,
-    *,
-    end_ms: int,
-    now_ms: int,
-    exit: Exit | None = None,
-    observed: bool = False,
+    at: Moment, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
 ) -> list[NewEntry]:
     """A preempted run gives back everything: it waits again, and cites the outcome."""
-    reclaim = projection.runs[run].reclaim
+    reclaim = at.projection.runs[run].reclaim
     outcome = None if reclaim is None else reclaim.outcome
     ending = Ending(
         phase=Phase.PENDING,
@@ -169,20 +137,20 @@ def end_preempted(
         observed=observed,
         outcome=outcome,
     )
-    return end_run(projection, run, ending, end_ms=end_ms, now_ms=now_ms)
+    return end_run(at, run, ending, end_ms=end_ms)
 
 
 # -- spares take over from a lost node ------------------------------------------------------------
 
 
-def swap(projection: Projection, run: str, node: str, now_ms: int, author: str) -> list[NewEntry]:
+def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
     """The entries that replace a node's devices by spares; none when spares do not suffice.
 
     Spares are paid for like the rest, so no owner pays for more GPUs than before. Groups that the
     run is giving back need none: they are gone with the node. A preempted gang is not mended.
     """
-    state, job = projection.runs[run], projection.next_job(run)
-    reclaim = state.reclaim
+    state, job = at.projection.runs[run], at.projection.next_job(run)
+    reclaim, end_ms = state.reclaim, at.now_ms
     if reclaim is not None and reclaim.preempts:
         return []
     leaving = {} if reclaim is None else reclaim.leases
@@ -193,24 +161,15 @@ def swap(projection: Projection, run: str, node: str, now_ms: int, author: str) 
         return []
     made: list[NewEntry] = []
     for lease in _leaving_with(state.leases.values(), leaving, node):
-        made += close_lease(
-            projection,
-            lease,
-            end_ms=now_ms,
-            reason=leaving[lease.id],
-            now_ms=now_ms,
-            author=author,
-            outcome=None if reclaim is None else reclaim.outcome,
-        )
+        outcome = None if reclaim is None else reclaim.outcome
+        made += close_lease(at, lease, leaving[lease.id], end_ms=end_ms, outcome=outcome)
     if not closing:
         return made  # what it keeps is not on that node
     for lease, reason in closing:
-        made += close_lease(
-            projection, lease, end_ms=now_ms, reason=reason, now_ms=now_ms, author=author
-        )
+        made += close_lease(at, lease, reason, end_ms=end_ms)
     for number, lease in enumerate(opening):
-        born = replace(lease, id=f"{job}.{number}", start_ms=now_ms, reason="Swap")
-        made += open_lease(projection, born, job, now_ms)
+        born = replace(lease, id=f"{job}.{number}", start_ms=at.now_ms, reason="Swap")
+        made += open_lease(at, born, job)
     body = entries.RunPhase(
         run=run,
         phase=Phase.RUNNING.value,
@@ -220,12 +179,10 @@ def swap(projection: Projection, run: str, node: str, now_ms: int, author: str) 
         paused=state.paused,
         stopping=state.stopping,
     )
-    made.append(NewEntry(body=body, time_ms=now_ms, author=author, plan_id=job, effect="phase"))
-    return made
+    return [*made, at.entry(body, job, "phase")]
 
 
 def _by_group(leases: Iterable[LeaseFact]) -> list[list[LeaseFact]]:
-    """The leases of each group, by id; the groups by number."""
     groups: dict[int, list[LeaseFact]] = {}
     for lease in sorted(leases, key=lambda lease: (lease.group, lease.id)):
         groups.setdefault(lease.group, []).append(lease)

@@ -45,7 +45,6 @@ class Subscription:
     kinds: tuple[str, ...] = ()
 
     def wants(self, event: Document) -> bool:
-        """Whether an event is for it."""
         mine = not self.owners or event["owner"] in self.owners
         if not mine and event["kind"] not in PUBLIC:
             return False

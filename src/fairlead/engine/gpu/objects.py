@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from fairlead.core.invariant import of_kind
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import Introductions
@@ -24,7 +23,7 @@ from fairlead.engine.gpu.submissions import (
     preview,
     refuse_in_use,
 )
-from fairlead.engine.gpu.values import Applied, Author
+from fairlead.engine.gpu.values import Applied, Author, Config
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION, ReservationManifest, RunManifest, read_manifest
 from fairlead.schema.times import parse_time
@@ -129,11 +128,9 @@ class Objects:
             return preview(projection, run, self._committer.now())
 
     def document(self, kind: str, name: str) -> Document:
-        """One object with its status, as known; raises `NotFound`."""
         return self.render(self._committer.stored(kind, name))
 
     def render(self, stored: Stored) -> Document:
-        """An object with its status."""
         percent = self._config.near_limit_percent
         return object_document(self._projection, stored, self._committer.now(), percent)
 
@@ -194,7 +191,6 @@ class Objects:
     def _of_reservation(
         self, after: Projection, manifest: ReservationManifest, now_ms: int
     ) -> Document:
-        """Which runs a reservation would preempt."""
         start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
         return self._previews.of_run(manifest.spec.run, max(now_ms, start_ms), after)
 

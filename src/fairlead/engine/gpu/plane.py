@@ -5,7 +5,6 @@ from collections.abc import Callable
 from fairlead.engine.gpu.admission import Admission
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.conditions import condition_entries
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventLog
@@ -18,6 +17,7 @@ from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.resolver.requests import Resolver
 from fairlead.engine.gpu.settlement import Settlement
+from fairlead.engine.gpu.values import Config
 from fairlead.engine.gpu.verbs import Verbs
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Executor
@@ -48,7 +48,7 @@ class ControlPlane:
         if chance is not None and not is_the_ledgers(committer.projection, chance):
             # Nothing may be fixed or drawn with another secret: it could never be revealed.
             chance, self.faults["*chance"] = None, ANOTHER_MASTER
-        introductions = Introductions(committer, chance)
+        self._introductions = introductions = Introductions(committer, chance)
         previews = Previews(committer, config, chance)
         self.effects = Effects(committer, executor, config, self.faults)
         self.settlement = Settlement(committer, self.effects)
@@ -64,22 +64,13 @@ class ControlPlane:
             previews=previews,
         )
         self.reservations = Reservations(committer, config, self.outcomes, previews)
-        self.verbs = Verbs(
-            committer,
-            config,
-            self.effects,
-            self.objects,
-            self.resolver,
-            enforced=self.outcomes.enforced,
-        )
+        self.verbs = Verbs(committer, config, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
         self.events = EventLog(committer)
-        self._introductions = introductions
 
     @property
     def seq(self) -> int:
-        """The size of the ledger that was folded."""
         return self.committer.projection.seq
 
     def reconcile(self, now_ms: int | None = None) -> None:

@@ -69,7 +69,7 @@ class Projection:
         """Of the objects of each kind."""
         self._book: Book | None = None
         self._nodes: list[Node] | None = None
-        self._placements: dict[tuple[object, ...], Placement] = {}
+        self._placements: dict[str, Placement] = {}
         self._free: dict[str, int] = {}
 
     def apply(self, entry: Entry) -> None:
@@ -88,11 +88,9 @@ class Projection:
     # -- questions ----------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> Stored | None:
-        """An object, if there is one."""
         return self.objects.get((kind, name))
 
     def of_kind(self, kind: str) -> Iterator[Stored]:
-        """All objects of a kind, by name."""
         for name in sorted(self._names.get(kind, ())):
             yield self.objects[kind, name]
 
@@ -121,19 +119,11 @@ class Projection:
 
         After a large resolve thousands wait, most of them alike, for a few devices of many nodes.
         """
-        where = tuple(sorted(gang.location.items()))
-        key = (
-            gang.flavor,
-            gang.gpus,
-            gang.group_gpus,
-            gang.spares_per_group,
-            where,
-            gang.elsewhere,
-        )
-        known = self._placements.get(key)
+        shape = repr(gang)
+        known = self._placements.get(shape)
         if known is None:
             nodes = [node for node in self.nodes() if node.free]
-            known = self._placements[key] = place(nodes, gang)
+            known = self._placements[shape] = place(nodes, gang)
         return known
 
     def free_gpus(self, flavor: str) -> int:
@@ -145,7 +135,6 @@ class Projection:
         return self._free.get(flavor, 0)
 
     def devices_moved(self) -> None:
-        """A device was leased or released, or a node changed."""
         self._nodes = None
         self._placements.clear()
         self._free.clear()
@@ -170,11 +159,9 @@ class Projection:
         return outcome.stage is OutcomeStage.DRAWN or now_ms < outcome.time_ms + hold_ms
 
     def runs_on(self, node: str) -> list[str]:
-        """Runs with a device on a node, by name."""
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
 
     def run_spec(self, name: str) -> RunSpec:
-        """The spec of a run that exists."""
         return of_kind(self.objects["Run", name].spec, RunSpec, "a Run has a run's spec")
 
     def owner_of(self, stored: Stored) -> str | None:
@@ -191,11 +178,9 @@ class Projection:
         return f"{job_prefix(name, uid)}{attempt + 1}"
 
     def is_funded(self, lease_id: str) -> bool:
-        """Whether an open lease is paid for."""
         return self.accounts.of_lease(lease_id).leases[lease_id].unfunded_ms is None
 
     def put(self, stored: Stored) -> None:
-        """An object as it is from now on."""
         key = (stored.kind, stored.name)
         if key not in self.objects and isinstance(stored.spec, RunSpec):
             owner = stored.spec.owner
@@ -212,7 +197,6 @@ class Projection:
         self._book = None
 
     def drop(self, kind: str, name: str) -> None:
-        """An object is gone."""
         stored = self.objects.pop((kind, name))
         self._names[kind].discard(name)
         if isinstance(stored.spec, RunSpec):
@@ -235,15 +219,12 @@ class Projection:
 
 
 def node_spec(stored: Stored) -> NodeSpec:
-    """The spec of a Node."""
     return of_kind(stored.spec, NodeSpec, "a Node has a node's spec")
 
 
 def reservation_spec(stored: Stored) -> ReservationSpec:
-    """The spec of a Reservation."""
     return of_kind(stored.spec, ReservationSpec, "a Reservation has a reservation's spec")
 
 
 def starts_ms(stored: Stored) -> int:
-    """When a reservation is due."""
     return parse_time(reservation_spec(stored).earliest_start, "spec.earliestStart")

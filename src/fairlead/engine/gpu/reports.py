@@ -6,7 +6,7 @@ A border: rows are documents, as the API shows them.
 from collections.abc import Iterator
 
 from fairlead.core.gpu import Envelope, Usage
-from fairlead.core.gpu.charges import Part
+from fairlead.core.gpu.usage import Part
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.fold import COUNTED
@@ -61,7 +61,6 @@ class Reports:
         return rows
 
     def leases(self) -> Rows:
-        """Open leases, by id."""
         with self._committer.current() as projection:
             now_ms, rows = self._committer.now(), []
             for _, lease in sorted(projection.leases.items()):
@@ -239,7 +238,6 @@ class Reports:
         }
 
     def _charges(self) -> dict[DayKey, list[int]]:
-        """Posted charges and the accrual of open leases up to now."""
         charges = {key: list(sums) for key, sums in self._projection.charges.items()}
         for lease, part in self._accrued():
             key = _day_key(lease, part)

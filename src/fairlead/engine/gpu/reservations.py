@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from fairlead.core.gpu import GangDemand
 from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import (
@@ -27,7 +26,7 @@ from fairlead.engine.gpu.resolver.deficit import (
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
-from fairlead.engine.gpu.values import Refused
+from fairlead.engine.gpu.values import Config, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,4 +200,4 @@ def _entry(name: str, run: str, change: Change, now_ms: int) -> NewEntry:
     body = ReservationState(
         name, run, change.state, change.reason, change.message, change.shortfall_gpus
     )
-    return NewEntry(body=body, time_ms=now_ms)
+    return NewEntry(body, now_ms)

@@ -6,7 +6,7 @@ from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry
-from fairlead.engine.gpu.leases import Ending, end_preempted, end_run
+from fairlead.engine.gpu.leases import Ending, Moment, end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
@@ -73,6 +73,7 @@ class Settlement:
     def _end(self, name: str, end_ms: int, now_ms: int, exit: Exit | None) -> None:
         # Leases that ran out of hours before this end are demoted first, at that moment.
         self.roll_over(end_ms, now_ms)
+        at = Moment(self._projection, now_ms)
 
         def refund() -> Sequence[NewEntry]:
             state = self._projection.runs.get(name)
@@ -89,11 +90,8 @@ class Settlement:
             if exit is None and self._effects.has_process(name) and not state.is_ending:
                 return []
             if _was_preempted(state, end_ms):
-                return end_preempted(
-                    self._projection, name, end_ms=end_ms, now_ms=now_ms, exit=exit, observed=True
-                )
-            ending = _ending(state, exit)
-            return end_run(self._projection, name, ending, end_ms=end_ms, now_ms=now_ms)
+                return end_preempted(at, name, end_ms=end_ms, exit=exit, observed=True)
+            return end_run(at, name, _ending(state, exit), end_ms=end_ms)
 
         self._committer.commit(refund)
         self._committer.commit(decide)
@@ -122,12 +120,12 @@ def refunding(
                 demotion.hours,
                 f"{cap} {why}",
             )
-            made.append(NewEntry(body=unfunded, time_ms=now_ms))
+            made.append(NewEntry(unfunded, now_ms))
         if lost:
             continue  # a lease that was just demoted is not restored in the same turn
         for lease in restorations(budget, projection.accounts, at_ms):
             body = LeaseFunded(lease, projection.leases[lease].run, at_ms)
-            made.append(NewEntry(body=body, time_ms=now_ms))
+            made.append(NewEntry(body, now_ms))
     return made
 
 
@@ -140,7 +138,6 @@ def _was_preempted(state: RunState, end_ms: int) -> bool:
 
 
 def _ending(state: RunState, exit: Exit | None) -> Ending:
-    """The phase, reason and sentence of an end."""
     phase, reason = Phase.FAILED, "Exited"
     if state.stopping:
         reason, message = "Cancelled", "cancelled"

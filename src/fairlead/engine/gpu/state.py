@@ -25,7 +25,6 @@ class Phase(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether it will never run again."""
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
@@ -53,7 +52,6 @@ def job_prefix(run: str, uid: str) -> str:
 
 
 def parse_slot(slot: str) -> tuple[str, int]:
-    """`node#ordinal`."""
     node, _, ordinal = slot.partition("#")
     return node, int(ordinal)
 
@@ -84,7 +82,6 @@ class LeaseFact:
 
     @property
     def gpus(self) -> int:
-        """One per slot."""
         return len(self.slots)
 
     @property
@@ -94,11 +91,9 @@ class LeaseFact:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of its devices, each once."""
         return tuple(dict.fromkeys(slot.partition("#")[0] for slot in self.slots))
 
     def to_lease(self) -> Lease:
-        """Core's lease."""
         return Lease(
             self.id,
             self.owner,
@@ -129,7 +124,6 @@ class Reclaim(Struct):
 
     @property
     def due_ms(self) -> int:
-        """When the grace is over."""
         return self.since_ms + self.grace_ms
 
 
@@ -174,12 +168,10 @@ class RunState(Struct):
 
     @property
     def width(self) -> int:
-        """Active GPUs."""
         return sum(lease.gpus for lease in self.leases.values() if lease.is_active)
 
     @property
     def spares(self) -> int:
-        """Spare GPUs."""
         return sum(lease.gpus for lease in self.leases.values() if not lease.is_active)
 
     @property

@@ -4,10 +4,10 @@ import msgspec
 
 from fairlead.core.gpu import AggregateCap, Budget, Envelope, Usage, aggregate
 from fairlead.engine.gpu.conditions import conditions
-from fairlead.engine.gpu.config import NEAR_LIMIT_PERCENT
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.state import Condition, LeaseFact, Phase, RunState, Stored
+from fairlead.engine.gpu.values import NEAR_LIMIT_PERCENT
 from fairlead.schema.objects import API_VERSION
 from fairlead.schema.times import format_time, hours
 
@@ -18,7 +18,6 @@ def object_document(
     now_ms: int,
     near_limit_percent: int = NEAR_LIMIT_PERCENT,
 ) -> Document:
-    """One object in full."""
     if stored.kind == "Budget":
         status = budget_status(projection, stored, now_ms, near_limit_percent)
     elif stored.kind == "Run":
@@ -101,12 +100,10 @@ def _aggregate_headroom(cap: AggregateCap, used: Usage) -> Document:
 
 
 def _left(limit_ms: int | None, taken_ms: int) -> float | None:
-    """Remaining hours saturate at 0."""
     return None if limit_ms is None else max(0, limit_ms - taken_ms) / 3_600_000
 
 
 def condition_document(condition: Condition) -> Document:
-    """A condition in the usual form."""
     return {
         "type": condition.type,
         "status": "True" if condition.status else "False",
@@ -118,7 +115,6 @@ def condition_document(condition: Condition) -> Document:
 
 
 def run_status(projection: Projection, stored: Stored) -> Document:
-    """Phase of a run, why, and what would help."""
     state = projection.runs[stored.name]
     return {
         "observedGeneration": stored.generation,
@@ -158,7 +154,6 @@ def _phase(state: RunState, *, reserved: bool) -> str:
 
 
 def reservation_status(projection: Projection, stored: Stored) -> Document:
-    """State of a reservation, and what is missing."""
     state = projection.resolver.reservations[stored.name]
     return {
         "observedGeneration": stored.generation,
@@ -174,7 +169,6 @@ def reservation_status(projection: Projection, stored: Stored) -> Document:
 
 
 def node_status(projection: Projection, stored: Stored) -> Document:
-    """Devices in use."""
     spec, taken = node_spec(stored), projection.taken.get(stored.name, {})
     return {
         "observedGeneration": stored.generation,
@@ -186,7 +180,6 @@ def node_status(projection: Projection, stored: Stored) -> Document:
 
 
 def lease_document(projection: Projection, lease: LeaseFact, now_ms: int) -> Document:
-    """A lease as a read-only object."""
     is_open = lease.end_ms is None
     until_ms = now_ms if lease.end_ms is None else lease.end_ms
     return {

@@ -46,7 +46,6 @@ class Submission:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is about."""
         return self.manifest.kind, self.manifest.metadata.name
 
 
@@ -213,7 +212,6 @@ def _check_version(submission: Submission, before: Stored | None) -> None:
 def _check(
     projection: Projection, manifest: Manifest, before: Stored | None, budgets: Mapping[str, Budget]
 ) -> None:
-    """What depends on the other objects."""
     name = manifest.metadata.name
     if isinstance(manifest, BudgetManifest):
         circle = cycle_in(budgets.values())
@@ -288,4 +286,4 @@ def _entry(
         uid = before.uid
         generation = before.generation + int(before.document != document)
     body = ObjectApplied(kind, name, uid, generation, labels, document)
-    return NewEntry(body=body, time_ms=now_ms, author=author.user)
+    return NewEntry(body, now_ms, author=author.user)

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import Ending, end_run, swap
+from fairlead.engine.gpu.leases import Ending, Moment, end_run, swap
 from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.submissions import may_touch
-from fairlead.engine.gpu.values import Applied, Author, Refused
+from fairlead.engine.gpu.values import Applied, Author, Config, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Command:
 
     object: Stored
     author: Author
-    now_ms: int
+    at: Moment
     width: int = 0
     """Of a shrink."""
 
@@ -41,11 +40,9 @@ class Verbs:
         effects: Effects,
         objects: Objects,
         resolver: Resolver,
-        *,
-        enforced: bool,
     ) -> None:
         self._committer, self._config, self._effects = committer, config, effects
-        self._objects, self._resolver, self._enforced = objects, resolver, enforced
+        self._objects, self._resolver = objects, resolver
         self._projection = committer.projection
         self._decide: dict[tuple[str, str], Decide] = {
             ("Run", "cancel"): self._cancel,
@@ -55,8 +52,10 @@ class Verbs:
             ("Run", "withdraw"): lambda command: self._nominate(command, nominated=False),
             ("Run", "shrink"): self._shrink,
             ("Run", "resolve"): self._may_resolve,
-            ("Node", "cordon"): lambda command: _cordon(command, cordoned=True),
-            ("Node", "uncordon"): lambda command: _cordon(command, cordoned=False),
+            ("Node", "cordon"): lambda command: cordon(command.at, command.object, cordoned=True),
+            ("Node", "uncordon"): lambda command: cordon(
+                command.at, command.object, cordoned=False
+            ),
             ("Node", "drain"): lambda command: self._vacate(command, "Drained"),
             ("Node", "fail"): lambda command: self._vacate(command, "NodeFailed"),
         }
@@ -83,19 +82,18 @@ class Verbs:
         def decide() -> list[NewEntry]:
             stored = committer.stored(kind, name)
             may_touch(self._projection, author, stored)
-            return found(Command(stored, author, committer.now(), width))
+            at = Moment(self._projection, committer.now(), author.user)
+            return found(Command(stored, author, at, width))
 
         with committer.current() as projection:
             if dry_run:
-                made = decide()
+                made, preempted = decide(), self._preempted(kind, name, verb, author)
                 changed = bool(made) or verb == "resolve"
-                preview = {**_touched(made), **self._preempted(kind, name, verb, author)}
-                return self._applied(kind, name, preview, changed=changed)
+                return self._applied(kind, name, {**_touched(made), **preempted}, changed=changed)
             before = projection.seq
             if (kind, verb) == ("Run", "resolve"):
-                committer.stored(kind, name)
-                self._resolver.start_run(name, author)
-            elif (kind, verb) == ("Node", "drain") and self._enforced:
+                self._resolver.start_run(committer.stored(kind, name).name, author)
+            elif (kind, verb) == ("Node", "drain") and self._resolver.enforced:
                 self._resolver.drain(committer.stored(kind, name), author)
             else:
                 committer.commit(decide)
@@ -113,7 +111,7 @@ class Verbs:
         """What a dry run says of other runs; with a resolver, it decides which a drain hits."""
         if (kind, verb) == ("Run", "resolve"):
             return {"forecast": self._resolver.preview(kind, name)}
-        if (kind, verb) == ("Node", "drain") and self._enforced:
+        if (kind, verb) == ("Node", "drain") and self._resolver.enforced:
             stored = self._committer.stored(kind, name)
             return {"runs": [], "forecast": self._resolver.preview_drain(stored, author)}
         return {}
@@ -129,21 +127,14 @@ class Verbs:
         run = command.object.name
         if self._projection.runs[run].nominated == nominated:
             return []
-        return [self._committer.new(RunNominated(run, nominated), command.author.user)]
+        return [command.at.entry(RunNominated(run, nominated))]
 
     def _shrink(self, command: Command) -> list[NewEntry]:
-        entry = shrink(
-            self._projection,
-            command.object.name,
-            command.width,
-            default_grace_ms=self._config.grace_ms,
-            now_ms=command.now_ms,
-            author=command.author.user,
-        )
-        return [entry]
+        run, grace_ms = command.object.name, self._config.grace_ms
+        return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
 
     def _cancel(self, command: Command) -> list[NewEntry]:
-        run, user = command.object.name, command.author.user
+        run, at = command.object.name, command.at
         state = self._projection.runs[run]
         if state.phase.ended:
             raise Refused("RunEnded", f"run {run!r} has ended")
@@ -155,11 +146,10 @@ class Verbs:
         ending = Ending(
             phase=Phase.FAILED,
             reason="Cancelled",
-            message=f"cancelled by {user}",
+            message=f"cancelled by {at.author}",
             lease_reason="Cancelled",
         )
-        now_ms = command.now_ms
-        return end_run(self._projection, run, ending, end_ms=now_ms, now_ms=now_ms, author=user)
+        return end_run(at, run, ending, end_ms=at.now_ms)
 
     def _pause(self, command: Command, *, paused: bool) -> list[NewEntry]:
         run = command.object.name
@@ -178,7 +168,6 @@ class Verbs:
         paused: bool | None = None,
         stopping: bool | None = None,
     ) -> NewEntry:
-        """The same phase with another flag."""
         state = self._projection.runs[command.object.name]
         body = RunPhase(
             run=command.object.name,
@@ -188,14 +177,14 @@ class Verbs:
             paused=state.paused if paused is None else paused,
             stopping=state.stopping if stopping is None else stopping,
         )
-        return self._committer.new(body, command.author.user)
+        return command.at.entry(body)
 
     # -- nodes ------------------------------------------------------------------------------------
 
     def _vacate(self, command: Command, reason: str) -> list[NewEntry]:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
-        node, user, now_ms = command.object.name, command.author.user, command.now_ms
-        made = _cordon(command, cordoned=True)
+        node, at = command.object.name, command.at
+        made = cordon(at, command.object, cordoned=True)
         ending = Ending(
             phase=Phase.PENDING,
             reason=reason,
@@ -203,14 +192,8 @@ class Verbs:
             lease_reason="NodeFailed",
         )
         for run in self._projection.runs_on(node):
-            made += swap(self._projection, run, node, now_ms, user) or end_run(
-                self._projection, run, ending, end_ms=now_ms, now_ms=now_ms, author=user
-            )
+            made += swap(at, run, node) or end_run(at, run, ending, end_ms=at.now_ms)
         return made
-
-
-def _cordon(command: Command, *, cordoned: bool) -> list[NewEntry]:
-    return cordon(command.object, command.now_ms, command.author.user, cordoned=cordoned)
 
 
 def _touched(made: Iterable[NewEntry]) -> Document:

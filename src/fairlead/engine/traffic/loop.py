@@ -89,9 +89,9 @@ class TrafficLoop:
             made[name] = self._decide(self.groups[name], sights, liveness)
             changed += self._changes(name, now_ms, made[name], liveness)
         self._beat(now_ms, made, faults)
-        done = {name: self._apply(name, now_ms, each) for name, each in made.items()}
-        for name, each in done.items():
-            self._drain(name, each, sights.orders, faults)
+        done = {name: self._apply(name, now_ms, group) for name, group in made.items()}
+        for name, group in done.items():
+            self._drain(name, group, sights.orders, faults)
         self._probe(done)
         self._anchor(now_ms, faults)
         return Round(now_ms, done, tuple(changed), tuple(faults))
@@ -205,7 +205,7 @@ class TrafficLoop:
 
     def _beat(self, now_ms: int, made: Mapping[str, GroupRound], faults: list[str]) -> None:
         """We are alive as long as something of what we decide can be recorded."""
-        if made and all(each.fault for each in made.values()):
+        if made and all(group.fault for group in made.values()):
             return
         try:
             self.plane.heartbeat()

@@ -37,8 +37,7 @@ class Ports:
     """Everything but the dataplane; what is None is not there."""
 
     record: Callable[[str], FlightRecorder | None] = lambda _: None
-    """The flight recorder of a group: each has its own, so that its ticks are stored as deltas of
-    each other."""
+    """The flight recorder of a group; each has its own."""
     signals: Signals | None = None
     nodes: NodeSensor | None = None
     prober: Prober | None = None

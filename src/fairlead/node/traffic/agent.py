@@ -25,7 +25,7 @@ from fairlead.engine.traffic import (
     Round,
     TrafficLoop,
 )
-from fairlead.node.agent import now_ms
+from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document
@@ -34,7 +34,7 @@ from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals
 
-STATUS_EVERY_MS = 1_000
+STATUS_EVERY_MS = 1_000  # and whenever something changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,6 @@ class TrafficAgent:
         self._report_failsafe(stored)
 
     def run(self, *, ticks_max: int | None = None) -> None:
-        """Tick until `stop`."""
         period_s, began, number = self.config.tick_ms / 1000, time.monotonic(), 0
         while not self._stop.is_set() and (ticks_max is None or self.ticks < ticks_max):
             due = began + number * period_s + self.jitter_s(number)
@@ -175,7 +174,6 @@ class TrafficAgent:
                 number += behind
 
     def tick(self) -> Round:
-        """One tick, and its reports."""
         began = time.monotonic()
         self._follow_services()
         round = self.loop.tick(now_ms())
@@ -200,11 +198,9 @@ class TrafficAgent:
             self._warn(message)
 
     def jitter_s(self, number: int) -> float:
-        """How late tick `number` is on purpose."""
         return tick_delay_us(self.config.name, number, self.config.tick_ms) / 1_000_000
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Ask the loop to end after the tick it is in."""
         self._stop.set()
         self._urgent.set()
 
@@ -213,7 +209,6 @@ class TrafficAgent:
         self._urgent.set()
 
     def hang_up(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Ask the loop to read its configuration again."""
         self._hangup.set()
 
     def handle_signals(self) -> None:
@@ -223,7 +218,6 @@ class TrafficAgent:
         signal.signal(signal.SIGHUP, self.hang_up)
 
     def close(self) -> None:
-        """Release everything; connections go on by the last table."""
         if self.last_round is not None:
             self._save(self.last_round, at_once=True)
         self.sensors.close()

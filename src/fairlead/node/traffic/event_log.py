@@ -33,7 +33,6 @@ class LedgerEventLog:
         self._thread.start()
 
     def transition(self, transition: Transition) -> None:
-        """Record this change."""
         record, backend = transition.record, transition.backend
         effect = transition.what if backend is None else f"{transition.what} {backend}"
         self._put(
@@ -57,7 +56,6 @@ class LedgerEventLog:
         )
 
     def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
-        """Record the ends of the groups' records."""
         ends = {name: _head(head) for name, head in sorted(heads.items())}
         self._put(
             Draft(

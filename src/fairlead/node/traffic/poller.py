@@ -46,7 +46,6 @@ class Poller:
         return asyncio.run_coroutine_threadsafe(again(), self._loop)
 
     def once(self, request: Request) -> Future[None]:
-        """Once, soon."""
         return asyncio.run_coroutine_threadsafe(request(), self._loop)
 
     def close(self) -> None:

@@ -112,13 +112,11 @@ class NetworkProber:
             self._probe(group, backend, self._rules[group])
 
     def results(self) -> Sequence[Probed]:
-        """Replies since the last call."""
         with self._lock:
             results, self._results = self._results, []
         return results
 
     def check_ok(self, group: str, backend: str) -> bool | None:
-        """What the check of this backend shows."""
         check = self._checks.get((group, backend))
         return None if check is None else check.state.ok
 
@@ -141,7 +139,7 @@ class NetworkProber:
         check.task = self._poller.repeat(rules.every_ms, request, phase="check " + "/".join(key))
 
 
-class Service(NamedTuple):
+class DnsService(NamedTuple):
     """What to look up; `family` is of the addresses that are of use (0: any)."""
 
     host: str
@@ -149,7 +147,7 @@ class Service(NamedTuple):
     family: int = socket.AF_UNSPEC
 
 
-class Services:
+class DnsServices:
     """Groups whose backends are looked up: a name in DNS, every address it has now.
 
     A look-up that fails changes nothing: a name server that is down must not empty a group.
@@ -159,10 +157,10 @@ class Services:
         self.failures = 0
         self._lock = threading.Lock()
         self._found: dict[str, tuple[Backend, ...]] = {}
-        self._tasks: dict[tuple[str, Service], Future[None]] = {}
+        self._tasks: dict[tuple[str, DnsService], Future[None]] = {}
         self._poller, self._every_ms = poller, every_ms
 
-    def follow(self, services: Mapping[str, Service]) -> Callable[[], None]:
+    def follow(self, services: Mapping[str, DnsService]) -> Callable[[], None]:
         """Look these names up, at once and then again and again, and no others.
 
         Returns what puts everything back as it was: an agent that cannot use the new names goes on
@@ -190,12 +188,12 @@ class Services:
         return undo
 
     def _look_up(
-        self, wanted: Collection[tuple[str, Service]]
-    ) -> dict[tuple[str, Service], tuple[Backend, ...]]:
+        self, wanted: Collection[tuple[str, DnsService]]
+    ) -> dict[tuple[str, DnsService], tuple[Backend, ...]]:
         """All at once, and not for long: the agent's ticks wait for it."""
-        backends: dict[tuple[str, Service], tuple[Backend, ...]] = {}
+        backends: dict[tuple[str, DnsService], tuple[Backend, ...]] = {}
 
-        async def request(group: str, service: Service) -> None:
+        async def request(group: str, service: DnsService) -> None:
             backends[group, service] = await addresses(service)
 
         futures = {key: self._poller.once(partial(request, *key)) for key in sorted(wanted)}
@@ -216,7 +214,7 @@ class Services:
         with self._lock:
             return self._found.get(group)
 
-    def _begin(self, group: str, service: Service) -> Future[None]:
+    def _begin(self, group: str, service: DnsService) -> Future[None]:
         async def request() -> None:
             try:
                 backends = await addresses(service)
@@ -229,8 +227,7 @@ class Services:
         return self._poller.repeat(self._every_ms, request, phase=f"service {group}")
 
 
-async def addresses(service: Service) -> tuple[Backend, ...]:
-    """Every address that the name has now."""
+async def addresses(service: DnsService) -> tuple[Backend, ...]:
     found = await asyncio.get_running_loop().getaddrinfo(
         service.host, service.port, family=service.family, type=socket.SOCK_STREAM
     )

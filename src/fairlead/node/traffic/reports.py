@@ -65,7 +65,6 @@ def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
 
 
 def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:
-    """One group."""
     plan, snapshot = made.plan, made.snapshot
     return {
         "group": snapshot.group,

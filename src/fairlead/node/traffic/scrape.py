@@ -36,7 +36,7 @@ class BadExposition(ValueError):
     """The text is not in Prometheus's format."""
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One line."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def samples(body: bytes, names: Collection[str]) -> list[Sample]:
+def samples(body: bytes, names: Collection[str]) -> list[MetricSample]:
     """The samples of these names. Others are not even parsed: an application may have thousands."""
     try:
         text = body.decode()
@@ -60,7 +60,7 @@ def samples(body: bytes, names: Collection[str]) -> list[Sample]:
     try:
         families = text_string_to_metric_families("\n".join(lines) + "\n")
         return [
-            Sample(sample.name, sample.labels, float(sample.value))
+            MetricSample(sample.name, sample.labels, float(sample.value))
             for family in families
             for sample in family.samples
         ]
@@ -73,7 +73,7 @@ def _name(line: str) -> str:
     return words[0] if words else ""
 
 
-def gauge(read: Iterable[Sample], selector: Selector) -> float | None:
+def gauge(read: Iterable[MetricSample], selector: Selector) -> float | None:
     """The selected samples added up; None when there are none, or one is invalid."""
     values = [row.value for row in read if selector.matches(row.name, row.labels)]
     if not values or not all(isfinite(value) and value >= 0 for value in values):
@@ -82,8 +82,7 @@ def gauge(read: Iterable[Sample], selector: Selector) -> float | None:
     return total if isfinite(total) else None
 
 
-def counter(read: Iterable[Sample], selector: Selector) -> int | None:
-    """The same for something that is counted."""
+def counter(read: Iterable[MetricSample], selector: Selector) -> int | None:
     total = gauge(read, selector)
     return None if total is None or total > COUNT_MAX else round(total)
 
@@ -98,10 +97,9 @@ class Quantile:
 
     @property
     def name(self) -> str:
-        """Of the samples that it wants."""
         return self._selector.name
 
-    def add(self, now_ms: int, read: Iterable[Sample]) -> float | None:
+    def add(self, now_ms: int, read: Iterable[MetricSample]) -> float | None:
         """Take a reading; None as long as nothing was counted in the window."""
         buckets = dict(self._buckets(read))
         if inf not in buckets:
@@ -117,7 +115,7 @@ class Quantile:
             LATENCY_QUANTILE, {edge: total - before[edge] for edge, total in buckets.items()}
         )
 
-    def _buckets(self, read: Iterable[Sample]) -> Iterator[tuple[float, float]]:
+    def _buckets(self, read: Iterable[MetricSample]) -> Iterator[tuple[float, float]]:
         sums: dict[float, float] = {}
         for row in read:
             if self._selector.matches(row.name, row.labels) and row.value >= 0:
@@ -238,7 +236,6 @@ class Scraper:
     def watch(
         self, rules: Mapping[str, ScrapeRules], members: Mapping[str, Sequence[Backend]]
     ) -> None:
-        """Scrape these backends and no others."""
         wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
         kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
         for key in self._tasks.keys() - kept:
@@ -265,7 +262,6 @@ class Scraper:
         return () if starting and not heard else rules.covers
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        """Readings that are fresh enough."""
         with self._lock:
             return {
                 key: reading

@@ -1,6 +1,7 @@
 """What the traffic agent sees: this machine, others by their node exporters, and the rest."""
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,8 +15,21 @@ from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
 from fairlead.node.kernel_files import pressure
 from fairlead.node.traffic.poller import Poller, Request
-from fairlead.node.traffic.probes import CheckRules, NetworkProber, ProbeRules, Service, Services
-from fairlead.node.traffic.scrape import BadExposition, Sample, Scraper, ScrapeRules, gauge, samples
+from fairlead.node.traffic.probes import (
+    CheckRules,
+    DnsService,
+    DnsServices,
+    NetworkProber,
+    ProbeRules,
+)
+from fairlead.node.traffic.scrape import (
+    BadExposition,
+    MetricSample,
+    Scraper,
+    ScrapeRules,
+    gauge,
+    samples,
+)
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.traffic import CpuTimes, NodeReading, NodeSensor, Prober, Signals
 from fairlead.schema.selector import Selector
@@ -25,8 +39,11 @@ _KINDS = (
     ("memory", "mem", ("some", "full")),
     ("io", "io", ("some", "full")),
 )
-_CPU_FIELDS, _IOWAIT = 8, 4
+_CPU_LINE = re.compile(rb"cpu +(\d+(?: \d+){7})\b")
 """user, nice, system, idle, iowait, irq, softirq, steal."""
+_IOWAIT = 4
+_MEMORY_LINE = re.compile(rb"^(Mem\w+): +(\d+)\b", re.MULTILINE)
+_TASKS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+)\b")
 _STALLS = {
     "cpu_some": "node_pressure_cpu_waiting_seconds_total",
     "mem_some": "node_pressure_memory_waiting_seconds_total",
@@ -59,7 +76,6 @@ class LocalMachine:
         self._disks, self._proc = tuple(disks), proc
 
     def read(self, now_ms: int) -> list[NodeReading]:
-        """This machine, now."""
         return [
             NodeReading(
                 self.name, self._totals(now_ms), tuple(self._resources()), self._cpu(now_ms)
@@ -68,19 +84,15 @@ class LocalMachine:
 
     def _cpu(self, now_ms: int) -> CpuTimes | None:
         """The first line of /proc/stat; guests' time is in that of users already."""
-        label, *fields = (self._bytes("stat") or b"\n").splitlines()[0].split() or [b""]
-        numbers = fields[:_CPU_FIELDS]
-        if label != b"cpu" or len(numbers) < _CPU_FIELDS or not all(n.isdigit() for n in numbers):
-            return None
-        ticks = [int(number) for number in numbers]
-        return CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT])
+        line = _CPU_LINE.match(self._bytes("stat"))
+        ticks = [int(number) for number in line[1].split()] if line else []
+        return CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT]) if ticks else None
 
     def _totals(self, now_ms: int) -> StallTotals | None:
         """`cpu full` is left out: for a whole machine it is always 0."""
         stalled: dict[str, int] = {}
         for file, short, kinds in _KINDS:
-            data = self._bytes(f"pressure/{file}")
-            stalls = None if data is None else pressure(data)
+            stalls = pressure(self._bytes(f"pressure/{file}"))
             if stalls is None:
                 continue
             totals = {"some": stalls.some_us, "full": stalls.full_us}
@@ -91,49 +103,33 @@ class LocalMachine:
         return StallTotals(now_ms * 1000, stalled) if stalled else None
 
     def _resources(self) -> Iterator[Resource]:
-        yield from self._memory()
-        yield from self._descriptors()
+        memory = dict(_MEMORY_LINE.findall(self._bytes("meminfo")))
+        if b"MemTotal" in memory and b"MemAvailable" in memory:
+            total, free = (int(memory[name]) * 1024 for name in (b"MemTotal", b"MemAvailable"))
+            yield Resource("memory", total, max(0, total - free))
+        descriptors = self._numbers("sys/fs/file-nr")
+        if len(descriptors) == 3:
+            yield Resource("fds", descriptors[2], descriptors[0])
         count = self._numbers("sys/net/netfilter/nf_conntrack_count")
         most = self._numbers("sys/net/netfilter/nf_conntrack_max")
         if count and most:
             yield Resource("conntrack", most[0], count[0])
-        yield from self._tasks()
+        tasks, tasks_max = _TASKS.match(self._bytes("loadavg")), self._numbers("sys/kernel/pid_max")
+        if tasks and tasks_max:
+            yield Resource("pids", tasks_max[0], int(tasks[1]))
         for disk in self._disks:
             yield from _disk(disk)
 
-    def _memory(self) -> Iterator[Resource]:
-        table: dict[str, int] = {}
-        for line in (self._bytes("meminfo") or b"").decode(errors="replace").splitlines():
-            name, _, rest = line.partition(":")
-            words = rest.split()
-            if words and words[0].isdigit():
-                table[name] = int(words[0]) * 1024
-        total, free = table.get("MemTotal"), table.get("MemAvailable")
-        if total and free is not None:
-            yield Resource("memory", total, max(0, total - free))
-
-    def _descriptors(self) -> Iterator[Resource]:
-        numbers = self._numbers("sys/fs/file-nr")
-        if len(numbers) == 3:
-            yield Resource("fds", numbers[2], numbers[0])
-
-    def _tasks(self) -> Iterator[Resource]:
-        words = (self._bytes("loadavg") or b"").split()
-        most = self._numbers("sys/kernel/pid_max")
-        if len(words) > 3 and most:
-            _, _, tasks = words[3].partition(b"/")
-            if tasks.isdigit():
-                yield Resource("pids", most[0], int(tasks))
-
     def _numbers(self, name: str) -> list[int]:
-        words = (self._bytes(name) or b"").split()
-        return [int(word) for word in words] if all(word.isdigit() for word in words) else []
+        fields = self._bytes(name).split()
+        return [int(field) for field in fields] if all(f.isdigit() for f in fields) else []
 
-    def _bytes(self, name: str) -> bytes | None:
+    def _bytes(self, name: str) -> bytes:
+        """What a file holds; nothing where it cannot be read."""
         try:
             return (self._proc / name).read_bytes()
         except OSError:
-            return None
+            return b""
 
 
 def _disk(path: Path) -> Iterator[Resource]:
@@ -174,7 +170,6 @@ class Machines:
         ]
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
-        """This machine now, the others as they last replied."""
         local = [] if self._local is None else self._local.read(now_ms)
         with self._lock:
             return local + [
@@ -201,8 +196,7 @@ class Machines:
         return request
 
 
-def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
-    """A node exporter's samples."""
+def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeReading:
     stalled = {
         kind: round(total * _US_PER_S)
         for kind, metric in _STALLS.items()
@@ -214,7 +208,7 @@ def as_reading(name: str, now_ms: int, read: Sequence[Sample]) -> NodeReading:
     return NodeReading(name, totals, tuple(_resources(read)), cpu)
 
 
-def _resources(read: Sequence[Sample]) -> Iterator[Resource]:
+def _resources(read: Sequence[MetricSample]) -> Iterator[Resource]:
     total, free = (gauge(read, Selector(name)) for name in _MEMORY)
     if total is not None and free is not None:
         yield Resource("memory", total, max(0.0, total - free))
@@ -231,7 +225,7 @@ class SensorRules:
     scrapes: Mapping[str, ScrapeRules] = field(default_factory=dict)
     probes: Mapping[str, ProbeRules] = field(default_factory=dict)
     checks: Mapping[str, CheckRules] = field(default_factory=dict)
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, DnsService] = field(default_factory=dict)
     service_every_ms: int = 5_000
     local: LocalMachine | None = None
     remote: tuple[RemoteNode, ...] = ()
@@ -249,7 +243,7 @@ class NetworkSensors:
         self.signals: Signals | None = self._scraper
         self.prober: Prober | None = self._prober
         self.nodes: NodeSensor | None = Machines(rules.local, rules.remote, self._poller, clock_ms)
-        self._services = Services(self._poller, every_ms=rules.service_every_ms)
+        self._services = DnsServices(self._poller, every_ms=rules.service_every_ms)
         try:
             self.follow(rules)
         except BaseException:
@@ -271,7 +265,6 @@ class NetworkSensors:
         return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        """Watch these backends and no others."""
         here = self.rules
         self._scraper.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
         self._prober.watch(here.probes, here.checks, members)
@@ -280,9 +273,7 @@ class NetworkSensors:
         self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
-        """Backends that were looked up."""
         return self._services.members(group)
 
     def close(self) -> None:
-        """Stop."""
         self._poller.close()

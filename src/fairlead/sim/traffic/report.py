@@ -119,7 +119,7 @@ def _how(played: TrafficResult) -> list[str]:
             *code(f"fairlead traffic harness {played.scenario.name} --seed {played.seed}"),
         ]
     replay = "Every tick is in `record/` and is decided again, byte for byte, by"
-    return [*lines, replay, "", *code(f"fairlead traffic replay {RECORD}")]
+    return [*lines, replay, "", *code(f"fairlead replay {RECORD}")]
 
 
 def figure_table(figures: TrafficFigures) -> list[str]:

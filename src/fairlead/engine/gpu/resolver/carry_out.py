@@ -12,7 +12,7 @@ from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import CutKind
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import NewEntry, RunReclaimed
-from fairlead.engine.gpu.leases import close_lease, end_preempted
+from fairlead.engine.gpu.leases import Moment, close_lease, end_preempted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import Refused
@@ -69,15 +69,13 @@ def reclaims(
             grace_ms=grace_ms(projection.run_spec(run), default_grace_ms),
             reason=PREEMPT if drawn else max(kinds.values()),
         )
-        made.append(NewEntry(body=body, time_ms=now_ms))
+        made.append(NewEntry(body, now_ms))
     return made
 
 
-def shrink(
-    projection: Projection, run: str, width: int, *, default_grace_ms: int, now_ms: int, author: str
-) -> NewEntry:
+def shrink(at: Moment, run: str, width: int, *, default_grace_ms: int) -> NewEntry:
     """An owner's own request to go on with fewer groups: from the highest number down."""
-    spec, state = projection.run_spec(run), projection.runs[run]
+    spec, state = at.projection.run_spec(run), at.projection.runs[run]
     refused = _cannot_shrink(spec, state, width)
     if refused is not None:
         raise Refused("CannotShrink", f"run {run!r} cannot shrink to {width}: {refused}")
@@ -103,7 +101,7 @@ def shrink(
         grace_ms=grace_ms(spec, default_grace_ms),
         reason=SHRINK,
     )
-    return NewEntry(body=body, time_ms=now_ms, author=author)
+    return at.entry(body)
 
 
 def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
@@ -121,6 +119,7 @@ def _cannot_shrink(spec: RunSpec, state: RunState, width: int) -> str | None:
 
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
     """Leases whose time has come. A process is notified first, and has its grace."""
+    at = Moment(projection, now_ms)
     for run, state in sorted(projection.live.items()):
         reclaim = state.reclaim
         if reclaim is None or state.phase is not Phase.RUNNING:
@@ -128,16 +127,10 @@ def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Itera
         process = effects.has_process(run)
         if reclaim.preempts:
             if not process:
-                yield from end_preempted(projection, run, end_ms=now_ms, now_ms=now_ms)
+                yield from end_preempted(at, run, end_ms=now_ms)
             continue
         over = now_ms >= reclaim.due_ms and effects.was_notified(run, reclaim)
         for name, kind in sorted(reclaim.leases.items()):
             if kind == DROP or over or not process:
-                yield from close_lease(
-                    projection,
-                    projection.leases[name],
-                    end_ms=now_ms,
-                    reason=kind,
-                    now_ms=now_ms,
-                    outcome=reclaim.outcome,
-                )
+                lease, outcome = projection.leases[name], reclaim.outcome
+                yield from close_lease(at, lease, kind, end_ms=now_ms, outcome=outcome)

@@ -71,16 +71,13 @@ class Introductions:
         return self._entries(owners, scopes)
 
     def _entries(self, owners: Iterable[str], scopes: Scopes) -> list[NewEntry]:
-        """What is not published yet."""
         chance, known = self._chance, self._projection.resolver
         if chance is None:
             return []
         now_ms, made = self._committer.now(), []
         for owner in sorted(set(owners) - known.owners.keys()):
             body = OwnerPseudonym(secret_commitment(chance.owner_secret(owner)), owner)
-            made.append(
-                NewEntry(body=body, time_ms=now_ms, plan_id=f"owner.{owner}", effect="pseudonym")
-            )
+            made.append(NewEntry(body, now_ms, plan_id=f"owner.{owner}", effect="pseudonym"))
         chains = set(known.chains)
         for scope, owner_of_cap in scopes:
             chain = chain_of(chance, scope, owner_of_cap)
@@ -95,7 +92,7 @@ class Introductions:
                 next_commitment=entropy_hash(chance.entropy(chain, 0)),
             )
             plan_id = f"resolve.{chain[:16]}"
-            made.append(NewEntry(body=opened, time_ms=now_ms, plan_id=plan_id, effect="scope"))
+            made.append(NewEntry(opened, now_ms, plan_id=plan_id, effect="scope"))
         return made
 
 
@@ -113,7 +110,6 @@ def is_the_ledgers(projection: Projection, chance: EntropySource) -> bool:
 
 
 def pseudonyms(projection: Projection, chance: EntropySource, chain: str, k: int) -> Pseudonyms:
-    """The pseudonyms of outcome k of a chain."""
     return Pseudonyms(
         chain, k, chance.owner_secret, lambda budget: projection.budgets[budget].owner
     )
@@ -133,7 +129,6 @@ def chain_of(chance: EntropySource, scope: Scope, owner: str | None) -> str:
 
 
 def cap_owner(projection: Projection, scope: Scope) -> str | None:
-    """The owner of the cap that binds in a scope."""
     return None if scope.cap is None else projection.budgets[scope.cap.budget].owner
 
 

@@ -9,16 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
-from fairlead.core.gpu import (
-    Deficit,
-    Demand,
-    GangDemand,
-    HeldLease,
-    HoldingRun,
-    Holdings,
-    Malleable,
-    Role,
-)
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.engine.gpu.admission import Assessment, assess, gang_of
 from fairlead.engine.gpu.entries import DeficitDecision, NewEntry, Refusal
@@ -34,29 +24,27 @@ TRIALS = 24  # placements in search of the time when there is room
 class Shortage:
     """A demand, what it was decided on, and the deficit."""
 
-    demand: Demand
-    holdings: Holdings
-    deficit: Deficit
+    demand: gpu.Demand
+    holdings: gpu.Holdings
+    deficit: gpu.Deficit
 
 
-def shortage_of(projection: Projection, demand: Demand) -> Shortage:
-    """The deficit of a demand as it is now."""
-    flavor = demand.gang.flavor if isinstance(demand, GangDemand) else demand.scope.flavor
+def shortage_of(projection: Projection, demand: gpu.Demand) -> Shortage:
+    flavor = demand.gang.flavor if isinstance(demand, gpu.GangDemand) else demand.scope.flavor
     holdings = holdings_of(projection, flavor)
     return Shortage(demand, holdings, gpu.find_deficit(demand, holdings))
 
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
-    """The recorded deficit."""
     return NewEntry(
-        body=DeficitDecision(cause, from_deficit(shortage.deficit)),
-        time_ms=now_ms,
+        DeficitDecision(cause, from_deficit(shortage.deficit)),
+        now_ms,
         input=deficit_document(shortage.demand, shortage.holdings),
         reasons=(shortage.deficit.reason.value,),
     )
 
 
-def holdings_of(projection: Projection, flavor: str) -> Holdings:
+def holdings_of(projection: Projection, flavor: str) -> gpu.Holdings:
     """Nodes, runs and open leases of a flavor; those of others decide nothing."""
     runs, leases = [], []
     for name, state in projection.live.items():
@@ -65,20 +53,20 @@ def holdings_of(projection: Projection, flavor: str) -> Holdings:
             continue
         steps = spec.malleable
         runs.append(
-            HoldingRun(
+            gpu.HoldingRun(
                 name,
                 spec.owner,
                 flavor,
-                None if steps is None else Malleable(steps.min_gpus, steps.step_gpus),
+                None if steps is None else gpu.Malleable(steps.min_gpus, steps.step_gpus),
                 state.nominated,
                 state.stopping or state.reclaim is not None or state.phase is not Phase.RUNNING,
             )
         )
         leases += [
-            HeldLease(
+            gpu.HeldLease(
                 lease.id,
                 name,
-                Role.ACTIVE if lease.is_active else Role.SPARE,
+                gpu.Role.ACTIVE if lease.is_active else gpu.Role.SPARE,
                 lease.group,
                 lease.slots,
                 projection.is_funded(lease.id),
@@ -89,11 +77,10 @@ def holdings_of(projection: Projection, flavor: str) -> Holdings:
             for lease in state.leases.values()
         ]
     nodes = tuple(node for node in projection.nodes() if node.flavor == flavor)
-    return Holdings(nodes, tuple(runs), tuple(leases))
+    return gpu.Holdings(nodes, tuple(runs), tuple(leases))
 
 
 def _is_ending(state: RunState, lease: LeaseFact) -> bool:
-    """Whether a lease is about to close anyway."""
     if state.stopping or state.phase is not Phase.RUNNING:
         return True
     reclaim = state.reclaim
@@ -111,7 +98,6 @@ class Need:
 
 
 def need_of(projection: Projection, run: str, now_ms: int) -> Need:
-    """Why a waiting run does not start."""
     spec = projection.run_spec(run)
     assessed = assess(projection, spec, now_ms)
     if assessed.starts:

@@ -11,16 +11,9 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import of_kind
 from fairlead.core.lottery import Commitment, plan_id
 from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import (
-    Document,
-    LeaseClose,
-    OutcomeCase,
-    OutcomeCommitted,
-    OutcomeDrawn,
-    RunReclaimed,
-    decode,
-)
+from fairlead.engine.gpu.entries import Document, decode
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.ledger import Archived, Damaged, Entry, LedgerReader
@@ -35,47 +28,42 @@ class OutcomeRecord:
 
     def __init__(self, ledger: LedgerReader, seq: int) -> None:
         entry = ledger.entry(seq)
-        if entry is None or entry.kind != OutcomeCommitted.ENTRY:
+        if entry is None or entry.kind != entries.OutcomeCommitted.ENTRY:
             raise NotFound("outcome", str(seq))
         self._ledger, self.seq, self.entry = ledger, seq, entry
         self.commitment: Commitment = of_kind(
-            decode(entry), OutcomeCommitted, "its kind was looked at"
+            decode(entry), entries.OutcomeCommitted, "its kind was looked at"
         ).commitment
         self.chain, self.k = self.commitment.chain, self.commitment.k
         found = ledger.entries(0, plan_id=plan_id(self.chain, self.k))
-        self.case: OutcomeCase | None = None
-        self.final: OutcomeDrawn | None = None
+        self.case: entries.OutcomeCase | None = None
+        self.final: entries.OutcomeDrawn | None = None
         """The draw or the void."""
         self._case_entry: Entry | None = None
         self.final_entry: Entry | None = None
         for other in found:
             body = decode(other)
-            if isinstance(body, OutcomeCase):
+            if isinstance(body, entries.OutcomeCase):
                 self.case, self._case_entry = body, other
-            elif isinstance(body, OutcomeDrawn):
+            elif isinstance(body, entries.OutcomeDrawn):
                 self.final, self.final_entry = body, other
         self._documents: dict[str, Document] = {}
 
     @property
     def voided(self) -> str | None:
-        """Why it is void."""
         return None if self.final is None else self.final.reveal.void
 
     def conflict(self) -> Document:
-        """What was frozen."""
         return self._document(self.commitment.conflict_digest)
 
     def notice(self) -> Document:
-        """What was announced."""
         return self._document(self.commitment.notice_digest)
 
     def result(self) -> Document | None:
-        """What was decided, or would have been."""
         digest = None if self.final is None else self.final.reveal.result_digest
         return None if digest is None else self._document(digest)
 
     def clear(self) -> Clear:
-        """The names behind the pseudonyms."""
         if self._case_entry is None:
             return {}
         (digest,) = self._case_entry.body["blobs"]
@@ -89,7 +77,7 @@ class OutcomeRecord:
         while page := self._ledger.entries(after):
             for entry in page:
                 body = decode(entry)
-                if not isinstance(body, RunReclaimed) or body.outcome != self.seq:
+                if not isinstance(body, entries.RunReclaimed) or body.outcome != self.seq:
                     return
                 yield from body.leases
             after = page[-1].seq
@@ -143,7 +131,6 @@ class OutcomeReports:
             }
 
     def list(self) -> "list[Document]":
-        """Outcomes that are kept at hand, oldest first."""
         with self._committer.current() as projection:
             return [
                 {
@@ -301,7 +288,6 @@ def _opening(record: OutcomeRecord, chance: EntropySource, owner: str) -> Docume
 
 
 def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]) -> list[Entry]:
-    """Leases of these owners that were closed by this outcome."""
     clear = record.clear()
     theirs = {parts[0] for owner in owners for parts in clear.get(owner, {}).get("lease", ())}
     closed = []
@@ -309,7 +295,7 @@ def _closures(ledger: LedgerReader, record: OutcomeRecord, owners: Sequence[str]
         if lease in theirs:
             for entry in ledger.entries(0, plan_id=lease):
                 body = decode(entry)
-                if isinstance(body, LeaseClose) and body.outcome == record.seq:
+                if isinstance(body, entries.LeaseClose) and body.outcome == record.seq:
                     closed.append(entry)
     return sorted(closed, key=lambda entry: entry.seq)
 

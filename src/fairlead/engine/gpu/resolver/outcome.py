@@ -17,38 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+from fairlead.core import gpu
 from fairlead.core.canonical import canonical
-from fairlead.core.gpu import (
-    Conflict,
-    Deficit,
-    Demand,
-    NodeDemand,
-    Resolution,
-    Scope,
-    conflict_bytes,
-    freeze,
-    resolve,
-)
 from fairlead.core.invariant import known, of_kind
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import (
-    SYSTEM,
-    BeaconValue,
-    Document,
-    NewEntry,
-    NonceGiven,
-    OutcomeApplied,
-    OutcomeCase,
-    OutcomeCommitted,
-    OutcomeDrawn,
-    OutcomeVoided,
-    ReservationState,
-    decode,
-)
+from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
@@ -58,7 +35,7 @@ from fairlead.engine.gpu.resolver.carry_out import (
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
-from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
@@ -74,7 +51,7 @@ class Case:
     """What asks for a resolve: what is missing, and for whom."""
 
     cause: str
-    demand: Demand
+    demand: gpu.Demand
     author: str = SYSTEM
     run: str | None = None
     reservation: str | None = None
@@ -88,18 +65,8 @@ class _Frozen:
     """An open outcome's commitment and conflict; its names are unknown after a restart."""
 
     commitment: Commitment
-    conflict: Conflict
+    conflict: gpu.Conflict
     names: Pseudonyms | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What an outcome comes to; no resolution while a beacon is awaited."""
-
-    entropy: bytes
-    beacon_value: bytes | None
-    resolution: Resolution | None
-    document: bytes | None
 
 
 class Outcomes:
@@ -121,10 +88,9 @@ class Outcomes:
 
     @property
     def enforced(self) -> bool:
-        """Whether runs are really preempted."""
         return self._config.resolver == "enforce" and self._chance is not None
 
-    def refusal(self, deficit: Deficit) -> Refused | None:
+    def refusal(self, deficit: gpu.Deficit) -> Refused | None:
         """Why there is no resolve for a waiting run; None: there can be one."""
         if deficit.scope is None:
             return Refused("NoDevices", "no node can hold it")
@@ -137,7 +103,6 @@ class Outcomes:
         return None
 
     def is_open(self, seq: int) -> bool:
-        """Whether an outcome is not over."""
         outcome = self._projection.resolver.outcomes.get(seq)
         return outcome is not None and outcome.stage.open
 
@@ -173,17 +138,11 @@ class Outcomes:
         projection, now_ms = self._projection, self._committer.now()
         last, weighting = projection.resolver.chains[chain], self._config.owner_weighting
         names = pseudonyms(projection, chance, chain, last.k)
-        found = freeze(
+        found = gpu.freeze(
             case.demand, shortage.deficit, shortage.holdings, names, owner_weighting=weighting
         )
-        # Of owners with a run in the conflict: any other nonce would be a salt that can be chosen.
-        owners = {run.owner for run in found.conflict.runs}
-        nonces = {
-            owner: nonce
-            for owner, nonce in projection.resolver.nonces.items()
-            if names.owner(owner) in owners
-        }
-        document, notice = conflict_bytes(found.conflict), canonical(found.notice.document())
+        document, notice = gpu.conflict_bytes(found.conflict), canonical(found.notice.document())
+        nonces = self._nonces(names, found.conflict)
         commitment = Commitment(
             chain=chain,
             k=last.k,
@@ -196,39 +155,48 @@ class Outcomes:
             beacon=self._future_round(now_ms),
             owner_weighting=weighting,
         )
-        about = OutcomeCase(
-            chain=chain,
-            k=last.k,
-            flavor=last.flavor,
+        committed = NewEntry(
+            entries.OutcomeCommitted(commitment),
+            now_ms,
+            plan_id=commitment.plan_id,
+            effect="commit",
+            input_digest=commitment.conflict_digest,
+            version=VERSIONS[weighting],
+            blobs=(document, notice),
+        )
+        decided = deficit_decision(shortage, case.cause, now_ms)
+        about = self._about(case, commitment, names, nonces)
+        return _Frozen(commitment, found.conflict, names), [decided, committed, about]
+
+    def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
+        """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
+        owners, given = {run.owner for run in conflict.runs}, self._projection.resolver.nonces
+        return {owner: nonce for owner, nonce in given.items() if names.owner(owner) in owners}
+
+    def _about(
+        self, case: Case, promised: Commitment, names: Pseudonyms, nonces: dict[str, str]
+    ) -> NewEntry:
+        """What a commitment is for, in clear names, and the deficit before it."""
+        body = entries.OutcomeCase(
+            chain=promised.chain,
+            k=promised.k,
+            flavor=self._projection.resolver.chains[promised.chain].flavor,
             cause=case.cause,
             run=case.run,
             reservation=case.reservation,
-            node=case.demand.node if isinstance(case.demand, NodeDemand) else None,
+            node=case.demand.node if isinstance(case.demand, gpu.NodeDemand) else None,
             nonce_owners=tuple(sorted(nonces)),
             asked=case.request,
-            deficit=projection.seq + 1,  # the entry before the commitment, in the same batch
+            deficit=self._projection.seq + 1,  # the first entry of this batch
         )
-        made = [
-            deficit_decision(shortage, case.cause, now_ms),
-            NewEntry(
-                body=OutcomeCommitted(commitment),
-                time_ms=now_ms,
-                plan_id=commitment.plan_id,
-                effect="commit",
-                input_digest=commitment.conflict_digest,
-                version=VERSIONS[weighting],
-                blobs=(document, notice),
-            ),
-            NewEntry(
-                body=about,
-                time_ms=now_ms,
-                author=case.author,
-                plan_id=commitment.plan_id,
-                effect="case",
-                blobs=(canonical(names.clear),),
-            ),
-        ]
-        return _Frozen(commitment, found.conflict, names), made
+        return NewEntry(
+            body,
+            self._committer.now(),
+            author=case.author,
+            plan_id=promised.plan_id,
+            effect="case",
+            blobs=(canonical(names.clear),),
+        )
 
     def refuse_open(self, flavor: str) -> None:
         """One resolve per flavor at a time."""
@@ -240,7 +208,6 @@ class Outcomes:
             )
 
     def _is_next(self, case: Case) -> bool:
-        """Whether a resolve is still the next step of its request."""
         request = self._projection.resolver.requests.get(case.request or 0)
         return request is not None and request.steps[0] == case.step
 
@@ -277,60 +244,63 @@ class Outcomes:
         if outcome.beacon is not None and self._beacon_value(outcome) is None:
             return []
         frozen = self._of(outcome)
-        result = self._decide(outcome, frozen)
-        resolution = known(result.resolution, "what waits for no beacon is decided")
+        resolution = known(self._decide(outcome, frozen), "what waits for no beacon is decided")
         names = frozen.names
         if names is None:
             names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
             name_open_leases(self._projection, names, outcome.flavor)
         actions = clear_actions(self._projection, names, resolution.actions)
         void = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
-        shown = self._reveal(outcome, frozen.commitment, result, now_ms, void=void)
+        shown = self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void)
         if void is not None:
             return [shown]
         grace_ms = self._config.grace_ms
         taken = reclaims(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms)
         return [shown, *taken]
 
-    def _decide(self, outcome: Outcome, frozen: _Frozen) -> _Result:
-        """Reveal the entropy and decide; the same for ever, in any process."""
+    def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
+        """The same for ever, in any process; None while a beacon is awaited."""
         entropy = needed(self._chance).entropy(outcome.chain, outcome.k)
         if entropy_hash(entropy) != self._projection.resolver.chains[outcome.chain].commitment:
             raise PermanentFault(ANOTHER_MASTER)
-        promised, value = frozen.commitment, self._beacon_value(outcome)
-        seed = promised.seed(entropy, value)
+        promised = frozen.commitment
+        seed = promised.seed(entropy, self._beacon_value(outcome))
         if seed is None:
-            return _Result(entropy, None, None, None)
-        resolution = resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
-        document = canonical(from_resolution(resolution, promised.conflict_digest))
-        return _Result(entropy, value, resolution, document)
+            return None
+        return gpu.resolve(frozen.conflict, seed, owner_weighting=promised.owner_weighting)
 
     def _reveal(
         self,
         outcome: Outcome,
         promised: Commitment,
-        result: _Result,
+        resolution: gpu.Resolution | None,
         now_ms: int,
         *,
         author: str = SYSTEM,
         void: str | None = None,
     ) -> NewEntry:
         """The answer to a commitment: what was drawn, or why it is void and what it would be."""
-        document = result.document
+        chance, document = needed(self._chance), None
+        if resolution is not None:
+            document = canonical(from_resolution(resolution, promised.conflict_digest))
         shown = reveal(
             promised,
             commit_seq=outcome.seq,
-            entropy=result.entropy,
-            next_entropy=needed(self._chance).entropy(outcome.chain, outcome.k + 1),
-            beacon_value=result.beacon_value,
+            entropy=chance.entropy(outcome.chain, outcome.k),
+            next_entropy=chance.entropy(outcome.chain, outcome.k + 1),
+            beacon_value=self._beacon_value(outcome),
             result_digest=None if document is None else sha256(document).hexdigest(),
             void=void,
         )
         head = self._committer.ledger.head().as_document()
-        body = OutcomeDrawn(shown, head) if void is None else OutcomeVoided(shown, head)
+        body = (
+            entries.OutcomeDrawn(shown, head)
+            if void is None
+            else entries.OutcomeVoided(shown, head)
+        )
         return NewEntry(
-            body=body,
-            time_ms=now_ms,
+            body,
+            now_ms,
             author=author,
             plan_id=promised.plan_id,
             effect="outcome",
@@ -354,14 +324,17 @@ class Outcomes:
         return obstacle(self._projection, outcome.run, ending, now_ms)
 
     def _of(self, outcome: Outcome) -> _Frozen:
-        """What was frozen, from memory with its names, or from the ledger without."""
         frozen = self._frozen.get(outcome.seq)
         if frozen is None:
             ledger = self._committer.ledger
             entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
             if entry is None or data is None:
                 raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
-            body = of_kind(decode(entry), OutcomeCommitted, "an outcome is its commitment's entry")
+            body = of_kind(
+                entries.decode(entry),
+                entries.OutcomeCommitted,
+                "an outcome is its commitment's entry",
+            )
             document = {**parse_json(data), "seed": "0" * 64}
             conflict = to_conflict(check_shape(document, ResolveDocument))
             frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
@@ -383,13 +356,12 @@ class Outcomes:
         reservation = projection.get("Reservation", outcome.reservation or "")
         if started is not None and reservation is not None:
             message = f"other runs were preempted by outcome {seq}"
-            body = ReservationState(reservation.name, started, "Active", "Resolved", message, 0)
-            made.append(NewEntry(body=body, time_ms=now_ms))
+            body = entries.ReservationState(
+                reservation.name, started, "Active", "Resolved", message, 0
+            )
+            made.append(NewEntry(body, now_ms))
         applied = NewEntry(
-            body=OutcomeApplied(seq, started),
-            time_ms=now_ms,
-            plan_id=f"outcome.{seq}",
-            effect="applied",
+            entries.OutcomeApplied(seq, started), now_ms, plan_id=f"outcome.{seq}", effect="applied"
         )
         return [*made, applied]
 
@@ -410,9 +382,9 @@ class Outcomes:
             if dry_run:
                 return []  # what it would have been is shown with the void, not before
             frozen, now_ms = self._of(outcome), self._committer.now()
-            result = self._decide(outcome, frozen)
+            resolution = self._decide(outcome, frozen)
             shown = self._reveal(
-                outcome, frozen.commitment, result, now_ms, author=author.user, void=reason
+                outcome, frozen.commitment, resolution, now_ms, author=author.user, void=reason
             )
             return [shown]
 
@@ -431,7 +403,7 @@ class Outcomes:
         with self._committer.current() as projection:
             if owner not in projection.resolver.owners:
                 raise NotFound("owner", owner)
-            body = NonceGiven(owner, nonce)
+            body = entries.NonceGiven(owner, nonce)
             if not dry_run:
                 self._committer.commit(lambda: [self._committer.new(body, author.user)])
             return body.document()
@@ -443,7 +415,7 @@ class Outcomes:
         refuse_tenants(author)
         if not _VALUE.fullmatch(value):
             raise BadInput("value", "must be 1 to 256 bytes in hex, lower case")
-        body = BeaconValue(source, number, value)
+        body = entries.BeaconValue(source, number, value)
 
         def decide() -> Sequence[NewEntry]:
             key = BeaconRound(source, number).key
@@ -473,6 +445,6 @@ def refuse_tenants(author: Author) -> None:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
 
 
-def _scope(shortage: Shortage) -> Scope:
+def _scope(shortage: Shortage) -> gpu.Scope:
     """Where GPUs are missing; callers begin no outcome for a gang that no node can ever hold."""
     return known(shortage.deficit.scope, "an outcome has a scope")

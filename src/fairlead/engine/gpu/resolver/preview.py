@@ -7,14 +7,13 @@ import msgspec
 from fairlead.core.gpu import Conflict, Forecast, GangDemand, Scope, forecast, freeze
 from fairlead.core.lottery import Pseudonyms
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.chains import cap_owner, chain_of, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
-from fairlead.engine.gpu.values import Refused
+from fairlead.engine.gpu.values import Config, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.schema.times import format_time
 
@@ -34,12 +33,10 @@ class Preview:
 
     @property
     def deficit_gpus(self) -> int:
-        """What is missing."""
         return 0 if self.conflict is None else self.conflict.deficit_gpus
 
     @property
     def shortfall_gpus(self) -> int:
-        """What would be missing even with every preemption."""
         return self.outlook.shortfall_gpus
 
     def document(self) -> Document:
@@ -96,7 +93,6 @@ class Previews:
 
     @property
     def possible(self) -> bool:
-        """Whether there are secrets to preview a lottery with."""
         return self._chance is not None
 
     def of(self, kind: str, name: str) -> Document:

@@ -15,19 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
+from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.config import Config
 from fairlead.engine.gpu.effects import Effects
-from fairlead.engine.gpu.entries import (
-    BudgetRequested,
-    Document,
-    NewEntry,
-    ObjectApplied,
-    Place,
-    StepName,
-    StepSkipped,
-)
-from fairlead.engine.gpu.leases import swap
+from fairlead.engine.gpu.entries import Document, NewEntry
+from fairlead.engine.gpu.leases import Moment, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, refuse_tenants
@@ -35,7 +27,7 @@ from fairlead.engine.gpu.resolver.preview import Preview, Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.submissions import imagined
-from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
 
 
@@ -64,6 +56,10 @@ class Resolver:
         self._settlement, self._effects = settlement, effects
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
+
+    @property
+    def enforced(self) -> bool:
+        return self._outcomes.enforced
 
     def preview(self, kind: str, name: str) -> Document:
         """What starting a run, or a reservation's, would take now: when, and which runs lose."""
@@ -114,14 +110,11 @@ class Resolver:
         """
         refuse_tenants(author)
         with self._committer.current() as projection:
-            found, acts = self._budget(budget), self._outcomes.enforced and not dry_run
+            caps, acts = caps_of(self._budget(budget)), self.enforced and not dry_run
             if acts:
                 self._settlement.refund([budget])
-            cases: dict[Step, Case] = {
-                _step(cap): Case("cap", cap, author.user)
-                for cap in caps_of(found)
-                if shortage_of(projection, cap).deficit.gpus
-            }
+            binding = [cap for cap in caps if shortage_of(projection, cap).deficit.gpus]
+            cases = {_step(cap): Case("cap", cap, author.user) for cap in binding}
             if place is not None:
                 scope, gpus = place
                 demand = PlaceDemand(scope.flavor, scope.location, gpus)
@@ -131,23 +124,10 @@ class Resolver:
             if acts and cases:
                 for preview in shown.values():
                     preview.refuse_short()
-                for flavor in {preview.scope.flavor for preview in shown.values() if preview.scope}:
-                    self._outcomes.refuse_open(flavor)
+                    if preview.scope is not None:
+                        self._outcomes.refuse_open(preview.scope.flavor)
                 state = self._request(budget, cases, place, author)
-            return {
-                "outcome": next((seq for _, seq in state.values() if seq is not None), None),
-                "forecast": next(iter(shown.values()), Preview()).document(),
-                "steps": [
-                    {
-                        "kind": step[0],
-                        "name": step[1] or None,
-                        "state": state[step][0],
-                        "outcome": state[step][1],
-                        "forecast": shown[step].document(),
-                    }
-                    for step in cases
-                ],
-            }
+            return _steps_document(shown, state)
 
     def _by_hand(self, case: Case, *, dry_run: bool) -> Document:
         shown = self._previews.of_case(case)
@@ -162,12 +142,12 @@ class Resolver:
         self, budget: str, cases: dict[Step, Case], place: tuple[Scope, int] | None, author: Author
     ) -> dict[Step, tuple[str, int | None]]:
         """Record what is to be done and begin; what became of each step, and its outcome."""
-        steps = tuple(StepName(kind, name) for kind, name in cases)
+        steps = tuple(entries.StepName(kind, name) for kind, name in cases)
         freed = None
         if place is not None:
             scope, gpus = place
-            freed = Place(scope.flavor, dict(scope.location), gpus)
-        body = BudgetRequested(budget, steps, freed)
+            freed = entries.Place(scope.flavor, dict(scope.location), gpus)
+        body = entries.BudgetRequested(budget, steps, freed)
         (entry,) = self._committer.commit(lambda: [self._committer.new(body, author.user)])
         begun: dict[Step, int] = {}
         while self._next_step(entry.seq, begun):
@@ -211,7 +191,7 @@ class Resolver:
         return True
 
     def _case_of(self, request: BudgetRequest) -> Case | Skip:
-        if not self._outcomes.enforced:
+        if not self.enforced:
             return Skip("ResolverOff", f"the resolver is {self._config.resolver}")
         step, place = request.steps[0], request.place
         case: Case
@@ -236,7 +216,7 @@ class Resolver:
         request = self._projection.resolver.requests.get(seq)
         if request is None or request.steps[0] != step:
             return []  # another replica was quicker
-        body = StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
+        body = entries.StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
         return [self._committer.new(body)]
 
     def _budget(self, name: str) -> Budget:
@@ -298,18 +278,18 @@ class Resolver:
 
     def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
         """Out of service, and gangs with spares elsewhere go on with them."""
-        now_ms = self._committer.now()
-        made = cordon(stored, now_ms, author.user, cordoned=True)
+        at = Moment(self._projection, self._committer.now(), author.user)
+        made = cordon(at, stored, cordoned=True)
         for run in self._projection.runs_on(stored.name):
-            made += swap(self._projection, run, stored.name, now_ms, author.user)
+            made += swap(at, run, stored.name)
         return made
 
 
-def cordon(stored: Stored, now_ms: int, author: str, *, cordoned: bool) -> list[NewEntry]:
+def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
-    body = ObjectApplied(
+    body = entries.ObjectApplied(
         kind="Node",
         name=stored.name,
         uid=stored.uid,
@@ -317,7 +297,27 @@ def cordon(stored: Stored, now_ms: int, author: str, *, cordoned: bool) -> list[
         labels=stored.labels,
         spec={**stored.document, "cordoned": cordoned},
     )
-    return [NewEntry(body=body, time_ms=now_ms, author=author)]
+    return [at.entry(body)]
+
+
+def _steps_document(
+    shown: dict[Step, Preview], state: dict[Step, tuple[str, int | None]]
+) -> Document:
+    """Every step with its state and outcome; the first ones stand for the whole."""
+    return {
+        "outcome": next((seq for _, seq in state.values() if seq is not None), None),
+        "forecast": next(iter(shown.values()), Preview()).document(),
+        "steps": [
+            {
+                "kind": kind,
+                "name": name or None,
+                "state": state[kind, name][0],
+                "outcome": state[kind, name][1],
+                "forecast": preview.document(),
+            }
+            for (kind, name), preview in shown.items()
+        ],
+    }
 
 
 def _step(cap: CapDemand) -> Step:

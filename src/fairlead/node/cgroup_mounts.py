@@ -3,20 +3,117 @@
 The kernel binds each controller to exactly one hierarchy. On a hybrid host cgroup2 is mounted (at
 `/sys/fs/cgroup/unified`) and even has a `cpu.stat`, but no limits: those are in a v1 hierarchy.
 So the mount that *carries* `cpu` decides, not the one that exists. Called by the node agent at
-start and by `fairlead doctor`; the parsing is pure, `read_cgroup_host` is the only reader.
+start and by `fairlead doctor`; the parsing is pure, and lines that are not what the kernel writes
+are left out, never guessed at. `read_cgroup_host` and `read_mounts` are the only readers.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fairlead.node.mounts import Mount, parse_mountinfo, visible
-from fairlead.ports.faults import PermanentFault
+from fairlead.ports.faults import PermanentFault, faults
 
+# The kernel escapes blank, tab, newline, `#` and backslash as three octal digits.
+_ESCAPE = re.compile(r"\\([01][0-7]{2})")
+_FIELDS_BEFORE_OPTIONAL = 6
 # A node with 10 000 mounts writes about 2 MB; more than this is not a mountinfo.
 _FILE_BYTES_MAX = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount of this process's namespace."""
+
+    mount_id: int
+    parent_id: int
+    root: str  # the part of the file system that is mounted; not "/" for a bind mount
+    point: str
+    fstype: str
+    options: frozenset[str]  # of this mount and of its file system together
+
+    @property
+    def read_only(self) -> bool:
+        """Whether either the mount or the file system refuses writes."""
+        return "ro" in self.options
+
+
+def parse_mountinfo(text: str) -> tuple[Mount, ...]:
+    """The mounts in the kernel's order; garbage lines are skipped."""
+    # Only "\n" ends a line: splitlines() would also split at a form feed inside a path.
+    mounts = (_mount(line) for line in text.split("\n"))
+    return tuple(mount for mount in mounts if mount is not None)
+
+
+def _mount(line: str) -> Mount | None:
+    """`36 35 98:0 /root /point rw,noatime [optional fields] - fstype source rw,errors=continue`."""
+    before, dash, after = line.partition(" - ")
+    left, right = before.split(" "), after.split(" ")
+    if not dash or len(left) < _FIELDS_BEFORE_OPTIONAL or len(right) < 3:
+        return None
+    numbers = left[0], left[1]
+    if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
+        return None
+    root, point = unescape(left[3]), unescape(left[4])
+    if not (root.startswith("/") and point.startswith("/")) or "\0" in point:
+        return None
+    # Options are split before anything is unescaped: a comma inside a value stays escaped.
+    options = frozenset([*left[5].split(","), *right[2].split(",")])
+    return Mount(int(left[0]), int(left[1]), root, point, right[0], options)
+
+
+def unescape(field: str) -> str:
+    r"""`\040` to a blank and so on; a lone backslash stays as it is."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def visible(mounts: Sequence[Mount], *, fstype: str) -> tuple[Mount, ...]:
+    """The mounts of `fstype` that their own path still leads to, in the kernel's order.
+
+    The order of the lines says nothing about what covers what (`/` is often listed after `/proc`),
+    so this follows the tree: a mount is covered by one stacked on its own point, and hidden when
+    a sibling sits on a directory above it, or when its parent is hidden.
+    """
+    by_id = {mount.mount_id: mount for mount in mounts}
+    children: dict[int, list[Mount]] = {}
+    for mount in mounts:
+        children.setdefault(mount.parent_id, []).append(mount)
+    return tuple(
+        mount
+        for mount in mounts
+        if mount.fstype == fstype
+        and not _covered(mount, children)
+        and not any(_hidden(ancestor, children) for ancestor in _lineage(mount, by_id))
+    )
+
+
+def _covered(mount: Mount, children: dict[int, list[Mount]]) -> bool:
+    return any(
+        child.point == mount.point and child.mount_id != mount.mount_id
+        for child in children.get(mount.mount_id, ())
+    )
+
+
+def _hidden(mount: Mount, children: dict[int, list[Mount]]) -> bool:
+    # Were the sibling older, this mount would have become its child.
+    return any(
+        mount.point.startswith(sibling.point.rstrip("/") + "/")
+        and sibling.point != mount.point
+        and sibling.mount_id != mount.parent_id
+        for sibling in children.get(mount.parent_id, ())
+    )
+
+
+def _lineage(mount: Mount, by_id: dict[int, Mount]) -> Iterator[Mount]:
+    """The mount and its ancestors; a cycle in a forged file ends the walk."""
+    seen: set[int] = set()
+    current: Mount | None = mount
+    while current is not None and current.mount_id not in seen:
+        seen.add(current.mount_id)
+        yield current
+        current = by_id.get(current.parent_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +215,7 @@ def locate(
 def _no_cpu(
     cgroup2: Mount | None, unified_controllers: frozenset[str], known: Mapping[str, Controller]
 ) -> NoCpuController:
-    """What stands between us and the `cpu` controller, the most telling sign first."""
+    """What stands between us and the `cpu` controller, the clearest sign first."""
     cpu = known.get("cpu")
     if cpu is not None and not cpu.enabled:
         return NoCpuController(
@@ -148,10 +245,8 @@ def _no_cpu(
 def read_mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
     """This process's mounts; PermanentFault where the file cannot be read."""
     path = root / "proc/self/mountinfo"
-    try:
+    with faults(f"read {path}"):
         return parse_mountinfo(_text(path))
-    except OSError as error:
-        raise PermanentFault(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def read_cgroup_host(root: Path = Path("/")) -> CgroupHost:

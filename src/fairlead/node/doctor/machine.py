@@ -1,8 +1,7 @@
-"""The checkup behind `fairlead doctor`: what a check is, the machine it looks at, the runner.
+"""What a check of `fairlead doctor` is, the machine it looks at, and the runner.
 
-A check is a small function from a `Machine` to a `Finding`; the checks themselves live in
-`checks_base`, `checks_cpu`, `checks_gpu` and `checks_traffic`. None may change the machine: the
-only trace a checkup leaves is the probe cgroup, and that is removed again (see `quota_probe`).
+A check is a small function from a `Machine` to a `Finding`. None may change the machine: the only
+trace of an examination is the probe's cgroup, and that is removed again (see `quota`).
 """
 
 import os
@@ -14,15 +13,15 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from fairlead.node.capabilities import held
-from fairlead.node.host import CgroupHost, below, read_cgroup_host, read_mounts
-from fairlead.node.mounts import Mount
-from fairlead.node.quota_probe import QuotaProbe, probe_quota
+from fairlead.node.cgroup_mounts import CgroupHost, Mount, below, read_cgroup_host, read_mounts
+from fairlead.node.doctor.quota import QuotaProbe, probe_quota
 from fairlead.ports.faults import Fault
 
 _FILE_BYTES_MAX = 65_536
 # Where administrators' programs live; an ordinary user's PATH often leaves these out.
 _SYSTEM_FOLDERS = ("usr/local/sbin", "usr/sbin", "sbin")
+# Bits of include/uapi/linux/capability.h that some governor asks for.
+_CAPABILITIES = {1: "CAP_DAC_OVERRIDE", 12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 39: "CAP_BPF"}
 _INSTALLERS = {
     "debian": "apt-get install",
     "ubuntu": "apt-get install",
@@ -34,7 +33,7 @@ _INSTALLERS = {
 }
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How a check came out."""
 
     OK = "ok"
@@ -43,7 +42,7 @@ class Status(StrEnum):
 
 
 class Governor(StrEnum):
-    """Who needs what a check looks for, in the order of the report."""
+    """Which part needs what a check looks for, in the order of the report."""
 
     BASE = "base"
     CPU = "cpu"
@@ -55,14 +54,29 @@ class Governor(StrEnum):
 class Finding:
     """What one look at the machine found, and how to put it right."""
 
-    status: Status
+    status: CheckStatus
     found: str
     cure: str = ""
 
 
+def ok(found: str) -> Finding:
+    """It is there."""
+    return Finding(CheckStatus.OK, found)
+
+
+def warn(found: str, cure: str) -> Finding:
+    """It is there, with restrictions."""
+    return Finding(CheckStatus.WARN, found, cure)
+
+
+def missing(found: str, cure: str) -> Finding:
+    """It is not there."""
+    return Finding(CheckStatus.MISSING, found, cure)
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about the machine. `why` says which governor's work hangs on the answer."""
+    """One question about the machine. `why` says which governor's work depends on the answer."""
 
     governor: Governor
     name: str
@@ -72,12 +86,12 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """A check together with its finding: one row of the report."""
 
     governor: Governor
     name: str
-    status: Status
+    status: CheckStatus
     found: str
     why: str
     cure: str
@@ -109,8 +123,7 @@ class Machine:
 
     def program(self, *names: str) -> str | None:
         """Where the first of `names` is installed, looking beyond a user's short PATH."""
-        # Programs that come from PyPI stand beside the interpreter of a virtual environment
-        # that nobody activated.
+        # Programs from PyPI are beside the interpreter, also of an environment not activated.
         folders = [self.search_path, os.path.dirname(sys.executable)]
         folders += [str(self.root / folder) for folder in _SYSTEM_FOLDERS]
         places = (shutil.which(name, path=os.pathsep.join(folders)) for name in names)
@@ -120,11 +133,11 @@ class Machine:
         """The command that installs a package, as this distribution spells it."""
         release = self.text("/etc/os-release") or ""
         pairs = (line.partition("=") for line in release.splitlines())
-        told = {key: value.strip("\"'") for key, _, value in pairs}
-        families = [told.get("ID", ""), *told.get("ID_LIKE", "").split()]
-        command = next((_INSTALLERS[each] for each in families if each in _INSTALLERS), None)
-        name = debian if command in {None, "apt-get install"} else elsewhere or debian
-        return f"{command} {name}" if command else f"install the package {name}"
+        fields = {key: value.strip("\"'") for key, _, value in pairs}
+        families = [fields.get("ID", ""), *fields.get("ID_LIKE", "").split()]
+        command = next((_INSTALLERS[name] for name in families if name in _INSTALLERS), None)
+        package = debian if command in {None, "apt-get install"} else elsewhere or debian
+        return f"{command} {package}" if command else f"install the package {package}"
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
@@ -147,46 +160,46 @@ class Machine:
         return probe_quota(self.cgroups, capabilities=self.capabilities)
 
 
-def examine(machine: Machine, checks: Iterable[Check]) -> tuple[Result, ...]:
+def held(status: str) -> frozenset[str]:
+    """Capabilities in the effective set of `/proc/self/status`; none when it does not say."""
+    for line in status.split("\n"):
+        key, _, value = line.partition(":")
+        digits = value.strip()
+        # int() alone would also take signs, underscores, 0x and other scripts' digits.
+        if key == "CapEff" and digits and set(digits.lower()) <= set("0123456789abcdef"):
+            mask = int(digits[-16:], 16)
+            return frozenset(name for bit, name in _CAPABILITIES.items() if mask >> bit & 1)
+    return frozenset()
+
+
+def examine(machine: Machine, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
     """Run every check; one that breaks is reported as missing and stops no other."""
-    return tuple(_result(check, _look(check, machine)) for check in checks)
+    results = []
+    for check in checks:
+        finding = _look(check, machine)
+        found, cure = printable(finding.found), printable(finding.cure)
+        results.append(
+            CheckResult(
+                check.governor, check.name, finding.status, found, check.why, cure, check.required
+            )
+        )
+    return tuple(results)
 
 
 def _look(check: Check, machine: Machine) -> Finding:
     try:
         return check.look(machine)
-    except Fault as error:
-        return _unchecked(str(error))
-    except Exception as error:  # noqa: BLE001 - a checkup that stops at the first surprise is none
-        return _unchecked(f"{type(error).__name__}: {error}")
-
-
-def _unchecked(told: str) -> Finding:
-    return Finding(
-        Status.MISSING,
-        f"could not be checked: {told}",
-        "put right what the error names, then run `fairlead doctor` again",
-    )
-
-
-def _result(check: Check, finding: Finding) -> Result:
-    return Result(
-        governor=check.governor,
-        name=check.name,
-        status=finding.status,
-        found=printable(finding.found),
-        why=check.why,
-        cure=printable(finding.cure),
-        required=check.required,
-    )
+    except Exception as error:  # noqa: BLE001 - one surprise must not hide the other checks
+        text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+        cure = "put right what the error names, then run `fairlead doctor` again"
+        return missing(f"could not be checked: {text}", cure)
 
 
 def printable(text: str) -> str:
     """One line that any terminal can show: paths and error texts may hold any byte."""
-    shown = (char if char.isprintable() else repr(char)[1:-1] for char in text)
-    return "".join(shown)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def base_works(results: Sequence[Result]) -> bool:
+def base_works(results: Sequence[CheckResult]) -> bool:
     """Whether the embedded control plane can run here."""
-    return not any(each.required and each.status is Status.MISSING for each in results)
+    return not any(result.required and result.status is CheckStatus.MISSING for result in results)

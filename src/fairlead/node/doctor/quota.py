@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.node.host import CgroupHost
+from fairlead.node.cgroup_mounts import CgroupHost
 
 PERIOD_US = 100_000
 # The least the kernel takes. A v1 child may not have more than its parent, and we do not know how

@@ -1,0 +1,138 @@
+"""Puts limits in force below the agent's root, and the user's own back.
+
+The original quotas are kept as the kernel wrote them, to the microsecond, from first sight until
+they are restored or their container is gone: `restore` promises to put back exactly what was found.
+"""
+
+import errno
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from fairlead.core.invariant import require
+from fairlead.node.cgroups import CgroupFiles, quota_for
+from fairlead.node.kernel_files import Quota
+from fairlead.node.sensor import container_path
+from fairlead.node.state import ORIGINALS, StateDirectory
+from fairlead.ports.cpu import Gone, PodSighting
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+
+_RETRY_AFTER_MS = 1_000
+_PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}
+
+
+class CgroupActuator:
+    """A `CpuActuator` over real cgroups."""
+
+    def __init__(self, files: CgroupFiles, *, burst: bool = True) -> None:
+        self._files, self._burst = files, burst
+
+    def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
+        """Limit one container, keeping its period where the grant allows; reads the limit back."""
+        require(decision >= 0, "a limit is written for a recorded decision")
+        path = container_path(uid, container)
+        try:
+            before = self._files.quota(path)
+            if before is None:
+                raise TemporaryFault(f"{path}: limit unreadable", retry_after_ms=_RETRY_AFTER_MS)
+            self._files.set_quota(path, quota_for(millicores, before.period_us, burst=self._burst))
+            after = self._files.quota(path)
+        except OSError as error:
+            raise _fault(path, error) from error
+        if after is None or after.millicores is None:
+            raise TemporaryFault(f"{path}: limit unreadable", retry_after_ms=_RETRY_AFTER_MS)
+        return after.millicores
+
+
+class Original(NamedTuple):
+    """One container's own limit and which pod (by identity) it belonged to."""
+
+    identity: str
+    quota: Quota
+
+
+class Originals:
+    """Original quotas by (pod, container), frozen at first sight and durable before any write."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self._directory = directory
+        self._kept: dict[tuple[str, str], Original] = {}
+        stored = directory.read(ORIGINALS)
+        for entry in (stored or {}).get("containers", []):
+            key = (entry["pod"], entry["container"])
+            self._kept[key] = Original(entry["identity"], _quota(entry["quota"]))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def freeze(self, sightings: Iterable[PodSighting], files: CgroupFiles) -> None:
+        """Keep the quota of every container seen for the first time; forget those that went."""
+        present: dict[tuple[str, str], Original] = {}
+        changed = False
+        for sighting in sightings:
+            if sighting.opted_out:
+                continue
+            for container in sighting.containers:
+                key = (sighting.uid, container.name)
+                known = self._kept.get(key)
+                if known is None or known.identity != sighting.identity:
+                    quota = _read(files, *key)
+                    if quota is None:
+                        continue
+                    known, changed = Original(sighting.identity, quota), True
+                present[key] = known
+        if changed or present.keys() != self._kept.keys():
+            self._kept = present
+            self._store()
+
+    def _store(self) -> None:
+        entries = [
+            {"pod": pod, "container": name, "identity": identity, "quota": list(quota)}
+            for (pod, name), (identity, quota) in sorted(self._kept.items())
+        ]
+        self._directory.replace(ORIGINALS, {"version": 1, "containers": entries})
+
+    def restore(self, files: CgroupFiles) -> tuple[list[str], list[str]]:
+        """Put every original back, decreases first; returns what was restored and what failed."""
+
+        def rises(key: tuple[str, str]) -> bool:
+            now, then = _read(files, *key), self._kept[key].quota.millicores
+            return then is None or (now is not None and (now.millicores or 0) < then)
+
+        restored, failed = [], []
+        for key in sorted(self._kept, key=lambda key: (rises(key), key)):
+            path = container_path(*key)
+            try:
+                files.set_quota(path, self._kept[key].quota)
+                restored.append(path)
+            except OSError as error:
+                fault = _fault(path, error)
+                if not isinstance(fault, Gone):
+                    failed.append(str(fault))
+                    continue
+            del self._kept[key]
+        self._store()
+        return restored, failed
+
+
+def _read(files: CgroupFiles, pod: str, container: str) -> Quota | None:
+    try:
+        return files.quota(container_path(pod, container))
+    except OSError:
+        return None
+
+
+def _quota(stored: Any) -> Quota:
+    """From [quota_us or null, period_us, burst_us]; what is not a quota is damage."""
+    match stored:
+        case [int() | None as quota_us, int() as period_us, int() as burst_us]:
+            return Quota(quota_us, period_us, burst_us)
+    raise PermanentFault(f"the original limits are damaged: {stored!r}")
+
+
+def _fault(path: str, error: OSError) -> Fault:
+    text = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.ENOENT, errno.ENODEV):
+        return Gone(text)
+    if error.errno in _PASSING:
+        return TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS)
+    return PermanentFault(text)

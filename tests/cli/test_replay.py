@@ -1,0 +1,91 @@
+"""`fairlead replay`: every decision of a ledger or a record again, for all governors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairlead.cli.replay import first_difference
+from fairlead.ledger.place import open_file
+from fairlead.recorder import FileRecorder
+from tests.ledger.test_replay import INPUT, OUTPUT, decision
+
+
+def replay(*arguments: object, state: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fairlead", "replay", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "FAIRLEAD_STATE": str(state)},
+    )
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A ledger with two decisions and an entry that is none; a node's record with two more."""
+    with open_file(tmp_path / "ledger.db") as ledger:
+        ledger.append([decision({"input": INPUT, "output": OUTPUT})] * 2)
+    recorder = FileRecorder(tmp_path / "node" / "record")
+    for _ in range(2):
+        recorder.append("cpu.clear", version=1, time_ms=1, input=INPUT, output=OUTPUT)
+    recorder.close()
+    return tmp_path
+
+
+def test_without_arguments_the_whole_ledger(state: Path) -> None:
+    """Counts per kind; entries that are no decisions are left out."""
+    done = replay(state=state)
+    assert (done.returncode, done.stderr) == (0, "")
+    header, row, total = done.stdout.splitlines()
+    assert header.split() == ["KIND", "VERSION", "SAME", "DIFFERENT", "UNKNOWN"]
+    assert row.split() == ["cpu.clear", "1", "2", "0", "0"]
+    assert total == "2 same, 0 different, 0 unknown"
+
+
+def test_several_places_at_once(state: Path) -> None:
+    """A ledger's file and a record, found below its state directory; JSON and YAML."""
+    done = replay(state / "ledger.db", state / "node", "-o", "json", state=state)
+    assert done.returncode == 0
+    document = json.loads(done.stdout)
+    assert (document["same"], document["first"]) == (4, None)
+    spoken = replay(state / "ledger.db", state / "node", "-o", "yaml", state=state)
+    assert yaml.safe_load(spoken.stdout) == document
+
+
+def test_the_first_difference_is_named(state: Path) -> None:
+    """Exit code 1, with the entry and the field."""
+    with open_file(state / "ledger.db") as ledger:
+        lie = {**OUTPUT, "mode": "overloaded"}
+        ledger.append([decision({"input": INPUT, "output": lie})])
+        seq = ledger.head().head.size
+    done = replay(state=state)
+    assert done.returncode == 1
+    assert f"entry {seq}: different cpu.clear v1 (mode: recorded 'overloaded'" in done.stdout
+    first = json.loads(replay("-o", "json", state=state).stdout)["first"]
+    assert (first["seq"], first["verdict"]) == (seq, "different")
+
+
+def test_what_cannot_be_replayed(state: Path, tmp_path: Path) -> None:
+    """Exit code 3 for a damaged record, 2 for a place that is none."""
+    (segment,) = (state / "node" / "record").glob("segment-*")
+    segment.write_bytes(segment.read_bytes().replace(b"cpu.clear", b"cpu.claer", 1))
+    damaged = replay(state / "node" / "record", state=state)
+    assert (damaged.returncode, "damaged" in damaged.stderr) == (3, True)
+    assert replay("nowhere", state=state).returncode == 2
+    (tmp_path / "empty").mkdir()
+    assert "has no record" in replay(tmp_path / "empty", state=state).stderr
+
+
+def test_first_difference_walks_into_lists_and_objects() -> None:
+    """The path of the field, in the order of keys."""
+    one = {"a": [{"b": 1}, {"b": 2}], "c": 3}
+    assert first_difference(one, {"a": [{"b": 1}, {"b": 5}], "c": 4}) == (
+        "a[1].b: recorded 2, decided 5"
+    )
+    assert first_difference(one, one) == ""
+    assert first_difference([1], [1, 2]).startswith("output: recorded")
