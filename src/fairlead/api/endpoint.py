@@ -86,12 +86,12 @@ class Endpoint:
     @property
     def statuses(self) -> tuple[int, ...]:
         """Every documented error status."""
-        found = {400, 401, 403, 422, 500, 503, *self.errors}
+        statuses = {400, 401, 403, 422, 500, 503, *self.errors}
         if self.body is not None:
-            found.add(413)
+            statuses.add(413)
         if "{" in self.path:
-            found.add(404)
-        return tuple(sorted(found))
+            statuses.add(404)
+        return tuple(sorted(statuses))
 
 
 class Routes(list[Endpoint]):
