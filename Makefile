@@ -47,7 +47,7 @@ planes: venv ## what the dataplanes need: HAProxy and clang (Debian, as root), E
 up: venv ## set up and run a small lab: a page on http://127.0.0.1:8470 (Ctrl-C stops it)
 	@$(BIN)/fairlead up --demo
 
-test: check ## set up, then everything: format, lint, types, imports, tests
+test: check ## set up, then everything: format, lint, language, types, imports, tests
 
 check: dev ## the quality gates and the whole test suite
 	@$(BIN)/python -m tests.install_components

@@ -1,4 +1,4 @@
-"""`make check`: format, lint, types, imports, tests; runs all of them and says which failed."""
+"""`make check`: format, lint, language, types, imports, tests; runs all, names what failed."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"
 GATES = {
     "format": ["ruff", "format", "--check", "--quiet", "."],
     "lint": ["ruff", "check", "--quiet", "."],
+    "language": [sys.executable, "-m", "tests.language"],
     "types": ["mypy"],
     "imports": ["lint-imports", "--no-cache"],
     "tests": [

@@ -36,6 +36,8 @@ DIALECT: dict[str, str] = {
     r"\btelling\b|\btightening\b": "reports, caps",
     r"\b(?:tame|wild)\b": "name the property",
 }
+# A line with this comment names a word of a recorded format, which keeps its bytes.
+EXEMPT = "# recorded format"
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), word) for pattern, word in DIALECT.items()]
 
 
@@ -50,6 +52,8 @@ class Finding(NamedTuple):
 def findings_in(text: str, place: str) -> Iterator[Finding]:
     """Each phrase of the dialect in a text, with its line number."""
     for number, line in enumerate(text.splitlines(), start=1):
+        if EXEMPT in line:
+            continue
         for pattern, instead in _PATTERNS:
             for match in pattern.finditer(line):
                 yield Finding(f"{place}:{number}", match.group(), instead)

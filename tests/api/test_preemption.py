@@ -300,7 +300,7 @@ def test_a_lowered_budget_shows_whom_it_hits_and_is_resolved(lab: Running) -> No
     assert lab.send("POST", "/v1/resolve", {"budget": "none"}).status == 404
 
 
-def test_verbs_of_giving_way(lab: Running) -> None:
+def test_verbs_of_preemption(lab: Running) -> None:
     """Nominate and take it back, shrink with a width and only then; starting by resolving."""
     envelopes = [{"name": "main", "flavor": "V100", "concurrency": 4}]
     lab.apply(

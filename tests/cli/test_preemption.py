@@ -139,7 +139,7 @@ def test_a_cap_is_named_with_or_without_its_kind() -> None:
             cap_name(wrong)
 
 
-def test_who_would_give_way_by_hand(crowded: Shell) -> None:
+def test_a_preemption_preview_by_hand(crowded: Shell) -> None:
     """A scope, a cap and a run; more than there is, is a refusal."""
     scope = ("--scope", "flavor=H100,domain=rack-1")
     shown = crowded.ok("resolve", *scope, "--gpus", "2", "--dry-run")
@@ -226,7 +226,7 @@ def verified(verifier: list[str], file: Path, *more: str) -> str:
     return done.stdout
 
 
-def test_owners_say_how_their_runs_give_way(crowded: Shell) -> None:
+def test_owners_say_how_their_runs_are_preempted(crowded: Shell) -> None:
     """Nominated and taken back; shrunk by steps; each with a dry run."""
     box = manifest("Node", "v", flavor="V100", devices=4)
     envelope = {"name": "main", "flavor": "V100", "concurrency": 4}

@@ -128,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
         ),
         Kind(
             name="traffic.tick",
-            summary="move a group's slots between its backends and set its door, with reasons",
+            summary="move a group's slots between its backends and set admission, with reasons",
             input_shape=traffic_documents.TickDocument,
             output_shape=traffic_documents.TickResult,
             decide=traffic_documents.decide_tick,

@@ -30,7 +30,7 @@ Time = Annotated[int, Meta(ge=0, le=INTEGER_MAX, description="milliseconds")]
 Ordinal = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
-_ADMISSION = "door"  # the name in documents, which recorded states have
+_ADMISSION = "door"  # recorded format: the name in documents and recorded states
 Slots = Annotated[int, Meta(ge=0, le=SLOTS_MAX)]
 
 

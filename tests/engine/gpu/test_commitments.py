@@ -82,7 +82,7 @@ def test_a_place_is_cordoned_and_then_emptied() -> None:
     assert fairlead_verify.verify(public)[0] == 0
 
 
-def test_a_rehearsal_says_who_would_give_way() -> None:
+def test_a_dry_run_names_the_runs_that_would_be_preempted() -> None:
     """That is what `dry-run` is for: in the reservation and in the log, once; not with `off`."""
     said = {}
     for mode in ("off", "dry-run"):

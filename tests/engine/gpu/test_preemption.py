@@ -74,7 +74,7 @@ def test_who_ended_before_being_asked_has_completed() -> None:
     assert world.projection.closed[-1].end_ms == ended
 
 
-def test_cancelling_a_run_that_gives_way_ends_it_for_good() -> None:
+def test_cancelling_a_preempted_run_ends_it_for_good() -> None:
     """Its leases were cut all the same, and cite the outcome."""
     world = drawn()
     world.plane.verbs.act("Run", "old", "cancel", author=BOB)
@@ -228,7 +228,7 @@ def test_an_owner_cannot_cut_a_group_in_two() -> None:
         world.plane.verbs.act("Run", "r", "shrink", author=BOB, width=6)
 
 
-def test_runs_that_give_way_are_left_out_of_the_next_conflict() -> None:
+def test_runs_that_are_ending_are_left_out_of_the_next_conflict() -> None:
     """Already ending, or the winner itself: named in the notice, never a candidate."""
     world = world_of(devices=16, gpus=16)
     world.apply(

@@ -425,7 +425,7 @@ def story(world: World) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_crash_at_any_point_changes_nothing_about_who_gives_way(before: bool) -> None:
+def test_a_crash_at_any_point_does_not_change_which_runs_are_preempted(before: bool) -> None:
     """Killed at every append between commit and applied; the next process goes on with the same."""
     calm = crowded()
     story(calm)
