@@ -1,4 +1,4 @@
-"""`make check`: format, lint, language, types, imports, tests; runs all of them and says which failed."""
+"""`make check`: format, lint, language, types, imports, tests; runs all, names what failed."""
 
 import os
 import subprocess

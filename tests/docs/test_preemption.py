@@ -49,7 +49,7 @@ def missing(words: set[str], rows: list[str]) -> list[str]:
 
 def test_every_state_and_reason_of_a_reservation_has_its_row() -> None:
     """As code in the table, so that searching for it finds it."""
-    found = [args for args in arguments("Change") if len(args) > 1]
+    found = [args for args in arguments("ReservationChange") if len(args) > 1]
     found += [args[2:] for args in arguments("ReservationState")]
     states = set().union(*(constants(args[0]) for args in found))
     reasons = set().union(*(constants(args[1]) for args in found)) | assigned("reason")

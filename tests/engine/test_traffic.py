@@ -1,13 +1,15 @@
 """The governor of one group: isolation and the way back, restarts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.core.traffic import Config, HealthRules
-from fairlead.engine.traffic import BadTrafficState, GroupGovernor, GroupRules
-from fairlead.schema.traffic_state import from_state
+from fairlead.engine.traffic import KIND, BadTrafficState, GroupGovernor, GroupRules
+from fairlead.ports.recorder import RecordEntry
+from fairlead.recorder import FileRecorder, read
 from tests.engine.traffic_worlds import TrafficWorld
 
 
@@ -94,22 +96,45 @@ def test_answers_of_probes_that_come_too_late_are_nobodys() -> None:
     assert not world.governor.isolated
 
 
-def test_isolation_and_ages_survive_a_restart() -> None:
-    """What was sent away stays away, and what was warming up goes on warming up."""
-    world = TrafficWorld()
+def slow_for_a_while(recorder: FileRecorder) -> TrafficWorld:
+    """`b` turned slow and is isolated."""
+    world = TrafficWorld(recorder=recorder)
     world.ticks(1)
     world.backends["b"].latency_ms = 400
     world.ticks(6)
-    stored = json.loads(json.dumps(world.governor.export()))
+    assert world.governor.isolated == {"b": "outlier"}
+    return world
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_quick_restart_goes_on_from_the_record_exactly(tmp_path: Path, applied: bool) -> None:
+    """Everything that was remembered, whether the last plan was applied or not."""
+    with FileRecorder(tmp_path, sync_each=False, segment_bytes=2**16) as recorder:
+        world = slow_for_a_while(recorder)
+        if not applied:
+            world.plane.read = lambda: {}  # type: ignore[method-assign]
+            world.tick()
+        fresh = GroupGovernor("web", GroupRules())
+        fresh.resume(recorder.tail(KIND), applied=applied)
+        assert fresh.memory == world.governor.memory
+        assert len(list(tmp_path.glob("segment-*"))) > 1
+        world.loop = world.make_loop(fresh)
+        assert world.tick().groups["web"].plan.slots == {"a": 256, "b": 0}
+        entry = list(read(tmp_path))[-1]
+    assert entry.input["memory"] is not None
+    assert entry.input["applied"] is None
+
+
+def test_isolation_survives_a_long_absence(tmp_path: Path) -> None:
+    """The dataplane fell back: what was decided then is of no use, but health is."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = slow_for_a_while(recorder)
     fresh = GroupGovernor("web", GroupRules())
-    fresh.restore(stored)
-    assert world.governor.state is not None
-    fresh.resume(from_state(world.governor.state))
-    assert fresh.isolated == world.governor.isolated == {"b": "outlier"}
-    world.loop = world.make_loop(fresh)
-    made = world.tick().groups["web"]
-    assert made.plan.slots == {"a": 256, "b": 0}
-    assert not made.flipped or made.plan.slots["b"] == 0
+    fresh.restore(json.loads(json.dumps(world.governor.export())))
+    assert fresh.isolated == {"b": "outlier"}
+    assert fresh.memory.clock_ms == world.governor.memory.clock_ms
+    assert fresh.state is None
+    assert fresh.memory.backends == ()
 
 
 @pytest.mark.parametrize(
@@ -131,22 +156,11 @@ def test_a_state_that_is_not_ours_is_refused_whole(stored: Any) -> None:
     assert governor.memory.healths is None
 
 
-def test_a_recorded_state_that_is_not_ours_is_refused() -> None:
-    """With the path of what is wrong in it."""
-    with pytest.raises(BadTrafficState, match="version"):
-        GroupGovernor("web", GroupRules()).resume({"version": 99})
-
-
-def test_after_a_fallback_only_health_and_the_clock_are_restored() -> None:
-    """What was learned and decided before it is of no use; an isolated backend stays isolated."""
-    world = TrafficWorld()
-    world.ticks(1)
-    world.backends["b"].latency_ms = 400
-    world.ticks(6)
-    fresh = GroupGovernor("web", GroupRules())
-    fresh.restore(world.governor.export(), stale=True)
-    assert fresh.isolated == {"b": "outlier"}
-    assert fresh.state is None
-    assert fresh.memory.backends == ()
-    fresh.resume(None)
-    assert fresh.state is None
+def test_a_record_that_is_not_ours_is_refused() -> None:
+    """With the path of what is wrong in it; without entries nothing changes."""
+    governor = GroupGovernor("web", GroupRules())
+    governor.resume([], applied=True)
+    assert governor.memory.now_ms is None
+    entry = RecordEntry(1, 0, KIND, 1, {"group": "web"}, {}, "")
+    with pytest.raises(BadTrafficState, match="is required"):
+        governor.resume([entry], applied=True)

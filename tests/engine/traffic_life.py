@@ -80,7 +80,9 @@ class EventfulWorld(TrafficWorld):
     def _kill(self) -> None:
         """The next agent goes on from what was kept."""
         stored, fresh = self.governor.export(), GroupGovernor("web", self.governor.rules)
-        fresh.restore(stored, stale=self.rng.random() < 0.3)
+        fresh.restore(stored)
+        if self.rng.random() < 0.7:
+            fresh.resume(self.recorder.tail(KIND), applied=not self.recorder.unapplied())
         self.restart(fresh)
 
     def _broken(self) -> dict[str, GroupSeen]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.engine.gpu import Author, Conflict, NotFound
+from fairlead.engine.gpu import Author, EditConflict, NotFound
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry, Ledger
 from fairlead.schema.times import format_time
@@ -151,7 +151,7 @@ class Access:
             if current is None:
                 raise NotFound("token", token)
             if current.revoked_ms is not None:
-                raise Conflict(f"token {token!r} is already revoked")
+                raise EditConflict(f"token {token!r} is already revoked")
             if dry_run:
                 return current.as_row()
             self._record(TOKEN, author, {"id": token, "user": current.user, "revoked": True})

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from fairlead.api.gate import Gate, Unauthenticated
 from fairlead.api.service import Service
-from fairlead.engine.gpu import Author, Conflict, Denied, Forbidden, NotFound, Refused
+from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import Archived
 from fairlead.schema.border import BadInput, check_shape, parse_json
@@ -86,12 +86,12 @@ class Endpoint:
     @property
     def statuses(self) -> tuple[int, ...]:
         """Every documented error status."""
-        found = {400, 401, 403, 422, 500, 503, *self.errors}
+        statuses = {400, 401, 403, 422, 500, 503, *self.errors}
         if self.body is not None:
-            found.add(413)
+            statuses.add(413)
         if "{" in self.path:
-            found.add(404)
-        return tuple(sorted(found))
+            statuses.add(404)
+        return tuple(sorted(statuses))
 
 
 class Routes(list[Endpoint]):
@@ -219,7 +219,7 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (Unauthenticated, 401, "Unauthenticated"),
     (Forbidden, 403, "Forbidden"),
     (NotFound, 404, "NotFound"),
-    (Conflict, 409, "Conflict"),
+    (EditConflict, 409, "Conflict"),
     (Refused, 409, "Refused"),
     (Archived, 404, "Archived"),
     (TemporaryFault, 503, "TemporaryFault"),

@@ -118,11 +118,11 @@ def _print_rich(results: Sequence[CheckResult]) -> None:
         table.add_column(min_width=_NAME_COLUMNS)
         table.add_column(overflow="fold")
         for result in members:
-            found = Text(result.found)  # as text: a path may hold what markup takes for a tag
+            shown = Text(result.found)  # as text: a path may hold what markup takes for a tag
             for label, text in _advice(result):
-                found.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
-                found.append(text, "" if label == "cure" else "dim")
-            table.add_row(Text(f"  {result.status}", _STYLES[result.status]), result.name, found)
+                shown.append(f"\n{label}: ", "bold" if label == "cure" else "dim")
+                shown.append(text, "" if label == "cure" else "dim")
+            table.add_row(Text(f"  {result.status}", _STYLES[result.status]), result.name, shown)
         console.print(Text(governor, "bold"))
         console.print(table)
     console.print(Text(_verdict(results), "bold"))

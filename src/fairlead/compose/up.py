@@ -72,10 +72,10 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
         config.data.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise PermanentFault(f"cannot create {config.data}: {error.strerror}") from error
-    found, host = discover(), host_name()
+    devices, host = discover(), host_name()
     with open_up(config.data, config.ledger) as ledger:
         executor = LocalExecutor(
-            config.data / "runs", allow_root=config.allow_root, visible=visible(found, host)
+            config.data / "runs", allow_root=config.allow_root, visible=visible(devices, host)
         )
         settings = Config(
             grace_ms=config.grace_ms,
@@ -86,7 +86,7 @@ def control_server(config: UpConfig) -> Iterator[ControlServer]:
         )
         plane = ControlPlane(ledger, executor, now_ms, settings, open_master(config.data / KEYS))
         if config.discover:
-            declare_machine(plane, host, machine_nodes(found, host))
+            declare_machine(plane, host, machine_nodes(devices, host))
         keep_ms = config.keep_output_ms
 
         def prune() -> None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -109,6 +111,17 @@ def remove_files(folder: Path, ours: Sequence[Path]) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
+    """Wait until the process behind a pidfd has ended, and close it."""
+    try:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        if not ended.poll(timeout_s * 1000):
+            raise TemporaryFault(f"{name} does not stop", retry_after_ms=RETRY_MS)
+    finally:
+        os.close(descriptor)
 
 
 class Restarts:

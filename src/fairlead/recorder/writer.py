@@ -186,6 +186,14 @@ class FileRecorder:
             return {"input": found.input, "output": found.output}
         return None if found is None else documents_of(found)
 
+    def tail(self, kind: str) -> list[RecordEntry]:
+        """All entries of a kind in the newest segment that has one, read and verified anew."""
+        for part in reversed(self._parts):
+            found = [entry for entry in self._entries([part]) if entry.kind == kind]
+            if found:
+                return found
+        return []
+
     def _entries(self, parts: list[_Part]) -> list[RecordEntry]:
         with faults(f"read {self._directory}"):
             paths = [part.path for part in parts]

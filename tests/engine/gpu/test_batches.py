@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.engine.gpu import Conflict, Forbidden, Refused
+from fairlead.engine.gpu import EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.checkpoint import NAME
 from fairlead.ledger import MemoryLedger
 from fairlead.ledger.replay import replay
@@ -58,7 +58,7 @@ def test_a_batch_is_one_append(world: World) -> None:
         (run("r", owner="b"), Forbidden, "manifests[1]"),
         (
             {**run("r", owner="c"), "metadata": {"name": "r", "resourceVersion": 1}},
-            Conflict,
+            EditConflict,
             "manifests[1]",
         ),
         (node("n1", 0), Refused, "manifests[1]"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.engine.gpu import Conflict, Forbidden, Refused
+from fairlead.engine.gpu import EditConflict, Forbidden, Refused
 from fairlead.schema.border import BadInput
 from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, envelope, lines, node, run
 
@@ -31,13 +31,13 @@ def test_an_expected_version_must_be_the_current_one(world: World) -> None:
     """Zero means: it must not exist; a resourceVersion in the manifest means the same check."""
     first = world.plane.objects.apply(budget("a"), author=ADMIN, expected_version=0)
     version = first.object["metadata"]["resourceVersion"]
-    with pytest.raises(Conflict):
+    with pytest.raises(EditConflict):
         world.plane.objects.apply(budget("a"), author=ADMIN, expected_version=0)
     edited = budget("a", "a", envelope(concurrency=3))
     second = world.plane.objects.apply(edited, author=ADMIN, expected_version=version)
     assert (second.change, second.object["metadata"]["generation"]) == ("configured", 2)
     stale = {**edited, "metadata": {**edited["metadata"], "resourceVersion": version}}
-    with pytest.raises(Conflict):
+    with pytest.raises(EditConflict):
         world.plane.objects.apply(stale, author=ADMIN)
     assert world.plane.objects.apply(edited, author=ADMIN).change == "unchanged"
 

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -58,12 +57,6 @@ for subcommand in (archive, backup, restore, rotate_key, outcome, void, nonce, b
     command.add_command(subcommand)
 
 
-@contextmanager
-def _reading(place: str) -> Iterator[StoreReader]:
-    with open_for_reading(place) as reader:
-        yield reader
-
-
 @command.command("head")
 @ledger_option
 @output_option
@@ -74,7 +67,7 @@ def head(*, ledger: str, output: str) -> None:
       fairlead audit head
       fairlead audit head -o json > head.json
     """
-    with _reading(ledger) as reader:
+    with open_for_reading(ledger) as reader:
         print_head(reader.head(), output)
 
 
@@ -104,7 +97,7 @@ def log(
       fairlead audit log --kind lease.close --limit 5
       fairlead audit log --after 0 -o json | jq -r .kind
     """
-    with _reading(ledger) as reader:
+    with open_for_reading(ledger) as reader:
         if after is not None:
             entries = reader.entries(after, limit, kind=kind, plan_id=plan_id)
         else:
@@ -153,7 +146,7 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
     """
     if seq is None and held is None:
         raise click.UsageError("name an entry, or give a checkpoint with --head")
-    with _reading(ledger) as reader:
+    with open_for_reading(ledger) as reader:
         now = reader.head()
         old = held_head(held) if held else now
         if old.head.ledger != now.head.ledger or old.head.size > now.head.size:
@@ -246,7 +239,7 @@ def verify(
         if segment is not None:
             verification = _verify_segment(segment, heads, progress)
         else:
-            with _reading(ledger) as reader:
+            with open_for_reading(ledger) as reader:
                 verification = reader.verify(heads, progress=progress)
                 if verification.ok and archived is not None:
                     in_archive = reader.verify_archive(archived, progress=progress)
@@ -284,7 +277,7 @@ def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> No
     \b
       fairlead audit export --out export.jsonl
     """
-    with _reading(ledger) as reader, Counter("exporting") as progress:
+    with open_for_reading(ledger) as reader, Counter("exporting") as progress:
         size = reader.head().head.size
         if not first <= (size if last is None else last) <= size:
             raise click.UsageError(f"the ledger has entries 1 to {size}")

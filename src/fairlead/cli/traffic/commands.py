@@ -255,12 +255,12 @@ def explain(*, group: str, backend: str | None, state_dir: Path | None, output: 
     from fairlead.cli.traffic.status import explain_backend, explain_group
 
     document = _status(_directory(state_dir))
-    found = _group(document, group)
+    status = _group(document, group)
     if backend is None:
-        Output(output).text(found, lambda: explain_group(found, document))
+        Output(output).text(status, lambda: explain_group(status, document))
     else:
-        one = _backend(found, backend)
-        Output(output).text(one, lambda: explain_backend(one, found))
+        one = _backend(status, backend)
+        Output(output).text(one, lambda: explain_backend(one, status))
 
 
 # --- operator orders

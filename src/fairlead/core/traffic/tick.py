@@ -4,7 +4,7 @@
     nodes   -> stall, ttf ---------------------------------> admission (with conductance)
 
 Pure: the same snapshot gives the same plan, whatever the order of its lists. The agent calls it
-every 200 ms per group, `fairlead decide traffic.tick` by hand, `fairlead.fleet` for thousands.
+every 200 ms per group, `fairlead decide traffic.tick` by hand.
 """
 
 from collections.abc import Sequence

@@ -31,10 +31,10 @@ from fairlead.dataplane.proxy import (
     GroupCount,
     RequestLog,
     address,
+    wait_for_end,
 )
 from fairlead.host.clock import wait_until
 from fairlead.host.http import HttpEndpoint, NoReply, exchange
-from fairlead.host.kernel import wait_gone
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -206,11 +206,7 @@ class EnvoyProcess:
             return
         with contextlib.suppress(TemporaryFault):
             ask(self._files.admin, "/quitquitquit", method="POST")
-        try:
-            if not wait_gone(descriptor, within_s=_STOP_S):
-                raise TemporaryFault("Envoy does not stop", retry_after_ms=RETRY_MS)
-        finally:
-            os.close(descriptor)
+        wait_for_end(descriptor, _STOP_S, "Envoy")
         if self._child is not None:
             self._child.wait()
             self._child = None

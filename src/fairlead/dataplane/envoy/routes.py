@@ -9,9 +9,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from fairlead.core.traffic.limits import Concurrency, Fallback
+import msgspec
+
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.documents import (
     Document,
@@ -25,7 +25,7 @@ from fairlead.dataplane.envoy.documents import (
 )
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, RouteGroup, Table
+from fairlead.ports.dataplane import Admission, AdmissionMode, RouteGroup, Table
 
 _OURS = "fairlead"
 _SCRIPT = Path(__file__).with_name("inside.lua")
@@ -51,26 +51,7 @@ def fallback_route(group: RouteGroup, now: Active, *, version: str, workers: int
 def read_route(document: Document) -> Active:
     """What a route stands for: it is written into it, so that the next agent can read it."""
     routes = document["resources"][0]["virtual_hosts"][0]["routes"]
-    kept: dict[str, Any] = routes[-1]["metadata"]["filter_metadata"][_OURS]
-    table, limits = kept["table"], kept["table"]["limits"]
-    fallback, bound = limits["fallback"], limits["concurrency"]
-    rebuilt = Limits(
-        Fallback(
-            tuple(fallback["members"]),
-            _read_admission(fallback["admission"]),
-            int(fallback["retry_after_s"]),
-        ),
-        _read_admission(limits["admission"]),
-        int(limits["retry_after_s"]),
-        None if bound is None else Concurrency(**bound),
-    )
-    slots = {id: int(count) for id, count in table["slots"].items()}
-    whole = Table(table["group"], int(table["epoch"]), slots, rebuilt)
-    return Active(whole, kept["decision"], kept["side"])
-
-
-def _read_admission(kept: Document) -> Admission:
-    return Admission(AdmissionMode(kept["mode"]), kept["rate_per_s"], kept["burst"])
+    return msgspec.convert(routes[-1]["metadata"]["filter_metadata"][_OURS], Active)
 
 
 def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:

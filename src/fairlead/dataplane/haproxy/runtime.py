@@ -8,15 +8,16 @@ The process is a master with a worker, in a session of its own, so that it outli
 """
 
 import contextlib
+import os
 import shutil
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
-from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog
+from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog, wait_for_end
 from fairlead.host.clock import wait_until
-from fairlead.host.kernel import terminate
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -116,8 +117,15 @@ class HaproxyProcess:
 
     def stop(self) -> None:
         pid = self._master()
-        if pid is not None and not terminate(pid, within_s=_STOP_S):
-            raise TemporaryFault("HAProxy does not stop", retry_after_ms=RETRY_MS)
+        if pid is None:
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        wait_for_end(descriptor, _STOP_S, "HAProxy")
 
     def _master(self) -> int | None:
         try:

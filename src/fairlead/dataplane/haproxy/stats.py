@@ -6,11 +6,10 @@ worker's start are not counted; they are served all the same.
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from fairlead.dataplane.haproxy.config import Held
 from fairlead.dataplane.proxy import HASHED, SIDES, BackendCount, GroupCount, replace_text
@@ -68,27 +67,20 @@ def held(rows: Iterable[Row]) -> Held:
 
 
 def write(path: Path, counted: Mapping[str, GroupCount]) -> None:
-    kept = {name: asdict(count) for name, count in counted.items()}
-    for group in kept.values():
-        for backend in group["backends"].values():
-            backend["open"] = backend["queue"] = 0  # what is in the old worker ends there
-    replace_text(path, json.dumps(kept, sort_keys=True))
+    """What is in the old worker ends there, so it is not kept."""
+    for group in counted.values():
+        for backend in group.backends.values():
+            backend.open = backend.queue = 0
+    replace_text(path, msgspec.json.encode(counted).decode())
 
 
 def read(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
     """What earlier workers had counted for these groups; zeros where there is nothing."""
-    kept: dict[str, Any] = {}
+    kept: dict[str, GroupCount] = {}
     # Lost or damaged, the counters begin again; nothing else depends on them.
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        kept = json.loads(path.read_text())
-    return {name: _counted(kept.get(name)) for name in groups}
-
-
-def _counted(kept: dict[str, Any] | None) -> GroupCount:
-    if kept is None:
-        return GroupCount()
-    backends = {name: BackendCount(**count) for name, count in kept.get("backends", {}).items()}
-    return GroupCount(kept["admitted"], kept["refused_soft"], kept["refused_hard"], backends)
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+        kept = msgspec.json.decode(path.read_bytes(), type=dict[str, GroupCount])
+    return {name: kept.get(name, GroupCount()) for name in groups}
 
 
 def _add(count: BackendCount, row: Row) -> None:

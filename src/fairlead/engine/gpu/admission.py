@@ -14,7 +14,7 @@ from fairlead.core.gpu.place import Gang, Node, Placement
 from fairlead.core.invariant import known, of_kind, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document, Funding, NewEntry, Refusal
+from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
 from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
@@ -33,7 +33,7 @@ from fairlead.schema.specs import BudgetSpec, RunSpec
 from fairlead.schema.waiting import from_queue, queue_document
 
 
-class Admission:
+class RunAdmission:
     """Starts runs that wait, and gives back to runs what outcomes took."""
 
     def __init__(self, committer: Committer, config: Config) -> None:
@@ -43,8 +43,8 @@ class Admission:
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
 
-        The order is recorded with the first start that it decides: where one run starts, others
-        wait, and the order that was last recorded does not say so already.
+        The order is recorded with the first start that it decides: one run starts, others wait
+        behind it, and the order that was last recorded does not say so already.
         """
         projection = self._projection
         waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
@@ -136,8 +136,8 @@ def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Wait
 
 
 def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
-    """Whether a recorded order has the same waiting runs before this one."""
-    if len(order) < 2:
+    """Whether no run waits behind this one, or a recorded order has the same ones before it."""
+    if order[-1] == run:
         return True
     if run not in recorded:
         return False
@@ -166,7 +166,7 @@ class Assessment:
     def funding(self) -> Funding:
         return msgspec.convert(from_plan(self.plan, self.remedy), Funding)
 
-    def refusal(self) -> Refusal:
+    def refusal(self) -> FundRefusal:
         return known(self.funding().refusal, "what is not funded was refused")
 
 
@@ -228,14 +228,16 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     return made
 
 
-def _still_refused(projection: Projection, spec: RunSpec, refusal: Refusal, now_ms: int) -> bool:
+def _still_refused(
+    projection: Projection, spec: RunSpec, refusal: FundRefusal, now_ms: int
+) -> bool:
     """Whether the answer is the recorded one: the search for a remedy costs ten times the cover."""
     request = to_request(spec)
     plan = gpu.cover(projection.book(now_ms), request, now_ms)
     return not plan.funded and _gist(Assessment(request, plan).refusal()) == _gist(refusal)
 
 
-def _gist(refusal: Refusal) -> object:
+def _gist(refusal: FundRefusal) -> object:
     """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
     caps = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in refusal.binding]
     return (refusal.code, refusal.shortfall_gpus, caps)

@@ -16,6 +16,7 @@ from fairlead.schema.specs import BudgetSpec, ReservationSpec
 
 NAME = "gpu.control"
 VERSION = 2
+_TABLES = ("conditions", "charges", "denied", "posted")
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -60,11 +61,8 @@ def export(projection: Projection) -> bytes:
         runs=dict(sorted(projection.runs.items())),
         closed=list(projection.closed),
         accounts=projection.accounts.states(),
-        conditions=sorted(projection.conditions.items()),
-        charges=sorted(projection.charges.items()),
         plans=dict(sorted(projection.plans.items())),
-        denied=sorted(projection.denied.items()),
-        posted=sorted(projection.posted.items()),
+        **{name: sorted(getattr(projection, name).items()) for name in _TABLES},
         resolver=projection.resolver,
         queue_order=projection.queue_order,
     )
@@ -93,11 +91,8 @@ def restore(data: bytes) -> Projection:
             projection.adopt(lease)
     projection.closed.extend(state.closed)
     projection.accounts = Accounts.of_states(state.accounts)
-    projection.conditions.update(state.conditions)
-    projection.charges.update(state.charges)
-    projection.plans.update(state.plans)
-    projection.denied.update(state.denied)
-    projection.posted.update(state.posted)
+    for name in ("plans", *_TABLES):
+        getattr(projection, name).update(getattr(state, name))
     projection.resolver, projection.queue_order = state.resolver, state.queue_order
     return projection
 

@@ -140,9 +140,7 @@ class Effects:
 
     def _start_failed(self, name: str, message: str) -> None:
         at = Moment(self._projection, self._committer.now())
-        ending = Ending(
-            phase=Phase.FAILED, reason="StartFailed", message=message, lease_reason="Cancelled"
-        )
+        ending = Ending(Phase.FAILED, "StartFailed", message, "Cancelled")
         self._committer.commit(lambda: end_run(at, name, ending, end_ms=at.now_ms))
 
     def _job(self, name: str, state: RunState) -> Job:

@@ -269,7 +269,7 @@ class ChargeVoid(Body, frozen=True):
 # -- decisions ------------------------------------------------------------------------------------
 
 
-class Binding(msgspec.Struct, frozen=True):
+class FundBinding(msgspec.Struct, frozen=True):
     """A cap that stood in the way; limits and use of hours are in hours."""
 
     kind: str
@@ -279,13 +279,13 @@ class Binding(msgspec.Struct, frozen=True):
     used: int | float
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class FundRefusal(msgspec.Struct, frozen=True):
     """Why a request is not funded, and what would help."""
 
     code: str
     message: str
     shortfall_gpus: int
-    binding: list[Binding]
+    binding: list[FundBinding]
     remedy: Document | None
 
 
@@ -295,7 +295,7 @@ class Funding(msgspec.Struct, frozen=True):
     funded: bool
     gpus: int
     plan: list[Document]
-    refusal: Refusal | None
+    refusal: FundRefusal | None
 
 
 class FundDecision(Body, frozen=True):

@@ -18,7 +18,7 @@ _LEFT_OUT = frozenset({"input", "blobs", "spec", "parts", "nonce", "nonce_owners
 _WITHOUT_OUTPUT = (entries.DeficitDecision.ENTRY, entries.QueueDecision.ENTRY)
 
 
-class EventLog:
+class EventFeed:
     """What happened, in order."""
 
     def __init__(self, committer: Committer) -> None:

@@ -13,10 +13,10 @@ from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.entries import Stamp
 from fairlead.engine.gpu.state import (
     BudgetRequest,
-    Chain,
     Condition,
     LeaseFact,
     Outcome,
+    OutcomeChain,
     OutcomeStage,
     Phase,
     Reclaim,
@@ -258,7 +258,7 @@ def _owner_pseudonym(known: "Projection", at: Stamp, body: entries.OwnerPseudony
 
 
 def _chain_opened(known: "Projection", at: Stamp, body: entries.ChainOpened) -> None:
-    known.resolver.chains[body.chain] = Chain(
+    known.resolver.chains[body.chain] = OutcomeChain(
         body.chain, body.flavor, body.location, body.capped, at.seq, body.next_commitment
     )
 

@@ -1,7 +1,7 @@
 """The entries by which leases open, close and are swapped. Reads the projection, writes nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
@@ -78,7 +78,7 @@ def close_lease(
         yield at.entry(void, lease.id, "void")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ends, or waits again."""
 
@@ -86,6 +86,7 @@ class Ending:
     reason: str
     message: str
     lease_reason: str
+    _: KW_ONLY
     exit: Exit | None = None
     """What the executor said of its process."""
     observed: bool = False
@@ -128,15 +129,9 @@ def end_preempted(
     """A preempted run gives back everything: it waits again, and cites the outcome."""
     reclaim = at.projection.runs[run].reclaim
     outcome = None if reclaim is None else reclaim.outcome
-    ending = Ending(
-        phase=Phase.PENDING,
-        reason="Preempted",
-        message=f"preempted by outcome {outcome}; it starts again when there is room",
-        lease_reason=CutKind.RANDOM_PREEMPT.value,
-        exit=exit,
-        observed=observed,
-        outcome=outcome,
-    )
+    message = f"preempted by outcome {outcome}; it starts again when there is room"
+    why = ("Preempted", message, CutKind.RANDOM_PREEMPT.value)
+    ending = Ending(Phase.PENDING, *why, exit=exit, observed=observed, outcome=outcome)
     return end_run(at, run, ending, end_ms=end_ms)
 
 

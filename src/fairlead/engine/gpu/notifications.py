@@ -29,7 +29,7 @@ PUBLIC = (
 )
 """For every receiver: commitments and reveals, under pseudonyms; and that events were archived."""
 Events = Callable[[int, int], list[Document]]
-"""Events after a number, at most so many; as `EventLog.read`."""
+"""Events after a number, at most so many; as `EventFeed.read`."""
 
 
 @dataclass(frozen=True, slots=True)

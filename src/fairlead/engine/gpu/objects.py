@@ -57,7 +57,7 @@ class Objects:
         dry_run: bool = False,
         expected_version: int | None = None,
     ) -> Applied:
-        """Create or change an object. `BadInput`, `Forbidden`, `Conflict` or `Refused` if not."""
+        """Create or change an object; raises `BadInput`, `Forbidden`, `EditConflict`, `Refused`."""
         submission = _submission(manifest, "", expected_version)
         return self._apply([submission], author, dry_run=dry_run)[0]
 

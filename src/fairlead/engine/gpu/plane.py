@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from fairlead.engine.gpu.admission import Admission
+from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.conditions import condition_entries
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
-from fairlead.engine.gpu.events import EventLog
+from fairlead.engine.gpu.events import EventFeed
 from fairlead.engine.gpu.objects import Objects
 from fairlead.engine.gpu.reports import Reports
 from fairlead.engine.gpu.reservations import Reservations
@@ -52,7 +52,7 @@ class ControlPlane:
         previews = Previews(committer, config, chance)
         self.effects = Effects(committer, executor, config, self.faults)
         self.settlement = Settlement(committer, self.effects)
-        self.admission = Admission(committer, config)
+        self.admission = RunAdmission(committer, config)
         self.objects = Objects(committer, config, self.settlement, introductions, previews)
         self.outcomes = Outcomes(committer, config, self.effects, introductions, chance)
         self.resolver = Resolver(
@@ -67,7 +67,7 @@ class ControlPlane:
         self.verbs = Verbs(committer, config, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
-        self.events = EventLog(committer)
+        self.events = EventFeed(committer)
 
     @property
     def seq(self) -> int:

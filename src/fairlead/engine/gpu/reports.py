@@ -43,7 +43,7 @@ class Reports:
         rows: Rows = []
         for budget in self._objects.list("Budget"):
             spec, status = budget["spec"], budget["status"]
-            true = [each["type"] for each in status["conditions"] if each["status"] == "True"]
+            true = [row["type"] for row in status["conditions"] if row["status"] == "True"]
             for envelope, row in zip(spec["envelopes"], status["headroom"], strict=True):
                 rows.append(
                     {

@@ -17,7 +17,7 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import (
-    Need,
+    RunNeed,
     Shortage,
     deficit_decision,
     need_of,
@@ -30,7 +30,7 @@ from fairlead.engine.gpu.values import Config, Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReservationChange:
     """The state that a reservation is in from now on, and why."""
 
     state: str
@@ -76,9 +76,13 @@ class Reservations:
         state = self._projection.runs.get(run)
         if state is None or state.phase.ended:
             why = "its run is gone" if state is None else f"its run is {state.phase.value}"
-            return [_entry(name, run, Change("Released", "RunEnded", why), now_ms)]
+            return [_entry(name, run, ReservationChange("Released", "RunEnded", why), now_ms)]
         if known.state == "Active" and state.phase is Phase.PENDING:
-            return [_entry(name, run, Change("Released", state.reason, state.message), now_ms)]
+            return [
+                _entry(
+                    name, run, ReservationChange("Released", state.reason, state.message), now_ms
+                )
+            ]
         return []
 
     def _activate(self, name: str, now_ms: int) -> None:
@@ -110,21 +114,25 @@ class Reservations:
         made = admission(self._projection, run, now_ms)
         if not opens_leases(made):
             return []
-        return [*made, _entry(name, run, Change("Active", "Started"), now_ms)]
+        return [*made, _entry(name, run, ReservationChange("Active", "Started"), now_ms)]
 
-    def _obstructed(self, known: Reservation, run: str, need: Need) -> Change | None:
+    def _obstructed(self, known: Reservation, run: str, need: RunNeed) -> ReservationChange | None:
         """What no resolve can help with, or what has to be waited for."""
         flavor = self._projection.run_spec(run).flavor
         opened = self._projection.resolver.open_outcome(flavor)
         if opened is not None:
             reason = "Resolving" if opened.run == run else "ResolveOpen"
-            return Change("Pending", reason, f"outcome {opened.seq} of {flavor} is not over")
+            return ReservationChange(
+                "Pending", reason, f"outcome {opened.seq} of {flavor} is not over"
+            )
         if need.refusal is not None:
             refusal = need.refusal
-            return Change("Blocked", refusal.code, refusal.message, refusal.shortfall_gpus)
+            return ReservationChange(
+                "Blocked", refusal.code, refusal.message, refusal.shortfall_gpus
+            )
         last = self._last_outcome(known)
         if last is not None and last.stage is OutcomeStage.APPLIED:
-            return Change(
+            return ReservationChange(
                 "Blocked", "NoDevices", "other runs were preempted for it once; it does not fit"
             )
         if last is not None and last.voided_by not in ("", SYSTEM):
@@ -136,14 +144,16 @@ class Reservations:
         last = self._last_outcome(known)
         return last is not None and last.stage is OutcomeStage.VOID and last.seq > changed_seq
 
-    def _voided(self, known: Reservation) -> Change | None:
+    def _voided(self, known: Reservation) -> ReservationChange | None:
         """Since the last resolve came to nothing nothing changed: another would, too."""
         last = self._last_outcome(known)
         if last is None or last.stage is not OutcomeStage.VOID:
             return None
-        return Change("Blocked", "OutcomeVoided", f"outcome {last.seq} was voided: {last.reason}")
+        return ReservationChange(
+            "Blocked", "OutcomeVoided", f"outcome {last.seq} was voided: {last.reason}"
+        )
 
-    def _preempt_for(self, name: str, run: str, need: Need) -> Change | None:
+    def _preempt_for(self, name: str, run: str, need: RunNeed) -> ReservationChange | None:
         """Begin the resolve of an activation; or why not."""
         if need.gang is None:
             return None
@@ -154,7 +164,7 @@ class Reservations:
         refusal = self._outcomes.refusal(deficit)
         if refusal is not None:
             short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
-            change = Change("Blocked", refusal.reason, refusal.message, short, shortage)
+            change = ReservationChange("Blocked", refusal.reason, refusal.message, short, shortage)
             rehearsed = refusal.reason == "ResolverOff" and self._config.resolver == "dry-run"
             if rehearsed and not self._is_recorded(name, change):
                 sentence = self._previews.sentence(case)
@@ -165,10 +175,12 @@ class Reservations:
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
             state = "Pending" if waits else "Blocked"
-            return Change(state, refused.reason, refused.message, 0 if waits else deficit.gpus)
+            return ReservationChange(
+                state, refused.reason, refused.message, 0 if waits else deficit.gpus
+            )
         return None
 
-    def _record(self, name: str, change: Change, now_ms: int) -> Sequence[NewEntry]:
+    def _record(self, name: str, change: ReservationChange, now_ms: int) -> Sequence[NewEntry]:
         known, run = self._reservation(name)
         if known is None or not known.waits or self._is_recorded(name, change):
             return []
@@ -177,7 +189,7 @@ class Reservations:
             made.insert(0, deficit_decision(change.shortage, "reservation", now_ms))
         return made
 
-    def _is_recorded(self, name: str, change: Change) -> bool:
+    def _is_recorded(self, name: str, change: ReservationChange) -> bool:
         """Whether the last answer was the same, in whatever words."""
         known, _ = self._reservation(name)
         return known is not None and (known.state, known.reason, known.shortfall_gpus) == (
@@ -196,7 +208,7 @@ class Reservations:
         return self._projection.resolver.reservations[name], reservation_spec(stored).run
 
 
-def _entry(name: str, run: str, change: Change, now_ms: int) -> NewEntry:
+def _entry(name: str, run: str, change: ReservationChange, now_ms: int) -> NewEntry:
     body = ReservationState(
         name, run, change.state, change.reason, change.message, change.shortfall_gpus
     )

@@ -152,11 +152,5 @@ def _ending(state: RunState, exit: Exit | None) -> Ending:
         message = f"the command ended {how}"
     if exit is not None and exit.reason is not None:
         message = f"{message}: {exit.reason}"
-    return Ending(
-        phase=phase,
-        reason=reason,
-        message=message,
-        lease_reason="Cancelled" if state.stopping else "Completed",
-        exit=exit,
-        observed=True,
-    )
+    lease_reason = "Cancelled" if state.stopping else "Completed"
+    return Ending(phase, reason, message, lease_reason, exit=exit, observed=True)

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
-from fairlead.engine.gpu.entries import Document, Place, Refusal
+from fairlead.engine.gpu.entries import Document, FundRefusal, Place
 from fairlead.schema.specs import Spec
 
 
@@ -141,7 +141,7 @@ class RunState(Struct):
     leases: dict[str, LeaseFact] = field(default_factory=dict)
     cover_seq: int | None = None
     place_seq: int | None = None
-    refusal: Refusal | None = None
+    refusal: FundRefusal | None = None
     shortfall_gpus: int = 0
     """Devices that were missing when it was funded and could not be placed."""
     paused: bool = False
@@ -212,7 +212,7 @@ class OutcomeStage(StrEnum):
         return self in (OutcomeStage.COMMITTED, OutcomeStage.DRAWN)
 
 
-class Chain(Struct):
+class OutcomeChain(Struct):
     """The sequence of outcomes of one scope."""
 
     chain: str
@@ -304,7 +304,7 @@ class ResolverState(Struct):
 
     owners: dict[str, int] = field(default_factory=dict)
     """Owners whose secret is committed to, and in which entry."""
-    chains: dict[str, Chain] = field(default_factory=dict)
+    chains: dict[str, OutcomeChain] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     nonces: dict[str, str] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""

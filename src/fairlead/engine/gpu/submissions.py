@@ -16,7 +16,7 @@ from fairlead.engine.gpu.admission import assess
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, Stored
-from fairlead.engine.gpu.values import Author, Conflict, Denied, Forbidden, Refused
+from fairlead.engine.gpu.values import Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
 from fairlead.schema.gpu import from_plan
@@ -206,7 +206,7 @@ def _budgets_after(projection: Projection, manifests: Iterable[Manifest]) -> Map
 def _check_version(submission: Submission, before: Stored | None) -> None:
     expected, (kind, name) = submission.expected_version, submission.key
     if expected is not None and expected != (before.version if before else 0):
-        raise Conflict(f"{kind} {name!r} is not in version {expected} any more")
+        raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
 
 
 def _check(

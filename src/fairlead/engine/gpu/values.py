@@ -87,7 +87,7 @@ class NotFound(Denied):
         super().__init__("NotFound", f"there is no {kind} {name!r}")
 
 
-class Conflict(Denied):
+class EditConflict(Denied):
     """The object is not in the version that was expected (HTTP 409)."""
 
     def __init__(self, message: str) -> None:

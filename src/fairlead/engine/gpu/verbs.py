@@ -16,7 +16,7 @@ from fairlead.engine.gpu.values import Applied, Author, Config, Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ObjectCommand:
     """A verb on an object that is there."""
 
     object: Stored
@@ -26,7 +26,7 @@ class Command:
     """Of a shrink."""
 
 
-Decide = Callable[[Command], list[NewEntry]]
+Decide = Callable[[ObjectCommand], list[NewEntry]]
 
 
 class Verbs:
@@ -83,7 +83,7 @@ class Verbs:
             stored = committer.stored(kind, name)
             may_touch(self._projection, author, stored)
             at = Moment(self._projection, committer.now(), author.user)
-            return found(Command(stored, author, at, width))
+            return found(ObjectCommand(stored, author, at, width))
 
         with committer.current() as projection:
             if dry_run:
@@ -118,22 +118,22 @@ class Verbs:
 
     # -- runs -------------------------------------------------------------------------------------
 
-    def _may_resolve(self, command: Command) -> list[NewEntry]:
+    def _may_resolve(self, command: ObjectCommand) -> list[NewEntry]:
         """Nothing is recorded for it; raises unless the author may."""
         self._resolver.refuse_unless_allowed(command.object.name, command.author)
         return []
 
-    def _nominate(self, command: Command, *, nominated: bool) -> list[NewEntry]:
+    def _nominate(self, command: ObjectCommand, *, nominated: bool) -> list[NewEntry]:
         run = command.object.name
         if self._projection.runs[run].nominated == nominated:
             return []
         return [command.at.entry(RunNominated(run, nominated))]
 
-    def _shrink(self, command: Command) -> list[NewEntry]:
+    def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
         run, grace_ms = command.object.name, self._config.grace_ms
         return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
 
-    def _cancel(self, command: Command) -> list[NewEntry]:
+    def _cancel(self, command: ObjectCommand) -> list[NewEntry]:
         run, at = command.object.name, command.at
         state = self._projection.runs[run]
         if state.phase.ended:
@@ -143,15 +143,10 @@ class Verbs:
         if state.phase is Phase.RUNNING and self._effects.has_process(run):
             # Its leases go on until the process is gone: grace is charged like the rest.
             return [self._flagged(command, "CancelRequested", stopping=True)]
-        ending = Ending(
-            phase=Phase.FAILED,
-            reason="Cancelled",
-            message=f"cancelled by {at.author}",
-            lease_reason="Cancelled",
-        )
+        ending = Ending(Phase.FAILED, "Cancelled", f"cancelled by {at.author}", "Cancelled")
         return end_run(at, run, ending, end_ms=at.now_ms)
 
-    def _pause(self, command: Command, *, paused: bool) -> list[NewEntry]:
+    def _pause(self, command: ObjectCommand, *, paused: bool) -> list[NewEntry]:
         run = command.object.name
         state = self._projection.runs[run]
         if state.phase is not Phase.RUNNING or state.stopping:
@@ -162,7 +157,7 @@ class Verbs:
 
     def _flagged(
         self,
-        command: Command,
+        command: ObjectCommand,
         reason: str,
         *,
         paused: bool | None = None,
@@ -181,16 +176,12 @@ class Verbs:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _vacate(self, command: Command, reason: str) -> list[NewEntry]:
+    def _vacate(self, command: ObjectCommand, reason: str) -> list[NewEntry]:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
         node, at = command.object.name, command.at
         made = cordon(at, command.object, cordoned=True)
-        ending = Ending(
-            phase=Phase.PENDING,
-            reason=reason,
-            message=f"node {node} is out of service",
-            lease_reason="NodeFailed",
-        )
+        message = f"node {node} is out of service"
+        ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
         for run in self._projection.runs_on(node):
             made += swap(at, run, node) or end_run(at, run, ending, end_ms=at.now_ms)
         return made

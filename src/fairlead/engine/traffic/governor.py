@@ -8,8 +8,7 @@
 The loop and the harness drive it; `export`, `restore` and `resume` carry it across a restart.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fairlead.core.invariant import known
@@ -25,17 +24,19 @@ from fairlead.core.traffic import (
     rested,
     settle,
 )
-from fairlead.ports.recorder import FlightRecorder
+from fairlead.ports.recorder import FlightRecorder, RecordEntry
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_govern import (
     KIND,
     VERSION,
+    GovernDocument,
+    Settled,
+    follow,
     from_memory,
     input_of,
     output_of,
     to_memory,
 )
-from fairlead.schema.traffic_state import StateDocument, to_state
 
 
 class BadTrafficState(ValueError):
@@ -117,23 +118,25 @@ class GroupGovernor:
     # --- across a restart
 
     def export(self) -> dict[str, Any]:
-        """What the next agent goes on from."""
-        return from_memory(self.memory)
+        """What the next agent starts from where the record is too old to go on from."""
+        return from_memory(rested(self.memory))
 
-    def restore(self, stored: Mapping[str, Any], *, stale: bool = False) -> None:
-        """The inverse of `export`; what does not fit is refused. `stale`: the dataplane has fallen
-        back since then, and only the backends' health still means something.
-        """
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """The inverse of `export`; what does not fit is refused."""
         try:
             memory = to_memory(stored)
         except (BadInput, TypeError, ValueError) as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
-        self.memory, self._linked = rested(memory) if stale else memory, False
+        self.memory, self._linked = memory, False
 
-    def resume(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from the state of the last recorded tick, which is newer than what was kept."""
+    def resume(self, entries: Iterable[RecordEntry], *, applied: bool) -> None:
+        """Go on from the newest of these recorded decisions; `applied`: was its plan applied?"""
+        last: Settled | None = None
         try:
-            after = None if state is None else to_state(check_shape(state, StateDocument))
+            for entry in entries:
+                last = follow(check_shape(dict(entry.input), GovernDocument), last)
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
-        self.memory, self._linked = replace(self.memory, state=after), False
+        if last is not None:
+            self.memory = settle(last.memory, last.decision.plan, applied=applied)
+            self._linked = False

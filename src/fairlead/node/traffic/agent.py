@@ -250,13 +250,11 @@ class TrafficAgent:
         governor = GroupGovernor(name, spec.rules)
         recorder = self._recorder(name)
         last = recorder.last(KIND)
-        at_ms = None if last is None else last["input"]["sighting"]["now_ms"]
-        fresh = at_ms is not None and may_resume(now_ms() - at_ms)
         try:
             if name in stored.get("groups", {}):
-                governor.restore(stored["groups"][name], stale=not fresh)
-            if last is not None and fresh and not recorder.unapplied():
-                governor.resume(last["output"]["state"])
+                governor.restore(stored["groups"][name])
+            if last is not None and may_resume(now_ms() - last["input"]["sighting"]["now_ms"]):
+                governor.resume(recorder.tail(KIND), applied=not recorder.unapplied())
         except (BadTrafficState, TypeError) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)

@@ -15,17 +15,10 @@ from typing import Any
 
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
 from fairlead.core.traffic.admission import fnv1a, scramble
-from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.limits import liveness, may_resume
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, TrafficLoop
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    Backend,
-    BackendSeen,
-    GroupSeen,
-    Proto,
-    RouteGroup,
-)
+from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Ports, TrafficLoop
+from fairlead.ports.dataplane import Backend, BackendSeen, GroupSeen, Proto, RouteGroup
 from fairlead.ports.traffic import NodeReading, Probed, Reading
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic import from_plan, from_snapshot
@@ -245,7 +238,10 @@ class VirtualRun:
 
         def start() -> None:
             fresh = GroupGovernor(GROUP, self._rules)
-            fresh.restore(stored, stale=dead_ms >= FALLBACK_AFTER_MS)
+            fresh.restore(stored)
+            if may_resume(dead_ms):
+                applied = not self._recorder.unapplied()
+                fresh.resume(self._recorder.tail(KIND), applied=applied)
             self._loop = self._new_loop(fresh)
             self._loop.found_stale(liveness(dead_ms))
             self._alive = True

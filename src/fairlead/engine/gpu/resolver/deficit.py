@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.engine.gpu.admission import Assessment, assess, gang_of
-from fairlead.engine.gpu.entries import DeficitDecision, NewEntry, Refusal
+from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
 from fairlead.schema.objects import to_request
@@ -88,28 +88,28 @@ def _is_ending(state: RunState, lease: LeaseFact) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RunNeed:
     """What a run is waiting for. At most one of refusal and gang is given; neither: it fits now."""
 
     starts: bool
-    refusal: Refusal | None = None
+    refusal: FundRefusal | None = None
     gang: Gang | None = None
     """What has to be placed, where it lacks devices only."""
 
 
-def need_of(projection: Projection, run: str, now_ms: int) -> Need:
+def need_of(projection: Projection, run: str, now_ms: int) -> RunNeed:
     spec = projection.run_spec(run)
     assessed = assess(projection, spec, now_ms)
     if assessed.starts:
-        return Need(starts=True)
+        return RunNeed(starts=True)
     request = to_request(spec)
     if request.min_gpus is not None:
         request = replace(request, gpus=request.min_gpus)
         book = projection.book(now_ms)
         assessed = Assessment(request, *gpu.cover_or_remedy(book, request, now_ms))
     if not assessed.plan.funded:
-        return Need(starts=False, refusal=assessed.refusal())
-    return Need(starts=False, gang=gang_of(spec, assessed.plan))
+        return RunNeed(starts=False, refusal=assessed.refusal())
+    return RunNeed(starts=False, gang=gang_of(spec, assessed.plan))
 
 
 def obstacle(projection: Projection, run: str, ending: list[LeaseFact], now_ms: int) -> str | None:

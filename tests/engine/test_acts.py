@@ -1,0 +1,212 @@
+"""Nothing acts without a recorded decision: ports, call sites, and whole lives of each governor.
+
+The ports that act (CPU actuator, executor, dataplane) demand the id of the decision of every call,
+and the type checker holds every caller to that. Here: that they demand it, that only the three
+loops call them, and that the id which each call carries is in the record before the call.
+"""
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.core.canonical import canonical
+from fairlead.engine.gpu.entries import LeaseClose, LeaseOpen, decode
+from fairlead.ledger.replay import replay_ledger
+from fairlead.ports.cpu import CpuActuator
+from fairlead.ports.dataplane import Dataplane
+from fairlead.ports.executor import Executor
+from fairlead.recorder import FileRecorder
+from fairlead.recorder import read as read_record
+from fairlead.schema.replay import Verdict
+from tests.engine.gpu.resolving import reserve, world_of
+from tests.engine.gpu.worlds import FakeExecutor, run
+from tests.engine.test_cpu_loop import World as CpuWorld
+from tests.engine.test_cpu_loop import turned
+from tests.engine.traffic_worlds import TrafficWorld
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "fairlead"
+ACTS = {
+    CpuActuator: ("write",),
+    Executor: ("stop", "pause", "resume", "resize"),
+    Dataplane: ("apply", "limit", "drain"),
+}
+LOOPS = ("engine/cpu/loop.py", "engine/traffic/loop.py", "engine/gpu/effects.py")
+HARDWARE_TEST = "executor/smoke.py"  # runs a job of its own on a real GPU, without a control plane
+RECEIVERS = ("actuator", "executor", "plane", "dataplane")
+ENDS_A_LEASE = {"run.cut", "run.phase", "object.applied", "gpu.resolve.draw"}
+
+
+@pytest.mark.parametrize(
+    ("port", "name"), [(port, name) for port, names in ACTS.items() for name in names]
+)
+def test_every_acting_call_of_a_port_demands_a_decision(port: type, name: str) -> None:
+    """`decision` is a parameter without a default, so no caller can leave it out."""
+    parameter = inspect.signature(getattr(port, name)).parameters["decision"]
+    assert parameter.default is inspect.Parameter.empty
+
+
+def acting_calls() -> list[tuple[str, ast.Call]]:
+    """Calls of an acting method on something named for a port, by module."""
+    names = {name for group in ACTS.values() for name in group} | {"start"}
+    found = []
+    for path in sorted(set(SRC.rglob("*.py")) - {SRC / HARDWARE_TEST}):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            receiver = ast.unparse(call.func.value).rsplit(".", 1)[-1].lstrip("_")
+            if call.func.attr in names and receiver in RECEIVERS:
+                found.append((path.relative_to(SRC).as_posix(), call))
+    return found
+
+
+def test_only_the_loops_act() -> None:
+    """No command, API handler or composition calls an acting method of a port."""
+    calls = acting_calls()
+    assert {module for module, _ in calls} <= set(LOOPS)
+    assert {module for module, _ in calls} == set(LOOPS), "the walk must see each of them"
+
+
+def test_cpu_writes_cite_an_entry_that_is_on_disk_before_the_write(tmp_path: Path) -> None:
+    """Each limit is written with the number of a `cpu.allocate` entry that can already be read."""
+    recorder = FileRecorder(tmp_path)
+    seen: list[tuple[int, str]] = []
+
+    class Watching(CpuWorld):
+        def write(self, decision: int, uid: str, container: str, millicores: int) -> int:
+            (entry,) = [entry for entry in read_record(tmp_path) if entry.seq == decision]
+            writes = entry.output["writes"]
+            assert {"uid": uid, "after": millicores}.items() <= next(
+                row for row in writes if row["uid"] == uid
+            ).items()
+            seen.append((decision, entry.kind))
+            return super().write(decision, uid, container, millicores)
+
+    world = Watching(a=200, b=300)
+    loop = turned(world, recorder)
+    for second in range(5, 40, 5):
+        loop.clear(second * 1000)
+        loop.sample(second * 1000 + 500)
+    recorder.close()
+    assert seen
+    assert {kind for _, kind in seen} == {"cpu.allocate"}
+
+
+def test_tables_cite_an_entry_that_was_written_before_the_flip(tmp_path: Path) -> None:
+    """Each table is applied with the number of a `traffic.govern` entry of its group."""
+    recorder = FileRecorder(tmp_path)
+    world = TrafficWorld(recorder=recorder)
+    applied: list[int | None] = []
+    apply = world.plane.apply
+
+    def watching(table: Any, *, decision: int | None) -> None:
+        assert decision is not None
+        recorded = {entry.seq: entry for entry in read_record(tmp_path)}
+        assert recorded[decision].kind == "traffic.govern"
+        applied.append(decision)
+        apply(table, decision=decision)
+
+    world.plane.apply = watching  # type: ignore[method-assign] - a spy on the real one
+    world.backends["a"].latency_ms = 400.0
+    for _ in range(40):
+        world.tick()
+    recorder.close()
+    assert len(applied) > 1
+    assert applied == sorted(set(applied))
+
+
+class CitedExecutor(FakeExecutor):
+    """Checks with every act that its decision is in the ledger already."""
+
+    def __init__(self, world: Any) -> None:
+        super().__init__()
+        self._world, self.cited = world, []
+
+    cited: list[tuple[str, str]]
+
+    def _check(self, act: str, decision: str) -> None:
+        log = list(self._world.ledger.entries(0))
+        kinds = {
+            entry.kind
+            for entry in log
+            if decision in (entry.plan_id, str(entry.seq))
+            and entry.kind in ("gpu.fund", "gpu.place", "gpu.resolve.commit", "gpu.resolve.draw")
+        }
+        assert kinds, f"{act} cites {decision!r}, which no recorded decision has"
+        self.cited.append((act, decision))
+
+    def start(self, job: Any) -> None:
+        self._check("start", job.id)
+        super().start(job)
+
+    def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
+        self._check("stop", decision)
+        super().stop(run, grace_ms, decision=decision)
+
+    def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
+        self._check("resize", decision)
+        super().resize(run, devices, decision=decision)
+
+
+def lottery_world() -> Any:
+    """Four runs with processes, and a reservation whose start preempts some of them."""
+    world = world_of()
+    world.executor = CitedExecutor(world)
+    world.plane = world.open()
+    world.apply(
+        *(run(f"r{i}", owner="bc"[i % 2], gpus=2, command=["sleep", "9"]) for i in range(4))
+    )
+    world.turn()
+    reserve(world, run("winner", gpus=4, command=["sleep", "9"]))
+    for _ in range(3):
+        world.turn(0.01)
+        for name in [call[1] for call in world.executor.calls if call[0] == "stop"]:
+            if any(
+                job.run == name and job.id in world.executor.running()
+                for job in world.executor.jobs.values()
+            ):
+                world.executor.end(name, world.now_ms, signal=15)
+    world.turn(0.01)
+    return world
+
+
+def test_processes_start_and_stop_by_decisions_of_the_ledger() -> None:
+    """Starts cite their funding and placement, a preempted run's stop cites the outcome."""
+    world = lottery_world()
+    acts = {act for act, _ in world.executor.cited}
+    assert {"start", "stop"} <= acts
+    outcome = {str(entry.seq) for entry in world.log if entry.kind == "gpu.resolve.commit"}
+    assert {decision for act, decision in world.executor.cited if act == "stop"} <= outcome
+
+
+def test_leases_open_and_close_by_decisions_of_the_ledger() -> None:
+    """A lease opens after the funding and the placement of its plan, and closes after its cause."""
+    world = lottery_world()
+    log = list(world.ledger.entries(0))
+    opened = [entry for entry in log if entry.kind == "lease.open"]
+    closed = [entry for entry in log if entry.kind == "lease.close"]
+    assert opened
+    assert closed
+    for entry in opened:
+        assert isinstance(decode(entry), LeaseOpen)
+        before = {row.kind for row in log if row.plan_id == entry.plan_id and row.seq < entry.seq}
+        assert {"gpu.fund", "gpu.place"} <= before, entry.seq
+    for entry in closed:
+        body = decode(entry)
+        assert isinstance(body, LeaseClose)
+        assert body.outcome is not None, "every lease of this world ends by the outcome"
+        causes = {row.kind for row in log if row.seq < entry.seq and row.kind in ENDS_A_LEASE}
+        assert "gpu.resolve.draw" in causes
+
+
+def test_the_whole_ledger_replays() -> None:
+    """Every decision of that ledger is the same again; there are some of every kind."""
+    world = lottery_world()
+    rows = list(replay_ledger(world.ledger))
+    assert {row.verdict for row in rows} == {Verdict.SAME}
+    assert {"gpu.fund", "gpu.place", "gpu.queue", "gpu.deficit", "gpu.resolve"} <= {
+        row.kind for row in rows
+    }
+    assert canonical([row.seq for row in rows]) == canonical(sorted(row.seq for row in rows))
