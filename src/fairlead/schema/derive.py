@@ -225,7 +225,7 @@ class Style:
         if origin in (tuple, frozenset):
             return _many(self._codec(arguments[0]), origin)
         if isinstance(origin, type) and issubclass(origin, Mapping):
-            shape = dict[str, arguments[1]]  # type: ignore[valid-type]  # a hint as a value
+            shape = dict[str, self._codec(arguments[1]).type]  # type: ignore[valid-type]  # a hint
             return _Codec(shape, None, dict)
         return self._plain(hint)
 
@@ -266,7 +266,8 @@ class Style:
         for marker in markers:
             if isinstance(marker, Range):
                 high = self._size_max if marker.high == SIZE_MAX else marker.high
-                codec = codec._replace(type=Annotated[base, Meta(ge=marker.low, le=high)])
+                meta = Meta(ge=marker.low, le=high, description=marker.text)
+                codec = codec._replace(type=Annotated[base, meta])
             elif isinstance(marker, NonEmpty):
                 meta = Meta(min_length=1, max_length=self._text_max)
                 codec = codec._replace(type=Annotated[base, meta])

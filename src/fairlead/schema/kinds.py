@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core import cpu, gpu
+from fairlead.core import gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import place as place_documents
@@ -52,14 +52,6 @@ class Kind:
         }
 
 
-def _cpu_clear(document: cpu_documents.ClearDocument) -> dict[str, Any]:
-    return cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document)))
-
-
-def _cpu_allocate(document: cpu_documents.AllocateDocument) -> dict[str, Any]:
-    return cpu_documents.from_node_plan(cpu.allocate(cpu_documents.to_node_snapshot(document)))
-
-
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -68,14 +60,14 @@ KINDS: Mapping[str, Kind] = {
             summary="divide a node's millicores among its pods",
             input_shape=cpu_documents.ClearDocument,
             output_shape=cpu_documents.ClearResult,
-            decide=_cpu_clear,
+            decide=cpu_documents.decide_clear,
         ),
         Kind(
             name="cpu.allocate",
             summary="decide a node's CPU limits inside the guardrails, as ordered writes",
             input_shape=cpu_documents.AllocateDocument,
             output_shape=cpu_documents.AllocateResult,
-            decide=_cpu_allocate,
+            decide=cpu_documents.decide_allocate,
         ),
         Kind(
             name="gpu.cover",

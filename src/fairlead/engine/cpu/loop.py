@@ -14,7 +14,7 @@ from fairlead.engine.cpu.governor import CpuGovernor
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
-from fairlead.schema.cpu import from_node_plan, from_snapshot
+from fairlead.schema.cpu import from_plan, from_snapshot
 
 KIND, VERSION = "cpu.allocate", 1
 
@@ -82,7 +82,7 @@ class CpuLoop:
                 version=VERSION,
                 time_ms=now_ms,
                 input=from_snapshot(snapshot),
-                output=from_node_plan(plan),
+                output=from_plan(plan),
             )
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())

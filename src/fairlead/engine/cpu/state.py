@@ -24,9 +24,10 @@ from fairlead.core.cpu import (
     pod_weight,
     smooth,
 )
+from fairlead.core.cpu.model import Millicores, Pause, Ratio
 from fairlead.core.units import OutOfRange
 from fairlead.ports.cpu import ContainerSighting, PodSighting
-from fairlead.schema.cpu import fields_of
+from fairlead.schema.cpu import STYLE
 
 if TYPE_CHECKING:  # the simulator's, and the agent's with its YAML reader
     from fairlead.schema.node import NodeAgentDocument
@@ -43,23 +44,20 @@ class BadState(ValueError):
 class CpuConfig:
     """How a node is governed. `reserve` is the share of the node that is never handed out."""
 
-    node_millicores: int
+    node_millicores: Millicores
     policy: Policy = Policy.DEMAND_CAPPED
-    reserve: float = 0.10
-    sample_ms: int = 1_000
-    clear_ms: int = 5_000
-    hysteresis_band: float = 0.05
+    reserve: Ratio = 0.10
+    sample_ms: Pause = 1_000
+    clear_ms: Pause = 5_000
+    hysteresis_band: Ratio = 0.05
     headroom: Headroom = field(default_factory=Headroom)
     smoothing: Smoothing = field(default_factory=Smoothing)
     guardrails: Guardrails = field(default_factory=Guardrails)
 
     def __post_init__(self) -> None:
-        for name in ("node_millicores", "sample_ms", "clear_ms"):
-            units.size(getattr(self, name), name)
+        units.check(self)
         if not 0 < self.sample_ms <= self.clear_ms:
             raise OutOfRange("sample_ms", "must be at least 1 and at most clear_ms")
-        object.__setattr__(self, "policy", Policy(self.policy))
-        object.__setattr__(self, "reserve", units.ratio(self.reserve, "reserve"))
 
     @classmethod
     def of(
@@ -73,9 +71,9 @@ class CpuConfig:
             sample_ms=settings.sample_ms,
             clear_ms=settings.clear_ms,
             hysteresis_band=settings.hysteresis_band,
-            headroom=Headroom(**fields_of(settings.headroom)),
-            smoothing=Smoothing(**fields_of(settings.smoothing)),
-            guardrails=Guardrails(**fields_of(settings.guardrails)),
+            headroom=STYLE.to_core(Headroom, settings.headroom),
+            smoothing=STYLE.to_core(Smoothing, settings.smoothing),
+            guardrails=STYLE.to_core(Guardrails, settings.guardrails),
         )
 
     @property
