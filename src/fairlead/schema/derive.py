@@ -91,6 +91,7 @@ class Style:
         required: Fields | None = None,
         left_out: Fields | None = None,
         plain: Fields | None = None,
+        computed: Fields | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
@@ -98,11 +99,12 @@ class Style:
     ) -> None:
         """`strict`: every field is required, but for `optional` ones; else those without a default
         and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
-        milliseconds, as core has them. A Range that ends at SIZE_MAX ends at `size_max` here.
+        milliseconds, as core has them. `computed` are properties that are written like fields, and
+        not read. A Range that ends at SIZE_MAX ends at `size_max` here.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
-        self._left_out, self._bare = left_out or {}, plain or {}
+        self._left_out, self._bare, self._computed = left_out or {}, plain or {}, computed or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
@@ -176,6 +178,10 @@ class Style:
             written[field] = self._name(field, hint)
             options = self._default(cls, field, default, codec)
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
+        for field in sorted(self._computed.get(cls, ())):
+            written[field] = self._name(field, None)
+            result = get_type_hints(getattr(cls, field).fget)["return"]
+            members.append((field, result, msgspec.field(name=written[field])))
         struct = msgspec.defstruct(
             name or f"{cls.__name__}{self._suffix}",
             members,
@@ -225,7 +231,7 @@ class Style:
         if origin in (tuple, frozenset):
             return _many(self._codec(arguments[0]), origin)
         if isinstance(origin, type) and issubclass(origin, Mapping):
-            shape = dict[str, self._codec(arguments[1]).type]  # type: ignore[valid-type]  # a hint
+            shape = dict[str, self._codec(arguments[1]).type]  # type: ignore[misc, valid-type]  # a hint
             return _Codec(shape, None, dict)
         return self._plain(hint)
 

@@ -9,10 +9,7 @@ import msgspec
 from fairlead.core import gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import gpu as gpu_documents
-from fairlead.schema import place as place_documents
-from fairlead.schema import resolve as resolve_documents
 from fairlead.schema import traffic as traffic_documents
-from fairlead.schema import waiting as waiting_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -88,35 +85,33 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="gpu.place",
             summary="find devices for a gang of GPUs: best fit, groups inside one domain",
-            input_shape=place_documents.PlaceDocument,
-            output_shape=place_documents.PlaceResult,
-            decide=place_documents.decide_place,
+            input_shape=gpu_documents.PlaceDocument,
+            output_shape=gpu_documents.STYLE.document(gpu.Placement, "PlaceResult"),
+            decide=gpu_documents.decide_place,
             refuses=lambda result: not result["placed"],
         ),
         Kind(
             name="gpu.resolve",
             summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
-            input_shape=resolve_documents.ResolveDocument,
-            output_shape=resolve_documents.STYLE.document(
-                resolve_documents.ResolveResult, "ResolveResult"
-            ),
-            decide=resolve_documents.decide_resolve,
+            input_shape=gpu_documents.ResolveDocument,
+            output_shape=gpu_documents.STYLE.document(gpu_documents.ResolveResult, "ResolveResult"),
+            decide=gpu_documents.decide_resolve,
             refuses=lambda result: not result["resolved"],
         ),
         Kind(
             name="gpu.deficit",
             summary="find the scope that is short of GPUs, and the candidates for preemption",
-            input_shape=waiting_documents.STYLE.document(waiting_documents.DeficitInput),
-            output_shape=waiting_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
-            decide=waiting_documents.decide_deficit,
+            input_shape=gpu_documents.STYLE.document(gpu_documents.DeficitInput),
+            output_shape=gpu_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
+            decide=gpu_documents.decide_deficit,
             refuses=lambda result: bool(result["shortfall_gpus"]),
         ),
         Kind(
             name="gpu.queue",
             summary="order the runs that wait for admission, and say which are held",
-            input_shape=waiting_documents.STYLE.document(gpu.Waiting),
-            output_shape=waiting_documents.STYLE.document(gpu.Queue, "QueueResult"),
-            decide=waiting_documents.decide_queue,
+            input_shape=gpu_documents.STYLE.document(gpu.Waiting),
+            output_shape=gpu_documents.STYLE.document(gpu.Queue, "QueueResult"),
+            decide=gpu_documents.decide_queue,
         ),
         Kind(
             name="traffic.tick",
