@@ -32,7 +32,6 @@ def encoded(canonical_text: str) -> bytes:
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical bytes, in hex."""
     return sha256(canonical(value)).hexdigest()
 
 

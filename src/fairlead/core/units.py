@@ -86,7 +86,6 @@ class OutOfRange(ValueError):
 
 
 def repeats(items: str, key: str, names: Sequence[str]) -> Iterator[OutOfRange]:
-    """A fault for every name that a list has a second time."""
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
@@ -101,12 +100,10 @@ def size(value: int, field: str) -> int:
 
 
 def size_or_none(value: int | None, field: str) -> int | None:
-    """The same, where it may be unknown."""
     return None if value is None else size(value, field)
 
 
 def ratio(value: float, field: str) -> float:
-    """A share between 0 and 1."""
     return _real(value, field, 0, 1)
 
 

@@ -30,33 +30,17 @@ class SmoothingDocument(msgspec.Struct):
     """EWMA factors of the demand, per sample, and for how long its highest value counts."""
 
 
-@STYLE.derived(cpu.Snapshot)
-class ClearDocument(msgspec.Struct):
-    """Input of `cpu.clear`: a node's capacity and its pods; uids must differ."""
+ClearDocument = STYLE.document(cpu.Snapshot, "ClearDocument")
+ClearResult = RESULT.document(cpu.Plan, "ClearResult")
+AllocateDocument = STYLE.document(cpu.NodeSnapshot, "AllocateDocument")
+AllocateResult = RESULT.document(cpu.NodePlan, "AllocateResult")
 
 
-@RESULT.derived(cpu.Plan)
-class ClearResult(msgspec.Struct):
-    """Output of `cpu.clear`: grants and reasons by uid."""
-
-
-@STYLE.derived(cpu.NodeSnapshot)
-class AllocateDocument(msgspec.Struct):
-    """Input of `cpu.allocate`: a node, its pods, the guardrails, what they remember, and now."""
-
-
-@RESULT.derived(cpu.NodePlan)
-class AllocateResult(msgspec.Struct):
-    """Output of `cpu.allocate`: scarcity, bounds, grants, split, ordered writes and memory."""
-
-
-def decide_clear(document: ClearDocument) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
+def decide_clear(document: Any) -> dict[str, Any]:
     return from_plan(cpu.clear(STYLE.to_core(cpu.Snapshot, document)))
 
 
-def decide_allocate(document: AllocateDocument) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
+def decide_allocate(document: Any) -> dict[str, Any]:
     return from_plan(cpu.allocate(STYLE.to_core(cpu.NodeSnapshot, document)))
 
 

@@ -30,28 +30,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
-from fairlead.core.units import (
-    INTEGER_MAX,
-    SIZE_MAX,
-    Duration,
-    Hex,
-    Hours,
-    NonEmpty,
-    OutOfRange,
-    Range,
-    Time,
-    Written,
-)
+from fairlead.core import units
+from fairlead.core.units import INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range, Written
+from fairlead.schema import times
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import (
-    cap_ms,
-    duration_ms,
-    format_duration,
-    format_time,
-    hours,
-    parse_duration,
-    parse_time,
-)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -109,7 +91,6 @@ class Style:
         self._shapes: dict[type, _Shape] = {}
 
     def document(self, cls: type, name: str | None = None) -> type[msgspec.Struct]:
-        """The Struct of a dataclass."""
         return self._shape(cls, name).struct
 
     def derived(self, cls: type) -> Callable[[type[S]], type[S]]:
@@ -277,15 +258,15 @@ class Style:
             elif isinstance(marker, NonEmpty):
                 meta = Meta(min_length=1, max_length=self._text_max)
                 codec = codec._replace(type=Annotated[base, meta])
-            elif isinstance(marker, Hex):
+            elif isinstance(marker, units.Hex):
                 codec = _hex(marker.length * 2)
-            elif isinstance(marker, Time):
-                codec = _Codec(_TIME, parse_time, format_time)
-            elif isinstance(marker, Duration):
-                codec = _Codec(_DURATION, parse_duration, format_duration)
-            elif isinstance(marker, Hours):
+            elif isinstance(marker, units.Time):
+                codec = _Codec(_TIME, times.parse_time, times.format_time)
+            elif isinstance(marker, units.Duration):
+                codec = _Codec(_DURATION, times.parse_duration, times.format_duration)
+            elif isinstance(marker, units.Hours):
                 shape = Annotated[float, Meta(ge=0, le=self._hours_max)]
-                codec = _Codec(shape, _up if marker.up else _down, hours)
+                codec = _Codec(shape, _up if marker.up else _down, times.hours)
         return codec
 
     def _path(self, cls: type | None, field: str) -> str:
@@ -330,11 +311,11 @@ def _hex(digits: int) -> _Codec:
 
 
 def _down(value: float, _: str) -> int:
-    return cap_ms(value)
+    return times.cap_ms(value)
 
 
 def _up(value: float, _: str) -> int:
-    return duration_ms(value)
+    return times.duration_ms(value)
 
 
 def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:

@@ -112,7 +112,6 @@ class FundInput:
     request: gpu.Request
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Budgets that do not fit together, and lines of unknown envelopes."""
         yield from budget_faults(self.budgets)
         payers = {(b.name, envelope.name) for b in self.budgets for envelope in b.envelopes}
         seen: set[tuple[str, str]] = set()
@@ -175,7 +174,6 @@ class CoverResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_cover(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     parse_now(document.now_ms)
     given = COVER.to_core(CoverInput, document)
     book = gpu.Book(given.budgets, gpu.tally(given.budgets, given.leases, given.now_ms))
@@ -184,7 +182,6 @@ def decide_cover(document: Any) -> dict[str, Any]:
 
 
 def decide_fund(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     given = FUND.to_core(FundInput, document)
     usage = {
         (line.budget, line.envelope): gpu.Usage(
@@ -306,7 +303,6 @@ class PlaceInput:
     gang: gpu.Gang
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Nodes that come twice."""
         yield from repeats("nodes", "name", [node.name for node in self.nodes])
 
 
@@ -314,7 +310,6 @@ PlaceDocument = STYLE.document(PlaceInput, "PlaceDocument")
 
 
 def decide_place(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     given = STYLE.to_core(PlaceInput, document)
     return STYLE.from_core(gpu.place(given.nodes, given.gang))
 
@@ -330,7 +325,6 @@ def no_room(missing_gpus: int, gpus: int) -> str:
 
 
 def decide_queue(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
 
 
@@ -345,16 +339,13 @@ class DeficitInput:
 
     @property
     def holdings(self) -> gpu.Holdings:
-        """What is held, without the demand."""
         return gpu.Holdings(self.nodes, self.runs, self.leases)
 
     def faults(self) -> Any:
-        """Those of the holdings."""
         return self.holdings.faults()
 
 
 def decide_deficit(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     given = STYLE.to_core(DeficitInput, document)
     return STYLE.from_core(gpu.find_deficit(given.demand, given.holdings))
 
@@ -390,11 +381,9 @@ class ResolveInput:
 
     @property
     def conflict(self) -> gpu.Conflict:
-        """What is decided, without the seed."""
         return gpu.Conflict(self.scope, self.deficit_gpus, self.runs, self.leases)
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Those of the conflict."""
         return self.conflict.faults()
 
 
@@ -428,7 +417,6 @@ ResolveDocument = STYLE.document(ResolveInput, "ResolveDocument")
 
 
 def to_conflict(document: Any) -> gpu.Conflict:
-    """Core's conflict; repeated ids and leases of unknown runs are refused."""
     return STYLE.to_core(ResolveInput, document).conflict
 
 
@@ -442,7 +430,6 @@ def decide_resolve(
 
 
 def from_resolution(resolution: gpu.Resolution, conflict_digest: str) -> dict[str, Any]:
-    """The result document of a resolution."""
     draws = tuple(
         DrawRow(draw.index, lottery.tier, tuple(owners), draw.owner, tuple(tokens), draw.token)
         for lottery in resolution.rounds

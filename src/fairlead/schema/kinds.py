@@ -42,7 +42,6 @@ class Kind:
         return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:
-        """JSON Schema of the input and the output."""
         return {
             "input": msgspec.json.schema(self.input_shape),
             "output": msgspec.json.schema(self.output_shape),

@@ -11,7 +11,7 @@ that is given must still be the current one. Of a Run's spec only `funding` can 
 """
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
@@ -94,12 +94,7 @@ SHAPES: dict[str, type[Manifest]] = {
     "Node": NodeManifest,
     "Reservation": ReservationManifest,
 }
-SPECS: dict[str, type[Spec]] = {
-    "Budget": BudgetSpec,
-    "Run": RunSpec,
-    "Node": NodeSpec,
-    "Reservation": ReservationSpec,
-}
+SPECS: dict[str, type[Spec]] = {kind: get_type_hints(SHAPES[kind])["spec"] for kind in SHAPES}
 
 
 def read_manifest(value: Any) -> Manifest:
@@ -205,7 +200,6 @@ def to_request(spec: RunSpec) -> gpu.Request:
 
 
 def with_spares(spec: RunSpec, gpus: int) -> int:
-    """Active GPUs and the spares of their groups."""
     groups = 1 if spec.group_gpus is None else -(-gpus // spec.group_gpus)
     return gpus + groups * spec.spares_per_group
 

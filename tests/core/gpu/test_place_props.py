@@ -48,9 +48,10 @@ def test_what_is_placed_is_free_whole_and_the_same_in_any_order(nodes, gang, ran
     by_name = {node.name: node for node in nodes}
     given_out = [slot for group in found.groups for slot in (*group.active, *group.spares)]
     assert len(set(given_out)) == len(given_out)
-    for name, ordinal in given_out:
+    for slot in given_out:
+        name, _, ordinal = slot.partition("#")
         node = by_name[name]
-        assert ordinal in node.free
+        assert int(ordinal) in node.free
         assert node.flavor == "H100"
         assert not node.cordoned
         assert gang.elsewhere or node.is_in(gang.location)

@@ -27,7 +27,6 @@ from fairlead.core.cpu.model import Plan as Plan
 from fairlead.core.cpu.model import Pod as Pod
 from fairlead.core.cpu.model import Policy as Policy
 from fairlead.core.cpu.model import Snapshot as Snapshot
-from fairlead.core.cpu.need import CpuNeed as CpuNeed
 from fairlead.core.cpu.need import count_misses as count_misses
 from fairlead.core.cpu.need import estimate_need as estimate_need
 from fairlead.core.cpu.need import pod_bounds as pod_bounds

@@ -146,7 +146,6 @@ class NodeSnapshot:
         check_distinct("pods", "uid", [pod.uid for pod in self.pods])
 
     def claims(self, headroom_misses: Mapping[str, int]) -> Snapshot:
-        """The clearing without guardrails."""
         return Snapshot(
             self.capacity_millicores,
             tuple(pod.claimant(headroom_misses[pod.uid]) for pod in self.pods),
@@ -247,7 +246,6 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
 
 
 def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
-    """The clearing inside the bounds."""
     pods = [
         replace(
             pod,
@@ -292,7 +290,6 @@ def _bounds(pods: list[GovernedPod], snapshot: NodeSnapshot, free: Plan) -> dict
 
 
 def _movement(pod: GovernedPod, target: int, snapshot: NodeSnapshot) -> Bound:
-    """What cooldown, dead band and step allow."""
     rails, current = snapshot.guardrails, pod.current_millicores
     if current is None:
         return Bound(None, None, (BoundReason.UNLIMITED,))

@@ -95,7 +95,6 @@ class Pod:
 
     @property
     def share_weight(self) -> float:
-        """The weight, its default filled in."""
         return self.weight if self.weight is not None else float(max(1, self.min_millicores))
 
 
@@ -116,7 +115,6 @@ class Snapshot:
 
 
 def check_distinct(items: str, key: str, names: Sequence[str]) -> None:
-    """Refuse a list that names the same thing twice."""
     seen: dict[str, int] = {}
     for index, name in enumerate(names):
         first = seen.setdefault(name, index)

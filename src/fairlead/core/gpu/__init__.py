@@ -9,7 +9,6 @@ from fairlead.core.gpu.conflict import Forecast as Forecast
 from fairlead.core.gpu.conflict import Malleable as Malleable
 from fairlead.core.gpu.conflict import Resolution as Resolution
 from fairlead.core.gpu.conflict import Role as Role
-from fairlead.core.gpu.conflict import Round as Round
 from fairlead.core.gpu.conflict import Scope as Scope
 from fairlead.core.gpu.conflict import ScopeCap as ScopeCap
 from fairlead.core.gpu.conflict import conflict_bytes as conflict_bytes
@@ -24,7 +23,6 @@ from fairlead.core.gpu.deficit import CapDemand as CapDemand
 from fairlead.core.gpu.deficit import CapKind as CapKind
 from fairlead.core.gpu.deficit import Deficit as Deficit
 from fairlead.core.gpu.deficit import Demand as Demand
-from fairlead.core.gpu.deficit import Frozen as Frozen
 from fairlead.core.gpu.deficit import GangDemand as GangDemand
 from fairlead.core.gpu.deficit import HeldLease as HeldLease
 from fairlead.core.gpu.deficit import HoldingRun as HoldingRun
@@ -60,9 +58,7 @@ from fairlead.core.gpu.queue import WaitingRun as WaitingRun
 from fairlead.core.gpu.queue import queue as queue
 from fairlead.core.gpu.remedy import Change as Change
 from fairlead.core.gpu.remedy import Remedy as Remedy
-from fairlead.core.gpu.remedy import Value as Value
 from fairlead.core.gpu.remedy import cover_or_remedy as cover_or_remedy
-from fairlead.core.gpu.resolve import Notice as Notice
 from fairlead.core.gpu.resolve import forecast as forecast
 from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve

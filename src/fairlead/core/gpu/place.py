@@ -36,7 +36,6 @@ class Node:
         return tuple(self.location.get(key, "") for key in DOMAIN_KEYS)
 
     def faults(self) -> Iterator[OutOfRange]:
-        """What no type can say of a node."""
         if len(set(self.free)) != len(self.free):
             yield OutOfRange("free", "names a device twice")
 
@@ -85,12 +84,10 @@ class Placement:
 
     @property
     def placed(self) -> bool:
-        """Whether the gang has its devices."""
         return not self.shortfall_gpus
 
 
 def place(nodes: Iterable[Node], gang: Gang) -> Placement:
-    """Devices for a gang, or the shortfall."""
     usable = sorted(
         (node for node in nodes if node.flavor == gang.flavor and not node.cordoned),
         key=lambda node: node.name,
@@ -177,7 +174,6 @@ class _Floor:
         return PlacedGroup(number, tuple(active), tuple(reserve))
 
     def scatter(self, gpus: int) -> list[str]:
-        """Devices of any domain."""
         return self._spread(list(self._free), gpus, lambda name: 0)
 
     def _spread(self, names: list[str], gpus: int, shunned: Callable[[str], int]) -> list[str]:

@@ -20,7 +20,6 @@ from fairlead.core.lottery.protocol import check_reveal as check_reveal
 from fairlead.core.lottery.protocol import plan_id as plan_id
 from fairlead.core.lottery.protocol import reveal as reveal
 from fairlead.core.lottery.pseudonym import Pseudonyms as Pseudonyms
-from fairlead.core.lottery.seed import ENTROPY_BYTES as ENTROPY_BYTES
 from fairlead.core.lottery.seed import derive_seed as derive_seed
 from fairlead.core.lottery.seed import entropy_hash as entropy_hash
 from fairlead.core.lottery.seed import lp as lp

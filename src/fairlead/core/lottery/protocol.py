@@ -42,12 +42,10 @@ class BeaconRound:
 
     @property
     def key(self) -> str:
-        """The name under which its value is kept."""
         return f"{self.source}/{self.round}"
 
 
 def plan_id(chain: str, k: int) -> str:
-    """The plan id of all entries of outcome k of a chain."""
     return f"resolve.{chain[:16]}.{k}"
 
 
@@ -75,12 +73,10 @@ class Commitment:
 
     @property
     def plan_id(self) -> str:
-        """The plan id of all entries of this outcome."""
         return plan_id(self.chain, self.k)
 
     @property
     def label(self) -> Label:
-        """Whom one has to trust."""
         public = self.beacon is not None or len(self.nonces) > 0
         return Label.VERIFIABLE if public else Label.OPERATOR_TRUSTED
 
@@ -97,7 +93,6 @@ class Commitment:
         )
 
     def document(self) -> dict[str, Any]:
-        """The body of `gpu.resolve.commit`."""
         nonces = [
             {"nonce": self.nonces[owner].hex(), "owner": owner} for owner in sorted(self.nonces)
         ]
@@ -138,7 +133,6 @@ class Reveal:
 
     @property
     def kind(self) -> str:
-        """The kind of its entry."""
         return "gpu.resolve.draw" if self.void is None else "gpu.resolve.void"
 
     def document(self, commit_head: Mapping[str, object]) -> dict[str, Any]:
@@ -159,7 +153,6 @@ class Reveal:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Reveal":
-        """The reveal that a recorded body holds."""
         value, seed = body["beacon_value"], body["seed"]
         return cls(
             chain=body["chain"],

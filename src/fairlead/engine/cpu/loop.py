@@ -69,7 +69,6 @@ class CpuLoop:
         return len(left)
 
     def sample(self, now_ms: int) -> None:
-        """Look at the node once."""
         self.governor.observe(now_ms, self._sensor.sample(now_ms))
 
     def clear(self, now_ms: int) -> CpuTurn:
