@@ -137,35 +137,18 @@ class Reveal:
 
     def document(self, commit_head: Mapping[str, object]) -> dict[str, Any]:
         """The body of its entry; `commit_head` is the checkpoint right after the commitment."""
-        return {
-            "chain": self.chain,
-            "k": self.k,
-            "commit_seq": self.commit_seq,
-            "commit_head": dict(commit_head),
-            "entropy": self.entropy.hex(),
-            "beacon_value": None if self.beacon_value is None else self.beacon_value.hex(),
-            "seed": None if self.seed is None else self.seed.hex(),
-            "result_digest": self.result_digest,
-            "label": self.label.value,
-            "next_commitment": self.next_commitment,
-            **({} if self.void is None else {"reason": self.void}),
-        }
+        body = {**as_json(self), "commit_head": dict(commit_head)}
+        void = body.pop("void")
+        return body if void is None else {**body, "reason": void}
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Reveal":
-        value, seed = body["beacon_value"], body["seed"]
-        return cls(
-            chain=body["chain"],
-            k=body["k"],
-            commit_seq=body["commit_seq"],
-            entropy=bytes.fromhex(body["entropy"]),
-            beacon_value=None if value is None else bytes.fromhex(value),
-            seed=None if seed is None else bytes.fromhex(seed),
-            result_digest=body["result_digest"],
-            label=Label(body["label"]),
-            next_commitment=body["next_commitment"],
-            void=body.get("reason"),
-        )
+        names = [field.name for field in fields(cls) if field.name != "void"]
+        values: dict[str, Any] = {name: body[name] for name in names}
+        for name in ("entropy", "beacon_value", "seed"):
+            if values[name] is not None:
+                values[name] = bytes.fromhex(values[name])
+        return cls(**{**values, "label": Label(body["label"]), "void": body.get("reason")})
 
 
 def reveal(

@@ -21,13 +21,14 @@ from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
 from fairlead.engine.gpu.values import Config
 from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
 from fairlead.schema.objects import (
+    BudgetSpec,
+    RunSpec,
     budget_document,
     to_gang,
     to_request,
     with_spares,
     without_spares,
 )
-from fairlead.schema.specs import BudgetSpec, RunSpec
 
 
 class RunAdmission:

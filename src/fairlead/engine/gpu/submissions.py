@@ -23,6 +23,7 @@ from fairlead.schema.gpu import STYLE, from_plan
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
+    BudgetSpec,
     Manifest,
     NodeManifest,
     ReservationManifest,
@@ -30,7 +31,6 @@ from fairlead.schema.objects import (
     spec_document,
     to_budget,
 )
-from fairlead.schema.specs import BudgetSpec
 
 Change = Literal["created", "configured", "unchanged"]
 
