@@ -265,8 +265,7 @@ class Style:
             elif isinstance(marker, units.Duration):
                 codec = _Codec(_DURATION, times.parse_duration, times.format_duration)
             elif isinstance(marker, units.Hours):
-                shape = Annotated[float, Meta(ge=0, le=self._hours_max)]
-                codec = _Codec(shape, _up if marker.up else _down, times.hours)
+                codec = _hours(times.duration_ms if marker.up else times.cap_ms, self._hours_max)
         return codec
 
     def _path(self, cls: type | None, field: str) -> str:
@@ -310,12 +309,9 @@ def _hex(digits: int) -> _Codec:
     return _Codec(shape, read, bytes.hex)
 
 
-def _down(value: float, _: str) -> int:
-    return times.cap_ms(value)
-
-
-def _up(value: float, _: str) -> int:
-    return times.duration_ms(value)
+def _hours(to_ms: Callable[[float], int], hours_max: int) -> _Codec:
+    shape = Annotated[float, Meta(ge=0, le=hours_max)]
+    return _Codec(shape, lambda value, _: to_ms(value), times.hours)
 
 
 def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:

@@ -264,8 +264,8 @@ def _binding(binding: gpu.Binding, written: WrittenHours) -> BindingDocument:
 def _remedy(remedy: gpu.Remedy, written: WrittenHours) -> RemedyDocument:
     before: Any = remedy.before
     after: Any = remedy.after
-    if remedy.change.in_hours:
-        kind = remedy.change.removesuffix("-hours")
+    kind, in_hours = remedy.change.caps
+    if in_hours:
         before = written.get((kind, remedy.budget, remedy.name), before / gpu.HOUR_MS)
         after = hours(after)
     elif isinstance(after, tuple):

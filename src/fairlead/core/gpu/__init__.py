@@ -36,7 +36,6 @@ from fairlead.core.gpu.deficit import freeze as freeze
 from fairlead.core.gpu.family import Families as Families
 from fairlead.core.gpu.family import Tier as Tier
 from fairlead.core.gpu.family import cycle_in as cycle_in
-from fairlead.core.gpu.model import HOUR_MS as HOUR_MS
 from fairlead.core.gpu.model import AggregateCap as AggregateCap
 from fairlead.core.gpu.model import Budget as Budget
 from fairlead.core.gpu.model import Envelope as Envelope
@@ -66,3 +65,4 @@ from fairlead.core.gpu.usage import Usage as Usage
 from fairlead.core.gpu.usage import aggregate as aggregate
 from fairlead.core.gpu.usage import period_at as period_at
 from fairlead.core.gpu.usage import tally as tally
+from fairlead.core.units import HOUR_MS as HOUR_MS

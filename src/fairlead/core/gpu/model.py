@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from fairlead.core.units import HOUR_MS as HOUR_MS  # noqa: PLC0414 - part of the model
 from fairlead.core.units import (
     SIZE_MAX,
     GpuLimit,

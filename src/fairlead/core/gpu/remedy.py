@@ -26,21 +26,11 @@ class Change(StrEnum):
     BORROW_LIMIT = "borrow-limit"
 
     @property
-    def in_hours(self) -> bool:
-        return _CAPS[self][1]
+    def caps(self) -> tuple[str, bool]:
+        """The kind of the caps that it makes room under, and whether they are on hours."""
+        kind, _, limit = self.partition("-")
+        return ("acl" if limit == "acl" else kind), limit == "hours"
 
-
-# The caps that each change makes room under: their kind, and whether they are on hours.
-_CAPS = {
-    Change.ENVELOPE_CONCURRENCY: ("envelope", False),
-    Change.AGGREGATE_CONCURRENCY: ("aggregate", False),
-    Change.ENVELOPE_HOURS: ("envelope", True),
-    Change.AGGREGATE_HOURS: ("aggregate", True),
-    Change.LENDING_CONCURRENCY: ("lending", False),
-    Change.LENDING_HOURS: ("lending", True),
-    Change.LENDING_ACL: ("acl", False),
-    Change.BORROW_LIMIT: ("borrow", False),
-}
 
 Value = int | bool | tuple[str, ...] | None
 
@@ -130,7 +120,7 @@ def _raised(
     """The new limit of each cap that helps, with its budget, its name, its gate and the room."""
     for index in shut:
         cap = route.gates[index].cap
-        if (cap.kind, cap.hours) == _CAPS[change]:
+        if (cap.kind, cap.hours) == change.caps:
             gpus = _least_room(route, index, request)
             if gpus is not None:
                 yield _limit(cap, gpus, request), cap.budget or "", cap.name, index, gpus
