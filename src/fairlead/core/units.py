@@ -74,6 +74,7 @@ GpuLimit = Annotated[int, Range(0, SIZE_MAX)]
 TimeMs = Annotated[int, Time()]
 Count = Annotated[int, Range(0, INTEGER_MAX)]
 PositiveCount = Annotated[int, Range(1, INTEGER_MAX)]
+Integer = Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)]
 
 
 class OutOfRange(ValueError):

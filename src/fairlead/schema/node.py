@@ -5,16 +5,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from fairlead.core import cpu
+from fairlead.core.cpu import Policy
 from fairlead.core.units import SIZE_MAX
+from fairlead.schema import cpu
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import (
-    GuardrailsDocument,
-    HeadroomDocument,
-    Millicores,
-    Ratio,
-    SmoothingDocument,
-)
 from fairlead.schema.yaml import parse_yaml
 
 Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
@@ -25,7 +19,7 @@ class PodRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is known about pods whose path below the root matches a glob; the first match counts."""
 
     match: Annotated[str, Meta(min_length=1)]
-    request_millicores: Millicores = 0
+    request_millicores: cpu.Millicores = 0
     priority: Annotated[int, Meta(ge=-(10**9), le=10**9)] = 0
     opted_out: bool = False
 
@@ -36,14 +30,14 @@ class NodeAgentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     root: str | None = None
     pattern: Annotated[str, Meta(min_length=1)] = "*"
     capacity_millicores: Annotated[int, Meta(ge=1, le=SIZE_MAX)] | None = None
-    policy: cpu.Policy = cpu.Policy.NASH
-    reserve: Ratio = 0.10
+    policy: Policy = Policy.NASH
+    reserve: cpu.Ratio = 0.10
     sample_ms: Milliseconds = 1_000
     clear_ms: Milliseconds = 5_000
-    hysteresis_band: Ratio = 0.05
-    headroom: HeadroomDocument = HeadroomDocument()
-    guardrails: GuardrailsDocument = GuardrailsDocument()
-    smoothing: SmoothingDocument = SmoothingDocument()
+    hysteresis_band: cpu.Ratio = 0.05
+    headroom: cpu.HeadroomDocument = cpu.HeadroomDocument()
+    guardrails: cpu.GuardrailsDocument = cpu.GuardrailsDocument()
+    smoothing: cpu.SmoothingDocument = cpu.SmoothingDocument()
     pods: list[PodRule] = []
     state_dir: str | None = None
     metrics_port: Port | None = None

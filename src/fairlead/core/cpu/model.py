@@ -8,7 +8,15 @@ from typing import Annotated
 
 from fairlead.core import units
 from fairlead.core.reasons import CpuReason
-from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range
+from fairlead.core.units import (
+    FLOAT_MAX,
+    INTEGER_MAX,
+    SIZE_MAX,
+    Integer,
+    NonEmpty,
+    OutOfRange,
+    Range,
+)
 
 Uid = Annotated[str, NonEmpty()]
 Millicores = Annotated[int, Range(0, SIZE_MAX, "thousandths of a CPU core")]
@@ -17,7 +25,7 @@ Total = Annotated[int, Range(0, INTEGER_MAX)]
 Ratio = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0, FLOAT_MAX, "defaults to max(1, min)")]
 Pause = Annotated[int, Range(0, 86_400_000)]
-Instant = Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)]
+Instant = Integer
 """Milliseconds since 1970."""
 
 

@@ -10,19 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from fairlead.core.units import (
-    SIZE_MAX,
-    GpuLimit,
-    Gpus,
-    Hours,
-    Name,
-    OutOfRange,
-    Range,
-    Time,
-    Written,
-)
+from fairlead.core.units import GpuLimit, Gpus, Hours, Name, OutOfRange, Time, Written
 
-GpuCap = Annotated[int, Range(0, SIZE_MAX), Written("max_concurrency")]
+GpuCap = Annotated[GpuLimit, Written("max_concurrency")]
 HourCap = Annotated[int, Hours(), Written("max_gpu_hours")]
 
 
@@ -77,7 +67,7 @@ class Envelope:
 
     name: Name
     flavor: Name
-    gpus: Annotated[int, Range(1, SIZE_MAX), Written("concurrency")]
+    gpus: Annotated[Gpus, Written("concurrency")]
     location: Mapping[str, str] = field(default_factory=dict)
     max_hours_ms: HourCap | None = None
     window: Window | None = None

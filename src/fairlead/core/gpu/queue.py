@@ -10,17 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fairlead.core.reasons import QueueHold, QueueReason
-from fairlead.core.units import (
-    INTEGER_MAX,
-    Count,
-    Gpus,
-    Name,
-    OutOfRange,
-    Range,
-    Time,
-    Written,
-    repeats,
-)
+from fairlead.core.units import Count, Gpus, Integer, Name, OutOfRange, Time, Written, repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class WaitingRun:
     min_gpus: Gpus | None = None
     duration_ms: Count | None = None
     tier: str | None = None
-    owner_priority: Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)] = 0
+    owner_priority: Integer = 0
     reservation: ReservedStart | None = None
 
 
