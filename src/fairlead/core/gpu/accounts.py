@@ -179,9 +179,7 @@ class Account:
         self.advance(lease.start_ms)
         held = Held(lease, _cut(lease.start_ms, self.period))
         self.leases[lease.id] = held
-        for meter in self._meters(lease):
-            meter.gpus += lease.gpus
-            meter.starts_ms += lease.gpus * held.since_ms
+        self._open(lease, held.since_ms)
         self._promise(held, lease.start_ms)
 
     def post(self, lease_id: str, end_ms: int) -> Charge:
@@ -193,11 +191,7 @@ class Account:
         funded = held.unfunded_ms is None
         self._end_spell(held, end_ms)
         self._void(held)
-        used = lease.gpus * (_cut(end_ms, self.period) - held.since_ms)
-        for meter in self._meters(lease):
-            meter.gpus -= lease.gpus
-            meter.starts_ms -= lease.gpus * held.since_ms
-            meter.posted_ms += max(0, used)
+        self._close(lease, held.since_ms, end_ms)
         charge = settle(lease, end_ms, held.spells, funded=funded)
         for part in charge.parts:
             sums = self.days.setdefault(part.day, [0, 0, 0, 0])
@@ -221,9 +215,7 @@ class Account:
         lease, end_ms = held.lease, held.lease.expected_end_ms
         self._void(held)
         held.unfunded_ms = max(at_ms, lease.start_ms)
-        for meter in self._meters(lease, over=True):
-            meter.gpus += lease.gpus
-            meter.starts_ms += lease.gpus * _cut(held.unfunded_ms, self.period)
+        self._open(lease, _cut(held.unfunded_ms, self.period), over=True)
         return 0 if end_ms is None else lease.gpus * max(0, end_ms - held.unfunded_ms)
 
     def restore(self, lease_id: str, at_ms: int) -> None:
@@ -237,12 +229,8 @@ class Account:
     def _end_spell(self, held: Held, at_ms: int) -> None:
         if held.unfunded_ms is None:
             return
-        lease, from_ms = held.lease, held.unfunded_ms
-        since_ms = _cut(from_ms, self.period)
-        for meter in self._meters(lease, over=True):
-            meter.gpus -= lease.gpus
-            meter.starts_ms -= lease.gpus * since_ms
-            meter.posted_ms += lease.gpus * max(0, _cut(at_ms, self.period) - since_ms)
+        from_ms = held.unfunded_ms
+        self._close(held.lease, _cut(from_ms, self.period), at_ms, over=True)
         held.spells.append((from_ms, max(at_ms, from_ms)))
         held.unfunded_ms = None
 
@@ -286,19 +274,28 @@ class Account:
     def _carry(self, held: Held, now_ms: int) -> None:
         lease = held.lease
         held.since_ms, held.hold_end_ms = _cut(lease.start_ms, self.period), None
-        for meter in self._meters(lease):
-            meter.gpus += lease.gpus
-            meter.starts_ms += lease.gpus * held.since_ms
+        self._open(lease, held.since_ms)
         for from_ms, to_ms in held.spells:
             inside = _cut(to_ms, self.period) - _cut(from_ms, self.period)
             for meter in self._meters(lease, over=True):
                 meter.posted_ms += lease.gpus * inside
         if held.unfunded_ms is None:
             self._promise(held, now_ms)
-            return
-        for meter in self._meters(lease, over=True):
+        else:
+            self._open(lease, _cut(held.unfunded_ms, self.period), over=True)
+
+    def _open(self, lease: Lease, since_ms: int, *, over: bool = False) -> None:
+        """Its GPUs count from `since_ms`."""
+        for meter in self._meters(lease, over=over):
             meter.gpus += lease.gpus
-            meter.starts_ms += lease.gpus * _cut(held.unfunded_ms, self.period)
+            meter.starts_ms += lease.gpus * since_ms
+
+    def _close(self, lease: Lease, since_ms: int, end_ms: int, *, over: bool = False) -> None:
+        """They count no more; what they used in the period is posted."""
+        for meter in self._meters(lease, over=over):
+            meter.gpus -= lease.gpus
+            meter.starts_ms -= lease.gpus * since_ms
+            meter.posted_ms += lease.gpus * max(0, _cut(end_ms, self.period) - since_ms)
 
     def _promise(self, held: Held, now_ms: int) -> None:
         lease = held.lease
