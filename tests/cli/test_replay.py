@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fairlead.cli.replay import first_difference
-from fairlead.ledger.place import open_file
+from fairlead.ledger.place import open_file, open_for_reading
 from fairlead.recorder import FileRecorder
 from tests.ledger.test_replay import INPUT, OUTPUT, decision
 
@@ -55,6 +55,17 @@ def test_several_places_at_once(state: Path) -> None:
     assert (document["same"], document["first"]) == (4, None)
     spoken = replay(state / "ledger.db", state / "node", "-o", "yaml", state=state)
     assert yaml.safe_load(spoken.stdout) == document
+
+
+def test_an_export_replays_without_its_ledger(state: Path) -> None:
+    """Entries and the documents beside them are in the file."""
+    with open_for_reading(state / "ledger.db") as reader:
+        reader.export_file(state / "export.jsonl")
+    done = replay(state / "export.jsonl", state=state)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 same, 0 different, 0 unknown")
+    (state / "odd.jsonl").write_text("{}\n")
+    odd = replay(state / "odd.jsonl", state=state)
+    assert (odd.returncode, odd.stderr.startswith("error: ")) == (2, True)
 
 
 def test_the_first_difference_is_named(state: Path) -> None:
