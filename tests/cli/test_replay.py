@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from fairlead.cli.main import LazyGroup, main
 from fairlead.cli.replay import first_difference
 from fairlead.ledger.place import open_file, open_for_reading
 from fairlead.recorder import FileRecorder
@@ -100,3 +103,20 @@ def test_first_difference_walks_into_lists_and_objects() -> None:
     )
     assert first_difference(one, one) == ""
     assert first_difference([1], [1, 2]).startswith("output: recorded")
+
+
+@pytest.mark.parametrize("former", [("node", "replay"), ("traffic", "replay")])
+def test_the_former_spellings_still_replay(former: tuple[str, str]) -> None:
+    """Scripts written for 0.1 go on: `fairlead node replay PATH` is `fairlead replay PATH`."""
+    done = CliRunner().invoke(main, [*former, "--help"])
+    assert done.exit_code == 0
+    assert "Run recorded decisions again" in done.output
+
+
+def test_the_former_spelling_of_a_withdrawal() -> None:
+    """`runs nominate --take-back` is `nominate --withdraw`."""
+    context = click.Context(main)
+    args = ["runs", "nominate", "sweep-3", "--take-back"]
+    assert isinstance(main, LazyGroup)
+    name, _, rest = main.resolve_command(context, args)
+    assert (name, rest) == ("nominate", ["sweep-3", "--withdraw"])
