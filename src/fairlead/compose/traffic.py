@@ -32,7 +32,7 @@ from fairlead.schema.traffic_agent import (
     health_rules,
     service_place,
 )
-from fairlead.schema.traffic_sources import CheckDocument, Knock, ProbeDocument, Unit, selectors
+from fairlead.schema.traffic_sources import CheckDocument, ProbeDocument, ProbeKind, Unit, selectors
 
 _HTTP_PROXIES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 _RELOADED = {"groups", "config"}
@@ -197,12 +197,14 @@ def _scrape(document: TrafficDocument, group: GroupDocument) -> ScrapeRules:
 
 def _probe(document: TrafficDocument, probe: ProbeDocument) -> ProbeRules:
     """HTTP where the dataplane speaks it, a connection elsewhere, unless configured otherwise."""
-    http = document.plane.kind in _HTTP_PROXIES if probe.kind is None else probe.kind is Knock.HTTP
+    http = (
+        document.plane.kind in _HTTP_PROXIES if probe.kind is None else probe.kind is ProbeKind.HTTP
+    )
     return ProbeRules(probe.path if http else None, probe.port, probe.timeout_ms)
 
 
 def _check(check: CheckDocument) -> CheckRules:
-    path = check.path if check.kind is Knock.HTTP else None
+    path = check.path if check.kind is ProbeKind.HTTP else None
     return CheckRules(
         ProbeRules(path, check.port, check.timeout_ms), check.every_ms, check.failures
     )

@@ -1,4 +1,4 @@
-"""Border types of the traffic agent's eyes: scraped metrics, probes, health checks, machines."""
+"""Border types of what the traffic agent reads: metrics, probes, health checks, machines."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -25,8 +25,8 @@ class Unit(StrEnum):
     MILLISECONDS = "ms"
 
 
-class Knock(StrEnum):
-    """How a backend is asked whether it is well."""
+class ProbeKind(StrEnum):
+    """How a backend is probed."""
 
     TCP = "tcp"
     """It accepts a connection."""
@@ -51,9 +51,9 @@ class ScrapeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ProbeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """How isolated backends are asked."""
+    """How isolated backends are probed."""
 
-    kind: Knock | None = None
+    kind: ProbeKind | None = None
     path: str = "/"
     port: Port | None = None
     timeout_ms: Milliseconds = 1_000
@@ -62,7 +62,7 @@ class ProbeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class CheckDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A health check of every backend; so many failures in a row isolate it."""
 
-    kind: Knock = Knock.HTTP
+    kind: ProbeKind = ProbeKind.HTTP
     path: str = "/"
     port: Port | None = None
     every_ms: Milliseconds = 1_000
