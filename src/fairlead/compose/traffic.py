@@ -24,15 +24,19 @@ from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
+    CheckDocument,
     GroupDocument,
     PlaneDocument,
     PlaneKind,
+    ProbeDocument,
+    ProbeKind,
     TrafficDocument,
+    Unit,
     group_config,
     health_rules,
+    selectors,
     service_place,
 )
-from fairlead.schema.traffic_sources import CheckDocument, ProbeDocument, ProbeKind, Unit, selectors
 
 _HTTP_PROXIES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 _RELOADED = {"groups", "config"}
