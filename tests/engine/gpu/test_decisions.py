@@ -72,8 +72,13 @@ def test_the_queue_is_recorded_where_it_decides() -> None:
     for _ in range(3):
         world.turn(0.01)
     assert replayed(world)["gpu.queue"] == 0, "no run could start, whatever the order"
+    world.apply(node("n2", 1), run("small", owner="c", gpus=1, duration="9h"))
+    world.turn(0.01)
+    assert phases(world)["small"] == "Running"
+    assert replayed(world)["gpu.queue"] == 0, "no run waits behind the last one"
     world.turn(1)
-    assert [name for name, phase in phases(world).items() if phase == "Running"] == ["w0", "w1"]
+    running = {name for name, phase in phases(world).items() if phase == "Running"}
+    assert running == {"small", "w0", "w1"}
     assert replayed(world)["gpu.queue"] == 1
     world.turn(1.1)
     assert replayed(world)["gpu.queue"] == 1, "the recorded order said who would be next"

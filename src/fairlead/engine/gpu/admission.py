@@ -43,8 +43,8 @@ class RunAdmission:
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
 
-        The order is recorded with the first start that it decides: where one run starts, others
-        wait, and the order that was last recorded does not say so already.
+        The order is recorded with the first start that it decides: one run starts, others wait
+        behind it, and the order that was last recorded does not say so already.
         """
         projection = self._projection
         waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
@@ -136,8 +136,8 @@ def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Wait
 
 
 def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
-    """Whether a recorded order has the same waiting runs before this one."""
-    if len(order) < 2:
+    """Whether no run waits behind this one, or a recorded order has the same ones before it."""
+    if order[-1] == run:
         return True
     if run not in recorded:
         return False

@@ -21,6 +21,7 @@ from fairlead.core import gpu
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, of_kind
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
+from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
@@ -121,7 +122,8 @@ class Outcomes:
             if case.request is not None and not self._is_next(case):
                 raise Refused("ResolveOpen", "another replica made this step")
             shortage = shortage_of(self._projection, case.demand)
-            if shortage.deficit.scope != scope:
+            deficit = shortage.deficit
+            if (deficit.scope, deficit.reason) != (scope, DeficitReason.RESOLVABLE):
                 raise Refused("ResolveOpen", "another replica changed the deficit")
             frozen, made = self._commitment(case, shortage, chance, chain)
             return made
