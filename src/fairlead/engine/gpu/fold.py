@@ -32,7 +32,7 @@ from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
 
-OUTCOMES_KEPT = 1_000  # closed ones; all of them are in the log
+OUTCOMES_KEPT = 1_000  # closed ones that no reservation cites; all of them are in the log
 BEACONS_KEPT = 100
 COUNTED = {
     "DropSpare": "resolver_spares_dropped_total",
@@ -282,7 +282,13 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         at.time_ms,
         owner_weighting=promised.owner_weighting,
     )
-    closed = [seq for seq, outcome in resolver.outcomes.items() if not outcome.stage.open]
+    # How the last outcome of a reservation ended decides whether another one may begin.
+    cited = {reservation.outcome for reservation in resolver.reservations.values()}
+    closed = [
+        seq
+        for seq, outcome in resolver.outcomes.items()
+        if not outcome.stage.open and seq not in cited
+    ]
     for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
         del resolver.outcomes[seq]
 
