@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.gpu import BeaconSource, fold
+from fairlead.engine.gpu import BeaconSource, Refused, fold
 from fairlead.engine.gpu.state import OutcomeStage
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, run
@@ -79,3 +79,18 @@ def test_a_reservation_preempts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     status = world.status("Reservation", "winner-slot")
     assert (status["state"], status["reason"]) == ("Blocked", "NoDevices")
     assert len(outcomes_of_reservation(world)) == 1
+
+
+def test_a_beacon_round_never_takes_another_value() -> None:
+    """Neither one that decided an outcome nor one that no outcome named, after 200 others."""
+    world = reserved_world(beacon=BEACON)
+    (outcome,) = outcomes(world)
+    supply = world.plane.outcomes.add_beacon
+    for number in (1, outcome.beacon.round):
+        supply("drand", number, "ab" * 32, author=ADMIN)
+    for number in range(200):
+        supply("other", number, "00" * 32, author=ADMIN)
+    for number in (1, outcome.beacon.round):
+        with pytest.raises(Refused, match="another value"):
+            supply("drand", number, "cd" * 32, author=ADMIN)
+        supply("drand", number, "ab" * 32, author=ADMIN)

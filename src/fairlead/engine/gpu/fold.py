@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
 
 OUTCOMES_KEPT = 1_000  # closed ones that no reservation cites; all of them are in the log
-BEACONS_KEPT = 100
 COUNTED = {
     "DropSpare": "resolver_spares_dropped_total",
     "Shrink": "resolver_shrinks_total",
@@ -363,10 +362,8 @@ def _nonce(known: "Projection", at: Stamp, body: entries.NonceGiven) -> None:
 
 
 def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
-    beacons = known.resolver.beacons
-    beacons[BeaconRound(body.source, body.round).key] = body.value
-    while len(beacons) > BEACONS_KEPT:
-        del beacons[next(iter(beacons))]
+    # Kept for good: a round that was forgotten could be given another value.
+    known.resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
 
 
 def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:

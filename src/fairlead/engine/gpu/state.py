@@ -309,7 +309,7 @@ class ResolverState(Struct):
     nonces: dict[str, str] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""
     beacons: dict[str, str] = field(default_factory=dict)
-    """Values of beacon rounds, by `source/round`."""
+    """Values of all beacon rounds ever recorded, by `source/round`."""
     reservations: dict[str, Reservation] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     """What was applied, by metric."""
