@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from fairlead.engine.gpu import BeaconSource, Refused, fold
+from fairlead.engine.gpu import reservations as engine_reservations
 from fairlead.engine.gpu.state import OutcomeStage
+from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, run
 
@@ -94,3 +96,47 @@ def test_a_beacon_round_never_takes_another_value() -> None:
         with pytest.raises(Refused, match="another value"):
             supply("drand", number, "cd" * 32, author=ADMIN)
         supply("drand", number, "ab" * 32, author=ADMIN)
+
+
+def test_a_resolve_that_could_not_be_recorded_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the same process as by another one: the ledger decides, not what a process has tried."""
+    world = world_of()
+    world.apply(run("old", owner="b", gpus=8))
+    world.turn()
+    reserve(world, run("winner", gpus=4))
+    append = world.ledger.append
+
+    def full(drafts: Any, **how: Any) -> Any:
+        if any(draft.kind == "gpu.resolve.commit" for draft in drafts):
+            raise TemporaryFault("no room", retry_after_ms=1)
+        return append(drafts, **how)
+
+    monkeypatch.setattr(world.ledger, "append", full)
+    with pytest.raises(TemporaryFault):
+        world.turn()
+    monkeypatch.undo()
+    world.turn(0.01)
+    assert phases(world) == {"old": "Pending", "winner": "Running"}
+
+
+def test_idle_turns_neither_record_nor_search_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocked reservation costs one search per state; after a restart its answer is the same."""
+    searches = []
+    shortage_of = engine_reservations.shortage_of
+    monkeypatch.setattr(
+        engine_reservations,
+        "shortage_of",
+        lambda *inputs: searches.append(inputs) or shortage_of(*inputs),
+    )
+    world = reserved_world(resolver="off")
+    world.turn(0.01)
+    size, before = len(world.log), len(searches)
+    for _ in range(3):
+        world.turn(0.01)
+    assert (len(world.log), len(searches)) == (size, before)
+    world.plane = world.open()
+    world.turn(0.01)
+    assert (len(world.log), len(searches)) == (size, before + 1)
+    assert world.status("Reservation", "winner-slot")["reason"] == "ResolverOff"
