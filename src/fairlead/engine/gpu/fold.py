@@ -145,7 +145,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
     known.plans[result] = known.plans.get(result, 0) + 1
     state.refusal = refusal
     if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
-        state.cover_seq = at.seq
+        state.cover_seq, state.place_seq = at.seq, None  # a placement follows what is funded
     for binding in () if refusal is None else refusal.binding:
         if binding.kind in ("acl", "lending"):
             key = (binding.budget or "", binding.name)
