@@ -16,8 +16,8 @@ from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
-from fairlead.engine.gpu.projection import Projection, starts_ms
-from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import Config
 from fairlead.schema.gpu import from_plan, fund_document
 from fairlead.schema.objects import (
@@ -126,12 +126,9 @@ def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Wait
                 reservation=start,
             )
         )
-    holds = []
-    for flavor, seq in sorted(projection.resolver.open_seqs.items()):
-        outcome = projection.resolver.outcomes[seq]
-        drawn = outcome.stage is OutcomeStage.DRAWN
-        until_ms = None if drawn else outcome.time_ms + hold_ms
-        holds.append(gpu.FlavorHold(flavor, seq, until_ms))
+    outcomes = projection.resolver.outcomes
+    open_seqs = sorted(projection.resolver.open_seqs.items())
+    holds = [hold_of(outcomes[seq], hold_ms) for _, seq in open_seqs]
     return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
 
 
