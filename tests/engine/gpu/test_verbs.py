@@ -192,6 +192,37 @@ def _raising(fault: Exception) -> Any:
     return raising
 
 
+def test_a_pause_cites_the_request_that_it_carries_out(world: World) -> None:
+    """Also after a restart; a job that was never paused has no such request."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.turn()
+    assert world.projection.runs["r"].pause_seq is None
+    for verb in ("pause", "resume", "pause"):
+        world.plane.verbs.act("Run", "r", verb, author=ALICE)
+    asked = [str(e.seq) for e in world.log if e.body.get("reason") in ("Paused", "Resumed")]
+    assert world.executor.decisions == asked
+    world.plane.committer.checkpoint()
+    world.plane = world.open()
+    world.turn()
+    assert world.executor.decisions == [*asked, asked[-1]]
+
+
+def test_a_start_that_fails_and_then_works_ends_nothing(world: World) -> None:
+    """A command outside a turn failed at it; the next one is before the run is ended."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.executor.fail = TemporaryFault("busy", retry_after_ms=1)
+    world.turn()
+    world.executor.fail = PermanentFault("no such program")
+    world.plane.verbs.act("Run", "r", "nominate", author=ALICE)
+    assert world.status("Run", "r")["phase"] == "Running", "a turn ends runs, effects do not"
+    world.executor.fail = None
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Running"
+    world.executor.end("r", world.now_ms)
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Completed"
+
+
 def test_a_pause_that_fails_is_tried_again(world: World) -> None:
     """At the next turn; the ledger says what is wanted."""
     world.apply(budget("a"), node(), run("r", command=["train"]))

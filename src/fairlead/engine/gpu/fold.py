@@ -110,6 +110,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is not state.phase:
         state.since_ms = at.time_ms
     state.phase, state.reason, state.message = phase, body.reason, body.message
+    if body.paused is not UNSET and body.paused != state.paused:
+        state.pause_seq = at.seq
     state.paused, state.stopping = body.paused or False, body.stopping or False
     state.shortfall_gpus = body.shortfall_gpus or 0
     if state.shortfall_gpus:
@@ -117,7 +119,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is Phase.RUNNING and body.job:
         state.job, state.started_ms = body.job, at.time_ms
         state.attempt += 1
-        state.refusal, state.shrunk = None, False
+        state.refusal, state.shrunk, state.pause_seq = None, False, None
         state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
     if phase is not Phase.RUNNING:
         state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False

@@ -145,6 +145,8 @@ class RunState(Struct):
     shortfall_gpus: int = 0
     """Devices that were missing when it was funded and could not be placed."""
     paused: bool = False
+    pause_seq: int | None = None
+    """The entry that last paused or resumed its job; None: none did."""
     stopping: bool = False
     started_ms: int | None = None
     ended_ms: int | None = None
