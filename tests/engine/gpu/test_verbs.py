@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.gpu import NotFound, Refused
+from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
 from fairlead.ports.faults import PermanentFault, TemporaryFault
+from tests.engine.gpu.resolving import reservation
 from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, node, run
 
 
@@ -130,7 +131,7 @@ def test_a_swap_opens_active_leases_on_the_spares(world: World) -> None:
 def test_an_unknown_verb_is_refused(world: World) -> None:
     """And so is one on nothing."""
     world.apply(node())
-    with pytest.raises(Refused, match="cannot 'reboot'"):
+    with pytest.raises(Refused, match="unknown action 'reboot' for Node"):
         world.plane.verbs.act("Node", "n1", "reboot", author=ADMIN)
     with pytest.raises(NotFound):
         world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
@@ -190,6 +191,27 @@ def _raising(fault: Exception) -> Any:
         raise fault
 
     return raising
+
+
+def test_refusals_name_what_is_allowed(world: World) -> None:
+    """The unknown action and those there are; who may; which reservation is in the way."""
+    world.apply(budget("a"), node(), run("r"), reservation("slot", "r", 9))
+    for kind, name, expected in (
+        ("Run", "r", "cancel, nominate, pause, resolve, resume, shrink or withdraw"),
+        ("Node", "n1", "cordon, drain, fail or uncordon"),
+        ("Budget", "a", "none"),
+    ):
+        with pytest.raises(Refused) as refused:
+            world.plane.verbs.act(kind, name, "fly", author=ADMIN)
+        assert refused.value.message == f"unknown action 'fly' for {kind}: expected {expected}"
+    for kind, name, allowed in (
+        ("Node", "n1", "admins only"),
+        ("Run", "r", "its owner and admins"),
+    ):
+        with pytest.raises(Forbidden, match=f"bob may not change {kind} '{name}': {allowed}"):
+            world.plane.objects.delete(kind, name, author=Author("bob", frozenset({"b"})))
+    with pytest.raises(Refused, match="run 'r' is reserved; delete reservation 'slot' first"):
+        world.plane.objects.delete("Run", "r", author=ADMIN)
 
 
 def test_a_pause_cites_the_request_that_it_carries_out(world: World) -> None:
