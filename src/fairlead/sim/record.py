@@ -15,7 +15,7 @@ from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
 from fairlead.core.reasons import CpuReason
 from fairlead.ports.cpu import PodSighting
 from fairlead.schema.border import read_document
-from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
+from fairlead.schema.cpu import STYLE, AllocateDocument
 from fairlead.sim.node import SimPod
 
 
@@ -81,7 +81,7 @@ class RunRecord:
     def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
         """Record a decision before it is applied, as the documents that any reader would get."""
         recorded = canonical(document)
-        snapshot = to_node_snapshot(read_document(recorded, AllocateDocument))
+        snapshot = STYLE.to_core(NodeSnapshot, read_document(recorded, AllocateDocument))
         made = Decision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})

@@ -32,7 +32,7 @@ from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import AllocateDocument, ClearDocument, to_node_snapshot, to_snapshot
+from fairlead.schema.cpu import STYLE, AllocateDocument, ClearDocument
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
@@ -274,14 +274,14 @@ def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | Non
 
 
 def _read_allocate(entry: RecordEntry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
-    node = to_node_snapshot(check_shape(dict(entry.input), AllocateDocument))
+    node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
     memory = entry.output["memory"]
     return node if guardrails else node.claims({u: m["headroom_misses"] for u, m in memory.items()})
 
 
 def _read_clear(entry: RecordEntry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - called from a table
     """Records of earlier releases: the guardrails are bounds in the snapshot already."""
-    snapshot = to_snapshot(check_shape(dict(entry.input), ClearDocument))
+    snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
     if guardrails:
         return snapshot
     pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairlead.core.gpu import FlavorHold, ReservedStart, Waiting, WaitingRun, queue
 from fairlead.schema.border import BadInput
+from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.waiting import queue_document
 from tests.core.gpu.test_deficit import shuffled
 
 runs = st.lists(
@@ -54,7 +54,7 @@ def test_every_run_is_queued_or_held_in_any_order_of_the_input(
     keys = [(by_id[row.run].submitted, row.run) for row in found.order]
     assert keys == sorted(keys)
     assert all(by_id[row.run].reservation is None for row in found.order)
-    document = queue_document(waiting)
+    document = STYLE.from_core(waiting)
     kind = KINDS["gpu.queue"]
     first = kind.run(json.dumps(document).encode()).result
     assert first == kind.run(json.dumps(shuffled(document, chance)).encode()).result

@@ -17,9 +17,9 @@ from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
-from fairlead.schema.resolve import ResolveDocument, to_conflict
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
 from verify import fairlead_verify

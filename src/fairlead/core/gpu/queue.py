@@ -100,13 +100,11 @@ class Waiting:
     holds: tuple[FlavorHold, ...] = ()
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Ids and flavors that come twice."""
         yield from repeats("runs", "id", [run.id for run in self.runs])
         yield from repeats("holds", "flavor", [hold.flavor for hold in self.holds])
 
 
 def queue(waiting: Waiting) -> Queue:
-    """The order of one turn."""
     by_flavor = {hold.flavor: hold for hold in waiting.holds}
     order: list[QueuedRun] = []
     held: list[HeldRun] = []

@@ -19,18 +19,16 @@ from fairlead.engine.gpu.leases import Moment, open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import Config
-from fairlead.schema.gpu import from_plan, fund_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
 from fairlead.schema.objects import (
+    BudgetSpec,
+    RunSpec,
     budget_document,
     to_gang,
     to_request,
     with_spares,
     without_spares,
 )
-from fairlead.schema.place import STYLE as PLACE_STYLE
-from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
-from fairlead.schema.specs import BudgetSpec, RunSpec
-from fairlead.schema.waiting import from_queue, queue_document
 
 
 class RunAdmission:
@@ -57,8 +55,8 @@ class RunAdmission:
                 return []
             made = admission(projection, run, now_ms)
             if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
-                output = msgspec.convert(from_queue(queue), entries.QueueOrder)
-                body, document = entries.QueueDecision(output), queue_document(waiting)
+                output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
+                body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
                 made.insert(0, NewEntry(body, now_ms, input=document))
             return made
 
@@ -284,7 +282,7 @@ def _leases(
                     spec.owner,
                     role,
                     group.group,
-                    tuple(slot_text(slot) for slot in leased),
+                    leased,
                     line.budget,
                     line.envelope,
                     line.borrowed,
@@ -307,7 +305,7 @@ def _decisions(
     gang = known(assessed.gang, "what is funded is a gang")
     placement = known(assessed.placement, "what is funded was placed")
     placed = NewEntry(
-        entries.PlaceDecision(run, from_placement(placement)),
+        entries.PlaceDecision(run, STYLE.from_core(placement)),
         now_ms,
         plan_id=plan_id,
         effect=None if plan_id is None else "place",
@@ -364,7 +362,7 @@ def place_input(nodes: list[Node], gang: Gang) -> Document:
         and not node.cordoned
         and (gang.elsewhere or node.is_in(gang.location))
     ]
-    return PLACE_STYLE.from_core(PlaceInput(tuple(usable), gang))
+    return STYLE.from_core(PlaceInput(tuple(usable), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from fairlead.engine.gpu.state import (
     Stored,
     parse_slot,
 )
-from fairlead.schema.objects import read_spec, to_budget
-from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, read_spec, to_budget
 
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection

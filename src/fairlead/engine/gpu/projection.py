@@ -26,8 +26,7 @@ from fairlead.engine.gpu.state import (
     parse_slot,
 )
 from fairlead.ports.ledger import Entry
-from fairlead.schema.objects import to_node
-from fairlead.schema.specs import NodeSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import NodeSpec, ReservationSpec, RunSpec, to_node
 from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good

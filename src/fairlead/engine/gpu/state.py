@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, Place
-from fairlead.schema.specs import Spec
+from fairlead.schema.objects import Spec
 
 
 class Phase(StrEnum):

@@ -19,10 +19,11 @@ from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.values import Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import from_plan
+from fairlead.schema.gpu import STYLE, from_plan
 from fairlead.schema.objects import (
     RUN_MUTABLE,
     BudgetManifest,
+    BudgetSpec,
     Manifest,
     NodeManifest,
     ReservationManifest,
@@ -30,8 +31,6 @@ from fairlead.schema.objects import (
     spec_document,
     to_budget,
 )
-from fairlead.schema.place import from_placement
-from fairlead.schema.specs import BudgetSpec
 
 Change = Literal["created", "configured", "unchanged"]
 
@@ -154,7 +153,7 @@ def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
         found = assess(projection, manifest.spec, now_ms)
-        place = None if found.placement is None else from_placement(found.placement)
+        place = None if found.placement is None else STYLE.from_core(found.placement)
         return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
     if isinstance(manifest, BudgetManifest):
         # As it was before a period ended that is not settled yet: a look must not end it.

@@ -41,7 +41,7 @@ from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
-from fairlead.schema.resolve import VERSIONS, ResolveDocument, from_resolution, to_conflict
+from fairlead.schema.gpu import VERSIONS, ResolveDocument, from_resolution, to_conflict
 
 _NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
