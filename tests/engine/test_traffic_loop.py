@@ -1,5 +1,6 @@
 """The traffic loop on the memory plane: see, decide, record, beat, apply, mark."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,13 +10,22 @@ import pytest
 
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
-from fairlead.engine.traffic import ANCHOR_EVERY_MS, GroupGovernor, GroupRound, GroupRules
-from fairlead.ports.dataplane import GroupSeen, Liveness, Table
+from fairlead.dataplane.memory import MemoryDataplane
+from fairlead.engine.traffic import (
+    ANCHOR_EVERY_MS,
+    Group,
+    GroupGovernor,
+    GroupRound,
+    GroupRules,
+    Ports,
+    TrafficLoop,
+)
+from fairlead.ports.dataplane import Backend, GroupSeen, Liveness, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay, verify
-from tests.engine.traffic_worlds import TrafficWorld
+from tests.engine.traffic_worlds import Eyes, MemoryRecorder, TrafficWorld
 
 HEALTHY = {"a": 128, "b": 128}
 
@@ -102,6 +112,44 @@ def test_without_a_record_no_flip_and_no_heartbeat() -> None:
     assert not any(r.groups["web"].flipped for r in rounds)
     assert world.plane.read()["web"].liveness == Liveness.FALLBACK
     assert rounds[-1].groups["web"].reasons[0] == "failsafe"
+
+
+def two_groups(
+    record: Callable[[str], Any], eyes: Eyes, clock: list[int]
+) -> tuple[MemoryDataplane, TrafficLoop]:
+    """`api` and `web` on one plane, each with a recorder of its own."""
+    plane = MemoryDataplane(lambda: clock[0])
+    groups = [
+        Group(
+            RouteGroup(name, "127.0.0.1", port, Proto.TCP, (Backend("a", "127.0.0.1", port + 1),)),
+            GroupGovernor(name, GroupRules()),
+        )
+        for name, port in (("api", 8000), ("web", 9000))
+    ]
+    loop = TrafficLoop(plane, groups, Ports(record=record, prober=eyes))
+    loop.start(clock[0])
+    return plane, loop
+
+
+def test_one_group_without_a_record_stops_the_heartbeat_of_all() -> None:
+    """Its admission must not stay as it is for good; the others get tables until the plane holds,
+    and all are well again with the first tick that records every group."""
+    clock, broken = [1_000_000], Diary([], TemporaryFault("full", retry_after_ms=1))
+    recorders: dict[str, Any] = {"api": broken, "web": MemoryRecorder()}
+    plane, loop = two_groups(recorders.__getitem__, Eyes(), clock)
+    plane.heartbeat()
+    first = loop.tick(clock[0])
+    assert first.groups["web"].flipped
+    assert loop.beat_ms is None
+    for _ in range(80):
+        clock[0] += 200
+        loop.tick(clock[0])
+    assert plane.read()["api"].liveness is Liveness.FALLBACK
+    recorders["api"] = MemoryRecorder()
+    clock[0] += 200
+    healed = loop.tick(clock[0])
+    assert [group.fault for group in healed.groups.values()] == ["", ""]
+    assert plane.read()["api"].liveness is Liveness.NORMAL
 
 
 def test_a_table_that_was_not_applied_leaves_the_slots_where_they_were() -> None:

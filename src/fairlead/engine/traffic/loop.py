@@ -6,8 +6,8 @@
 
 The loop owns the order and nothing else: the agent on a machine and the harness in virtual time run
 this same code. The heartbeat comes after the record and before the flip, so that an agent that can
-no longer record stops beating: then the dataplane holds, falls back, and no admission stays closed
-on the decision of an agent that cannot act any more.
+no longer record a group stops beating: then the dataplane holds, falls back, and no admission stays
+closed on the decision of an agent that cannot act any more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -204,8 +204,9 @@ class TrafficLoop:
     # --- act
 
     def _beat(self, now_ms: int, made: Mapping[str, GroupRound], faults: list[str]) -> None:
-        """We are alive as long as something of what we decide can be recorded."""
-        if made and all(group.fault for group in made.values()):
+        """We are alive as long as all that we decide can be recorded: there is one heartbeat for
+        all groups, and a group that cannot be recorded must not keep its last table for good."""
+        if any(group.fault for group in made.values()):
             return
         try:
             self.plane.heartbeat()
