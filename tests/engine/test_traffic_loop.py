@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
 from fairlead.dataplane.memory import MemoryDataplane
@@ -129,6 +130,12 @@ def two_groups(
     loop = TrafficLoop(plane, groups, Ports(record=record, prober=eyes))
     loop.start(clock[0])
     return plane, loop
+
+
+def test_no_loop_without_a_recorder() -> None:
+    """A plane is not touched by what is recorded nowhere."""
+    with pytest.raises(InvariantBroken, match="comes with a recorder"):
+        two_groups(lambda _: None, Eyes(), [1_000_000])
 
 
 def test_one_group_without_a_record_stops_the_heartbeat_of_all() -> None:

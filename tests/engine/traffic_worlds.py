@@ -123,6 +123,7 @@ class TrafficWorld:
     answer_probes: bool = True
 
     def __post_init__(self) -> None:
+        self.recorder = self.recorder or MemoryRecorder()
         self.now_ms = 1_000_000_000
         self.plane = MemoryDataplane(lambda: self.now_ms)
         self.backends = {name: Behaviour() for name in self.names}

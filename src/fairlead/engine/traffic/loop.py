@@ -13,6 +13,7 @@ closed on the decision of an agent that cannot act any more.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fairlead.core.invariant import require
 from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.nodes import NodeWindows
@@ -40,7 +41,7 @@ class TrafficLoop:
 
     def __init__(self, plane: Dataplane, groups: Sequence[Group], ports: Ports) -> None:
         self.plane, self.ports = plane, ports
-        self.groups = {group.route.name: group for group in groups}
+        self.groups = self._recorded(groups)
         self.beat_ms: int | None = None
         """When the dataplane last heard of us."""
         self._stale = Liveness.NORMAL
@@ -72,11 +73,19 @@ class TrafficLoop:
 
     def reconfigure(self, groups: Sequence[Group]) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
+        by_name = self._recorded(groups)
         self.plane.configure([group.route for group in groups])
-        self.groups = {group.route.name: group for group in groups}
+        self.groups = by_name
         for kept in (self._tables, self._status):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
+
+    def _recorded(self, groups: Sequence[Group]) -> dict[str, Group]:
+        """By name. This loop acts, and only what is recorded may be acted upon."""
+        by_name = {group.route.name: group for group in groups}
+        for name in by_name:
+            require(self.ports.record(name) is not None, "a governed group comes with a recorder")
+        return by_name
 
     def tick(self, now_ms: int) -> Round:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
@@ -157,11 +166,10 @@ class TrafficLoop:
         seen = sights.seen.get(group.route.name)
         decision = governor.decide(self._sighting(group, sights))
         sequence, problem = None, ""
-        if recorder is not None:
-            try:
-                sequence = governor.record(recorder)
-            except Fault as fault:
-                problem = f"not recorded: {fault}"
+        try:
+            sequence = governor.record(recorder)
+        except Fault as fault:
+            problem = f"not recorded: {fault}"
         reasons = agent_reasons(
             decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
         )
@@ -171,8 +179,6 @@ class TrafficLoop:
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
         recorder = self.ports.record(name)
-        if recorder is None:
-            return 0
         left = recorder.unapplied()
         for entry in left:
             recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
@@ -182,18 +188,17 @@ class TrafficLoop:
         self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
     ) -> Sequence[Transition]:
         """The changes that this tick brought, into the event log once they are recorded."""
-        if made.fault:
+        if made.sequence is None:
             return ()
         now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
         before = self._status.get(name, GroupStatus())
-        recorder = self.ports.record(name)
         changes = transitions(
             before,
             now,
             time_ms=now_ms,
             group=name,
             reasons=made.reasons,
-            record=recorder.head() if recorder and made.sequence is not None else None,
+            record=self.ports.record(name).head(),
         )
         self._status[name] = now
         if self.ports.events is not None:
@@ -206,7 +211,7 @@ class TrafficLoop:
     def _beat(self, now_ms: int, made: Mapping[str, GroupRound], faults: list[str]) -> None:
         """We are alive as long as all that we decide can be recorded: there is one heartbeat for
         all groups, and a group that cannot be recorded must not keep its last table for good."""
-        if any(group.fault for group in made.values()):
+        if any(group.sequence is None for group in made.values()):
             return
         try:
             self.plane.heartbeat()
@@ -217,7 +222,7 @@ class TrafficLoop:
 
     def _apply(self, name: str, now_ms: int, made: GroupRound) -> GroupRound:
         governor = self.groups[name].governor
-        if made.fault:
+        if made.sequence is None:
             governor.settle(applied=False)
             return made
         flipped, problem = False, ""
@@ -233,7 +238,7 @@ class TrafficLoop:
         problem = self._mark(name, made.sequence, now_ms, problem) or problem
         return replace(made, flipped=flipped, fault=problem)
 
-    def _enforce(self, table: Table, *, decision: int | None) -> bool:
+    def _enforce(self, table: Table, *, decision: int) -> bool:
         """Flip to a table that differs from the active one, which may be another than our last;
         else renew what backends may hold."""
         if table != self._tables.get(table.group):
@@ -245,13 +250,10 @@ class TrafficLoop:
             self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
         return False
 
-    def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
-        recorder = self.ports.record(name)
-        if recorder is None or sequence is None:
-            return ""
+    def _mark(self, name: str, sequence: int, now_ms: int, problem: str) -> str:
         status: Status = "voided" if problem else "applied"
         try:
-            recorder.mark(sequence, status, time_ms=now_ms, note=problem)
+            self.ports.record(name).mark(sequence, status, time_ms=now_ms, note=problem)
         except Fault as fault:
             return f"not marked: {fault}"
         return ""
@@ -289,11 +291,10 @@ class TrafficLoop:
         heads: dict[str, RecordHead] = {}
         for name in self.groups:
             recorder = self.ports.record(name)
-            if recorder is not None:
-                try:
-                    recorder.sync()
-                    heads[name] = recorder.head()
-                except Fault as fault:
-                    faults.append(f"anchor {name}: {fault}")
+            try:
+                recorder.sync()
+                heads[name] = recorder.head()
+            except Fault as fault:
+                faults.append(f"anchor {name}: {fault}")
         events.anchor(now_ms, heads)
         self._anchored_ms = now_ms
