@@ -159,6 +159,22 @@ def test_one_group_without_a_record_stops_the_heartbeat_of_all() -> None:
     assert plane.read()["api"].liveness is Liveness.NORMAL
 
 
+def test_a_decision_that_was_not_recorded_probes_no_backend() -> None:
+    """A probe is an act too; it goes out with the first decision that is recorded."""
+    world = TrafficWorld(answer_probes=False)
+    world.ticks(1)
+    world.backends["b"].reachable = False
+    while not world.governor.isolated:
+        world.tick()
+    world.eyes.asked.clear()
+    recorder, world.recorder = world.recorder, Diary([], TemporaryFault("full", retry_after_ms=1))
+    world.ticks(2)
+    assert world.eyes.asked == []
+    world.recorder = recorder
+    world.ticks(2)
+    assert set(world.eyes.asked) == {("web", "b")}
+
+
 def test_a_table_that_was_not_applied_leaves_the_slots_where_they_were() -> None:
     """Faults of the plane do not let the slots run away: the next step starts from what is."""
     world = TrafficWorld()
@@ -469,6 +485,9 @@ class Diary:
 
     def head(self) -> Any:
         return RecordHead(1, "00")
+
+    def begins_segment(self, kind: str) -> bool:
+        return False
 
     def sync(self) -> None:
         """Nothing is put off."""

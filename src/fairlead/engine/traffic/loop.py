@@ -273,11 +273,12 @@ class TrafficLoop:
                 faults.append(f"drain {name}/{id}: {fault}")
 
     def _probe(self, done: Mapping[str, GroupRound]) -> None:
+        """Begin the probes of recorded decisions, also of those whose table was not applied."""
         prober = self.ports.prober
         if prober is None:
             return
         for name, made in done.items():
-            if made.decision.observed.probes:
+            if made.decision.observed.probes and made.sequence is not None:
                 prober.probe(name, made.decision.observed.probes)
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
