@@ -299,6 +299,21 @@ def test_drain_waits_for_the_table_and_is_asked_once() -> None:
     assert drained == [("web", "b")] * 2
 
 
+def test_a_drain_is_in_the_decision_that_it_cites() -> None:
+    """The record tells a drain from an isolation, in what was seen and in what was decided."""
+    world = TrafficWorld()
+    cited: list[int | None] = []
+    world.plane.drain = lambda group, backend, *, decision: cited.append(decision)  # type: ignore[method-assign]
+    world.ticks(1)
+    world.orders["web"] = {"a": "isolate", "b": "drain"}
+    world.tick()
+    (decision,) = cited
+    assert decision is not None
+    entry = world.recorder.appended[decision - 1]
+    assert entry["input"]["sighting"]["commands"] == {"a": "isolate", "b": "drain"}
+    assert entry["output"]["drains"] == ["b"]
+
+
 def test_the_operator_isolates_at_once_and_probes_bring_it_back() -> None:
     """Isolation bypasses the slew; the way back is probes, then warm-up."""
     world = TrafficWorld()

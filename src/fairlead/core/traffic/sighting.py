@@ -25,6 +25,15 @@ class Liveness(StrEnum):
     """Choose by rendezvous; hard decays to soft."""
 
 
+class OperatorCommand(StrEnum):
+    """What the operator wants of a backend, until it is restored."""
+
+    ISOLATE = "isolate"
+    """No new requests."""
+    DRAIN = "drain"
+    """No new requests, and kept connections are to end."""
+
+
 class Look(NamedTuple):
     """What a backend had counted at one moment, and how many requests were inside it then."""
 
@@ -144,8 +153,8 @@ class Sighting:
     probed: tuple[Probed, ...] = ()
     checks: Mapping[str, bool] = field(default_factory=dict)
     """Health checks of the backends that have one."""
-    ordered: tuple[str, ...] = ()
-    """Backends that the operator isolated or drains."""
+    commands: Mapping[str, OperatorCommand] = field(default_factory=dict)
+    """The operator's commands, by backend."""
 
 
 def plausible(sighting: Sighting) -> Sighting:

@@ -14,14 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.core.invariant import require
-from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Node,
+    OperatorCommand,
+    Sighting,
+    liveness,
+    observe_nodes,
+)
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
     GroupStatus,
-    Orders,
     Ports,
     Round,
     Sights,
@@ -100,7 +106,7 @@ class TrafficLoop:
         self._beat(now_ms, made, faults)
         done = {name: self._apply(name, now_ms, group) for name, group in made.items()}
         for name, group in done.items():
-            self._drain(name, group, sights.orders, faults)
+            self._drain(name, group, faults)
         self._probe(done)
         self._anchor(now_ms, faults)
         return Round(now_ms, done, tuple(changed), tuple(faults))
@@ -156,7 +162,10 @@ class TrafficLoop:
                 for id in members
                 if prober is not None and (ok := prober.check_ok(name, id)) is not None
             },
-            ordered=tuple(sorted(sights.orders.get(name, {}))),
+            commands={
+                id: OperatorCommand(command)
+                for id, command in sorted(sights.orders.get(name, {}).items())
+            },
         )
 
     # --- decide and record
@@ -258,13 +267,12 @@ class TrafficLoop:
             return f"not marked: {fault}"
         return ""
 
-    def _drain(self, name: str, made: GroupRound, orders: Orders, faults: list[str]) -> None:
-        """Ask kept connections to end, once, when nothing new can come any more."""
-        wanted = {id for id, order in orders.get(name, {}).items() if order == "drain"}
-        self._drained = {(g, id) for g, id in self._drained if g != name or id in wanted}
-        table = self._tables.get(name)
-        for id in sorted(wanted):
-            if (name, id) in self._drained or made.fault or table is None or table.slots.get(id, 1):
+    def _drain(self, name: str, made: GroupRound, faults: list[str]) -> None:
+        """Ask kept connections to end, once for each drain that is decided and in force."""
+        drains = made.decision.drains
+        self._drained = {(g, id) for g, id in self._drained if g != name or id in drains}
+        for id in drains:
+            if (name, id) in self._drained or made.fault:
                 continue
             try:
                 self.plane.drain(name, id, decision=made.sequence)
