@@ -75,6 +75,10 @@ class Sensors(Protocol):
         """Backends that were looked up; None for a group whose backends are listed."""
         ...
 
+    def check(self) -> None:
+        """Raise the broken invariant that a thread of theirs came upon: it stops the agent."""
+        ...
+
     def close(self) -> None:
         """Stop."""
         ...
@@ -175,6 +179,7 @@ class TrafficAgent:
 
     def tick(self) -> Round:
         began = time.monotonic()
+        self.sensors.check()
         self._follow_services()
         round = self.loop.tick(now_ms())
         self.last_round = round
