@@ -75,6 +75,10 @@ class Sensors(Protocol):
         """Backends that were looked up; None for a group whose backends are listed."""
         ...
 
+    def check(self) -> None:
+        """Raise the broken invariant that a thread of theirs came upon: it stops the agent."""
+        ...
+
     def close(self) -> None:
         """Stop."""
         ...
@@ -137,7 +141,7 @@ class TrafficAgent:
         self._dataplane = self._open_dataplane()
         groups = [self._group(spec, stored) for spec in self._specs.values()]
         ports = Ports(
-            record=self._recorders.get,
+            record=self._recorders.__getitem__,
             signals=self.sensors.signals,
             nodes=self.sensors.nodes,
             prober=self.sensors.prober,
@@ -175,6 +179,7 @@ class TrafficAgent:
 
     def tick(self) -> Round:
         began = time.monotonic()
+        self.sensors.check()
         self._follow_services()
         round = self.loop.tick(now_ms())
         self.last_round = round

@@ -275,5 +275,8 @@ class NetworkSensors:
     def members(self, group: str) -> Sequence[Backend] | None:
         return self._services.members(group)
 
+    def check(self) -> None:
+        self._poller.check()
+
     def close(self) -> None:
         self._poller.close()
