@@ -9,11 +9,11 @@ import pytest
 
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Reading
 from fairlead.engine.traffic import ANCHOR_EVERY_MS, GroupGovernor, GroupRound, GroupRules
-from fairlead.ports.dataplane import GroupSeen, Liveness, Table
+from fairlead.ports.dataplane import Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
-from fairlead.ports.traffic import NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay, verify
 from tests.engine.traffic_worlds import TrafficWorld
 

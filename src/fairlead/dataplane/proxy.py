@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from fairlead.core.traffic.limits import LATENCY_WINDOW_MS, p95, restart_wait_ms, succeeded
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.dataplane.tables import Active, group_seen
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
-from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, RouteGroup
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 Address = tuple[str, int]

@@ -9,18 +9,10 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from math import isfinite
 
-from fairlead.core.traffic.limits import Fallback, split
-from fairlead.ports.dataplane import (
-    AdmissionMode,
-    BackendSeen,
-    GroupSeen,
-    Limits,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.core.traffic.limits import Fallback, Limits, split
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 
 PORT_MAX = 65_535

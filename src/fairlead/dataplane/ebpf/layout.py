@@ -18,9 +18,11 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from fairlead.core.traffic.limits import Concurrency, Fallback
+from fairlead.core.traffic.limits import Concurrency, Fallback, Limits
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, Proto, Table
+from fairlead.ports.dataplane import Proto, Table
 
 SLOTS_MAX = BUCKETS = 1024
 NAME_BYTES = 128
