@@ -72,7 +72,6 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 
 def default_directory() -> Path:
-    """Beside the ledger of this machine."""
     return state_directory() / "traffic"
 
 

@@ -115,7 +115,6 @@ def remove_files(folder: Path, ours: Sequence[Path]) -> None:
 
 
 def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
-    """Wait until the process behind a pidfd has ended, and close it."""
     try:
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
@@ -159,7 +158,6 @@ class LatencyWindow:
         self._samples: deque[tuple[int, float]] = deque(maxlen=_SAMPLES_MAX)
 
     def add(self, now_ms: int, latency_ms: float) -> None:
-        """A success that took this long."""
         self._samples.append((now_ms, latency_ms))
 
     def p95(self, now_ms: int) -> float | None:

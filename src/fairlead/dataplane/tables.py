@@ -135,10 +135,7 @@ def configured(groups: Mapping[str, RouteGroup], name: str) -> RouteGroup:
 
 
 def group_seen(
-    active: Active,
-    liveness: Liveness,
-    counts: tuple[int, int, int],
-    backends: Mapping[str, BackendSeen],
+    active: Active, liveness: Liveness, counts: Sequence[int], backends: Mapping[str, BackendSeen]
 ) -> GroupSeen:
     """One group's counters; `counts` are admitted, refused softly and refused hard."""
     limits = active.table.limits

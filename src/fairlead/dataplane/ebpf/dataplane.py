@@ -118,9 +118,7 @@ class EbpfDataplane:
         backends = max((at + 1 for placed in all_placed for at in placed.at.values()), default=0)
         with as_faults("the counters cannot be read"):
             alive = self.liveness()
-            counts = [
-                (admitted, soft, hard) for admitted, soft, hard in maps.group_counts.sums(groups)
-            ]
+            counts = list(maps.group_counts.sums(groups))
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
@@ -138,12 +136,10 @@ class EbpfDataplane:
         }
 
     def detach(self) -> None:
-        """Let go; the programs go on by the active tables."""
         self._close()
         self._installation.close()
 
     def remove(self) -> None:
-        """Take the programs off the cgroup and everything out of the kernel."""
         self._close()
         self._installation.remove()
 

@@ -46,7 +46,6 @@ _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
 @contextlib.contextmanager
 def as_faults(doing: str) -> Iterator[None]:
-    """What the kernel or the file system refuses becomes a fault of the port."""
     try:
         yield
     except OSError as error:
@@ -165,7 +164,6 @@ class Installation:
                 self.pins.rmdir()
 
     def close(self) -> None:
-        """Let go; what is pinned goes on."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -188,7 +186,6 @@ def _map(handle: int, name: str) -> int:
 
 
 def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
-    """What has to be known before the verifier looks."""
     if capacity.backends > layout.BACKENDS_MAX:
         raise PermanentFault(
             f"capacity.backends: must be at most {layout.BACKENDS_MAX}, got {capacity.backends}"
@@ -209,7 +206,7 @@ def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
         fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno,
         errno_hard=errno.ECONNREFUSED,
-        has_retval=library.has_helper(kernel.CGROUP_SOCK_ADDR, kernel.SET_RETVAL),
+        has_retval=library.has_helper(*kernel.SET_RETVAL),
         origins_mask=connections - 1,
     )
     library.call(

@@ -72,7 +72,6 @@ class Registry:
             self._maps.vips[placed.vip] = c_uint32(placed.index)
 
     def flip(self, table: Table, decision: int | None) -> layout.Answer:
-        """Ask the kernel to go by a table from now on."""
         placed, now = self.placed[table.group], Active(table, decision)
         word = layout.next_word(placed.word, table.epoch)
         encoded = layout.encode_limits(now)

@@ -81,7 +81,6 @@ def document(path: Path, target: str) -> dict[str, Any]:
 
 
 def stats(path: Path, pattern: str) -> dict[str, str]:
-    """The counters, gauges and texts whose names match, as text."""
     lines = ask(path, f"/stats?filter={quote(pattern)}").decode().splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {name: value.strip('"') for name, _, value in pairs}
@@ -113,7 +112,6 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
 
 
 def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount]:
-    """Everything about these (escaped) groups."""
     counted = {name: proxy.GroupCount() for name in groups}
     for name, value in stats(path, _TOTALS).items():
         sent, refused, full = _SENT.match(name), _REFUSED.match(name), _FULL.match(name)

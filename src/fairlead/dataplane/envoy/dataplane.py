@@ -76,7 +76,6 @@ class EnvoyDataplane:
 
     @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
-        """Lay the table out on the side that rests, then flip the group's route to it."""
         group = tables.check_table(table, self._groups)
         now = self._layout.active(group.name)
         tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
@@ -123,7 +122,6 @@ class EnvoyDataplane:
 
     @proxy.as_fault
     def remove(self) -> None:
-        """Stop the dead-man process and Envoy, and take their files away."""
         unguard(self._files.folder)
         self._process.stop()
         self._groups = {}
@@ -192,7 +190,6 @@ def _host(backend: Backend) -> str:
 
 
 def guard(folder: Path) -> None:
-    """See to it that a dead-man process watches this folder."""
     if _guarded(folder):
         return
     command = [sys.executable, "-I", "-S", deadman.__file__, str(folder), str(FALLBACK_AFTER_MS)]

@@ -154,7 +154,6 @@ def response(version: str, resources: Sequence[Document]) -> Document:
 
 
 def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
-    """Where Envoy finds the rest, and where it is asked."""
     return filled(
         "bootstrap",
         workers=settings.workers,

@@ -78,7 +78,6 @@ class HaproxyDataplane:
 
     @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
-        """Lay the table out on the side that rests, then flip the group's state to it."""
         group = tables.check_table(table, self._groups)
         name, states = proxy.escape(group.name), self._files.states
         answer = ask(self._files.socket, f"get map {states} {name}; show table {config.BEAT}")
@@ -142,7 +141,6 @@ class HaproxyDataplane:
         }
 
     def detach(self) -> None:
-        """Let go of the log; HAProxy goes on."""
         self._log.close()
 
     @proxy.as_fault
@@ -166,7 +164,6 @@ class HaproxyDataplane:
         self._room |= news
 
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
-        """Write the configuration, with what the groups go by now, and have it taken up."""
         before = self._running_groups() if running is not None else self._active
         now = {group.name: active(group, before.get(group.name)) for group in groups}
         kept = self._files.counted(wanted)

@@ -193,7 +193,6 @@ class HaproxyLog:
             self.close()
 
     def close(self) -> None:
-        """Let the connection go; what was seen stays."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()

@@ -54,7 +54,6 @@ _BPF_MAP_TYPE_ARRAY = 2
 
 
 def python(machine: Machine) -> Finding:
-    """The interpreter that runs us."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info[:2] < PYTHON_MIN:
         return missing(found, machine.install("python3.11"))
@@ -62,7 +61,6 @@ def python(machine: Machine) -> Finding:
 
 
 def clock(machine: Machine) -> Finding:
-    """Does time pass, forwards and finely enough, and is the date believable?"""
     source = machine.text(f"{_CLOCK_FOLDER}/current_clocksource") or "unknown source"
     resolution_ns = round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9)
     found = f"{source}, resolution {resolution_ns} ns"
@@ -85,7 +83,6 @@ def clock(machine: Machine) -> Finding:
 
 
 def state_directory(machine: Machine) -> Finding:
-    """Room and permission where the ledger and the recorder will live."""
     wanted = default_state_directory()
     # os.path.exists, unlike Path.exists, is also False where a parent may not be entered.
     place = next((path for path in (wanted, *wanted.parents) if os.path.exists(path)), Path("/"))
@@ -124,7 +121,6 @@ def port(number: int) -> Look:
 
 
 def privileges(machine: Machine) -> Finding:
-    """Root, or the capabilities that the governors ask for."""
     wanted = ("CAP_SYS_ADMIN", "CAP_BPF", "CAP_NET_ADMIN")
     lacking = [name for name in wanted if name not in machine.capabilities]
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
@@ -137,7 +133,6 @@ def privileges(machine: Machine) -> Finding:
 
 
 def systemd(machine: Machine) -> Finding:
-    """Is systemd in charge, so that units can be installed?"""
     # sd_booted(3): this folder exists exactly when systemd is process 1.
     if machine.path("/run/systemd/system").is_dir():
         return ok("in charge of this machine")
@@ -184,7 +179,6 @@ def postgres(machine: Machine) -> Finding:
 
 
 def cgroup(machine: Machine) -> Finding:
-    """Which hierarchy carries the cpu controller."""
     try:
         host = machine.cgroups
     except NoCpuController as none:
@@ -196,7 +190,6 @@ def cgroup(machine: Machine) -> Finding:
 
 
 def usage(machine: Machine) -> Finding:
-    """Where the CPU time used by a container can be read."""
     host = machine.cgroups
     if host.version == 2:
         return ok("cpu.stat carries usage_usec (cgroup v2)")
@@ -221,7 +214,6 @@ def quota(machine: Machine) -> Finding:
 
 
 def statistics(machine: Machine) -> Finding:
-    """Do cgroups count their throttled periods?"""
     for place, stat in _stats(machine):
         if {line.partition(" ")[0] for line in stat.split("\n")} >= _STATISTICS:
             return ok(f"nr_periods and nr_throttled in {place}")
@@ -244,7 +236,6 @@ def _stats(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def burst(machine: Machine) -> Finding:
-    """Can unused quota be saved up for a burst?"""
     host = machine.cgroups
     name = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
     if machine.probe.has_burst or _exist(host.cpu_mount, name):
@@ -258,7 +249,6 @@ def _exist(mount: Path, name: str) -> bool:
 
 
 def pressure(machine: Machine) -> Finding:
-    """Pressure stall information of the whole machine."""
     # With PSI compiled in but switched off the files exist and refuse to be read.
     lacking = [name for name in _PRESSURES if not machine.text(f"/proc/pressure/{name}")]
     if not lacking:
@@ -268,7 +258,6 @@ def pressure(machine: Machine) -> Finding:
 
 
 def cgroup_pressure(machine: Machine) -> Finding:
-    """Pressure stall information per container."""
     host = machine.cgroups
     if host.version == 1:
         return warn(
@@ -281,7 +270,6 @@ def cgroup_pressure(machine: Machine) -> Finding:
 
 
 def devices(machine: Machine) -> Finding:
-    """The device files that a run is given."""
     folder = machine.path("/dev")
     names = sorted(path.name for path in folder.iterdir() if _DEVICE.fullmatch(path.name))
     if not names:
@@ -299,7 +287,6 @@ def devices(machine: Machine) -> Finding:
 
 
 def driver(machine: Machine) -> Finding:
-    """The kernel's side of the driver."""
     version = machine.text("/proc/driver/nvidia/version")
     if version is None:
         return missing("the kernel module is not loaded", _DRIVER_CURE)
@@ -307,7 +294,6 @@ def driver(machine: Machine) -> Finding:
 
 
 def kernel(machine: Machine) -> Finding:
-    """Is the kernel new enough for the hooks?"""
     release = machine.text("/proc/sys/kernel/osrelease") or platform.release()
     digits = re.match(r"(\d{1,4})\.(\d{1,4})", release, re.ASCII)
     if digits is None or platform.system() != "Linux":
@@ -324,7 +310,6 @@ def kernel(machine: Machine) -> Finding:
 
 
 def bpffs(machine: Machine) -> Finding:
-    """The file system that pins programs beyond the life of their agent."""
     mounted = [mount.point for mount in visible(machine.mounts, fstype="bpf")]
     if mounted:
         return ok(", ".join(mounted))
@@ -332,7 +317,6 @@ def bpffs(machine: Machine) -> Finding:
 
 
 def attach_point(machine: Machine) -> Finding:
-    """A cgroup2 mount: connect hooks attach nowhere else."""
     mount = unified(machine.mounts)
     if mount is not None:
         return ok(f"cgroup2 in {mount.point}")
@@ -343,7 +327,6 @@ def attach_point(machine: Machine) -> Finding:
 
 
 def libbpf(machine: Machine) -> Finding:
-    """The library that loads our programs, and the headers that compile them."""
     library = _load_libbpf()
     if library is None:
         return missing(

@@ -60,17 +60,14 @@ class Finding:
 
 
 def ok(found: str) -> Finding:
-    """It is there."""
     return Finding(CheckStatus.OK, found)
 
 
 def warn(found: str, cure: str) -> Finding:
-    """It is there, with restrictions."""
     return Finding(CheckStatus.WARN, found, cure)
 
 
 def missing(found: str, cure: str) -> Finding:
-    """It is not there."""
     return Finding(CheckStatus.MISSING, found, cure)
 
 
@@ -110,11 +107,9 @@ class Machine:
     search_path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
 
     def path(self, absolute: str) -> Path:
-        """The file to open for an absolute path of the machine."""
         return below(self.root, absolute)
 
     def text(self, absolute: str) -> str | None:
-        """The beginning of a small file; None if it cannot be read."""
         try:
             with self.path(absolute).open("rb") as file:
                 return os.fsdecode(file.read(_FILE_BYTES_MAX)).strip()
@@ -141,17 +136,14 @@ class Machine:
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
-        """What is mounted; PermanentFault where that cannot be read."""
         return read_mounts(self.root)
 
     @cached_property
     def cgroups(self) -> CgroupHost:
-        """Where the cpu controller lives; PermanentFault where there is none."""
         return read_cgroup_host(self.root)
 
     @cached_property
     def capabilities(self) -> frozenset[str]:
-        """What this process may do beyond an ordinary user."""
         return held(self.text("/proc/self/status") or "")
 
     @cached_property
@@ -201,5 +193,4 @@ def printable(text: str) -> str:
 
 
 def base_works(results: Sequence[CheckResult]) -> bool:
-    """Whether the embedded control plane can run here."""
     return not any(result.required and result.status is CheckStatus.MISSING for result in results)

@@ -104,7 +104,6 @@ class TrafficAgent:
     # --- life
 
     def start(self) -> None:
-        """Lock the directory, read what a predecessor left, take the dataplane over."""
         self.directory.create()
         self.directory.lock()
         self._commands()

@@ -109,7 +109,6 @@ class TrafficCollector:
         self._agent = agent
 
     def collect(self) -> Iterator[Metric]:
-        """All families; those of groups are empty until the first tick."""
         yield from self._agent_metrics()
         round = self._agent.last_round
         if round is not None:
