@@ -14,7 +14,7 @@ groups or for one.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
@@ -317,20 +317,19 @@ def _check_nodes(document: TrafficDocument) -> None:
 
 
 def _check_groups(document: TrafficDocument) -> None:
-    names: list[str] = []
-    addresses: list[tuple[str, int, str]] = []
+    check_routes(document.groups)
     for index, group in enumerate(document.groups):
         path = f"groups[{index}]"
         if not _NAME.fullmatch(group.name):
             raise BadInput(f"{path}.name", _not_a_name("63", group.name))
-        if group.name in names:
-            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
-        address = (_address(group.vip, f"{path}.vip"), group.port, group.proto.value)
-        if address in addresses:
-            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
-        names.append(group.name)
-        addresses.append(address)
-        _check_members(group, path)
+        if (group.backends is None) == (group.service is None):
+            raise BadInput(path, "must have either backends or a service")
+        if group.service is not None:
+            service_place(group.service, f"{path}.service")
+        for number, backend in enumerate(group.backends or ()):
+            if not _ID.fullmatch(backend.id):
+                where = f"{path}.backends[{number}].id"
+                raise BadInput(where, _not_a_name("63, and colons", backend.id))
         _check_config(_merged(document.config, group.config), f"{path}.config")
         if group.scrape is not None:
             selectors(group.scrape, f"{path}.scrape")
@@ -339,33 +338,48 @@ def _check_groups(document: TrafficDocument) -> None:
             check_path(group.check.path, f"{path}.check.path")
 
 
-def _check_members(group: GroupDocument, path: str) -> None:
-    if (group.backends is None) == (group.service is None):
-        raise BadInput(path, "must have either backends or a service")
-    if group.service is not None:
-        service_place(group.service, f"{path}.service")
-        return
+def check_routes(groups: Sequence[Any]) -> None:
+    """Names and addresses of groups and their backends, of a document or of the dataplane port.
+
+    Proxies count by address, so two backends of a group at one address could not be told apart.
+    """
+    names: list[str] = []
+    addresses: list[tuple[str, int, str]] = []
+    for index, group in enumerate(groups):
+        path = f"groups[{index}]"
+        if group.name in names:
+            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
+        address = (*_place(group.vip, group.port, path, "vip"), group.proto.value)
+        if address in addresses:
+            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
+        names.append(group.name)
+        addresses.append(address)
+        _check_backends(group.backends or (), f"{path}.backends")
+
+
+def _check_backends(backends: Sequence[Any], path: str) -> None:
     ids: list[str] = []
     places: list[tuple[str, int]] = []
-    for index, backend in enumerate(group.backends or ()):
-        here = f"{path}.backends[{index}]"
-        if not _ID.fullmatch(backend.id):
-            raise BadInput(f"{here}.id", _not_a_name("63, and colons", backend.id))
+    for index, backend in enumerate(backends):
+        here = f"{path}[{index}]"
         if backend.id in ids:
-            raise BadInput(f"{here}.id", f"repeats {path}.backends[{ids.index(backend.id)}].id")
-        place = (_address(backend.host, f"{here}.host"), backend.port)
+            raise BadInput(f"{here}.id", f"repeats {path}[{ids.index(backend.id)}].id")
+        place = _place(backend.host, backend.port, here, "host")
         if place in places:
-            first = f"{path}.backends[{places.index(place)}]"
+            first = f"{path}[{places.index(place)}]"
             raise BadInput(f"{here}.host", f"is the address and port of {first}")
         ids.append(backend.id)
         places.append(place)
 
 
-def _address(text: str, path: str) -> str:
+def _place(host: str, port: int, path: str, field: str) -> tuple[str, int]:
     try:
-        return str(ip_address(text))
+        address = str(ip_address(host))
     except ValueError:
-        raise BadInput(path, f"must be an IP address, got {text!r}") from None
+        raise BadInput(f"{path}.{field}", f"must be an IP address, got {host!r}") from None
+    if not 0 < port <= PORT_MAX:
+        raise BadInput(f"{path}.port", f"must be between 1 and {PORT_MAX}, got {port}")
+    return address, port
 
 
 def _not_a_name(what: str, name: str) -> str:

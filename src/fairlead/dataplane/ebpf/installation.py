@@ -57,7 +57,7 @@ def _fault(error: OSError, doing: str) -> Fault:
     place = f" ({error.filename})" if error.filename else ""
     message = f"{doing}: {error.strerror}{place}" + (f"\n{printed}" if printed else "")
     if error.errno in _TEMPORARY:
-        return TemporaryFault(message, retry_after_ms=1_000)
+        return TemporaryFault(message)
     return PermanentFault(message)
 
 

@@ -31,7 +31,6 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 _TIMEOUT_S, _TAKE_UP_S, _START_S, _STOP_S = 10.0, 10.0, 30.0, 20.0
 _POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
-_UNREACHED = {"UF", "URX"}  # the connection failed, or was refused
 _TOTALS = (
     r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
     r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
@@ -48,13 +47,9 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
             HttpEndpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S
         )
     except NoReply as error:
-        raise TemporaryFault(
-            f"Envoy does not answer at {path}: {error}", retry_after_ms=proxy.RETRY_MS
-        ) from error
+        raise TemporaryFault(f"Envoy does not answer at {path}: {error}") from error
     if reply.status != HTTPStatus.OK:
-        raise TemporaryFault(
-            f"Envoy answers {reply.status} to {target}", retry_after_ms=proxy.RETRY_MS
-        )
+        raise TemporaryFault(f"Envoy answers {reply.status} to {target}")
     return reply.body
 
 
@@ -105,9 +100,7 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
             if int(now.get(rejected, 0)) > int(before.get(rejected, 0)):
                 raise PermanentFault(f"Envoy rejected {scope}; its log says why")
         if time.monotonic() > deadline:
-            raise TemporaryFault(
-                f"Envoy has not taken up {missing[0]}", retry_after_ms=proxy.RETRY_MS
-            )
+            raise TemporaryFault(f"Envoy has not taken up {missing[0]}")
         time.sleep(_POLL_S)
 
 
@@ -230,6 +223,11 @@ def _gist(log: Path) -> str:
     return " | ".join(errors[:3]) or "no reason given"
 
 
+def _unreached(flags: str) -> bool:
+    """The connection failed, or was refused."""
+    return bool({"UF", "URX"} & set(flags.split(",")))
+
+
 class EnvoyLog:
     """Follows the access log, which has a line per request, and empties it when it has grown.
 
@@ -252,12 +250,7 @@ class EnvoyLog:
         except FileNotFoundError:
             return
         self._offset += len(data)
-        for cluster, host, status, flags, took in self.requests.lines(data):
-            how = proxy.Ended.WELL if flags == "-" else proxy.Ended.BROKEN
-            if _UNREACHED & set(flags.split(",")):
-                how = proxy.Ended.UNREACHED
-            if host != "-":  # else a refusal of our own
-                self.requests.read(cluster, host, status, took, now_ms=now_ms, ended=how)
+        self.requests.feed(data, now_ms, whole="-", unreached=_unreached)
         if self._offset > _LOG_BYTES_MAX:
             os.truncate(self._path, 0)
             self._restart()

@@ -194,9 +194,7 @@ def guard(folder: Path) -> None:
         return
     command = [sys.executable, "-I", "-S", deadman.__file__, str(folder), str(FALLBACK_AFTER_MS)]
     if code := run_detached(command):
-        raise TemporaryFault(
-            f"the dead-man process ended with {code}", retry_after_ms=proxy.RETRY_MS
-        )
+        raise TemporaryFault(f"the dead-man process ended with {code}")
 
 
 def unguard(folder: Path) -> None:

@@ -66,23 +66,10 @@ class EnvoyFiles:
 
     def ours(self) -> list[Path]:
         """All that may be there, folders last; the folder may hold files of others."""
-        single = [
-            self.bootstrap,
-            self.listeners,
-            self.clusters,
-            self.runtime,
-            self.admin,
-            self.requests,
-            self.log,
-            self.schema,
-            *(self.folder / name for name in deadman.FILES),
-        ]
-        return [
-            *single,
-            *proxy.drafts(self.folder),
-            self.folder / deadman.ROUTES,
-            self.folder / "endpoints",
-        ]
+        single = [path for name, path in vars(self).items() if name != "folder"]
+        single += [self.folder / name for name in deadman.FILES]
+        folders = [self.folder / deadman.ROUTES, self.folder / "endpoints"]
+        return [*single, *proxy.drafts(self.folder), *folders]
 
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
         """A group's route: in place, of the active table, or for a dead agent."""

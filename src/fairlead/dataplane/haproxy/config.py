@@ -108,7 +108,7 @@ class HaproxyFiles:
 
     def ours(self) -> list[Path]:
         """All that may be there; the folder may hold files of others."""
-        single = [self.config, self.states, self.socket, self.master, self.log]
+        single = [path for name, path in vars(self).items() if name != "folder"]
         return [*single, *proxy.drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
 
 
