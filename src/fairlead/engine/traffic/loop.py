@@ -24,6 +24,7 @@ from fairlead.core.traffic import (
 )
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.nodes import NodeWindows
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
@@ -33,7 +34,7 @@ from fairlead.engine.traffic.values import (
     Sights,
     transitions,
 )
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import RecordHead, Status
 from fairlead.ports.traffic import Transition
