@@ -60,6 +60,17 @@ def test_every_run_is_queued_or_held_in_any_order_of_the_input(
     assert first == kind.run(json.dumps(shuffled(document, chance)).encode()).result
 
 
+@pytest.mark.parametrize(
+    ("until_ms", "held"), [(None, True), (NOW_MS + 1, True), (NOW_MS, False), (NOW_MS - 1, False)]
+)
+def test_a_hold_ends_at_its_time(until_ms: int | None, held: bool) -> None:
+    """The queue and the engine, which holds runs that grow or are reserved, ask the same rule."""
+    hold = FlavorHold("H100", 7, until_ms)
+    run = WaitingRun("a", "x", "H100", 1, 1, 0)
+    assert hold.applies(NOW_MS) == held
+    assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
+
+
 def test_repeated_ids_are_refused() -> None:
     """A run waits once; a flavor is held once."""
     run = {

@@ -299,7 +299,7 @@ def test_an_operator_voids_what_is_never_revealed() -> None:
     assert (final.author, final.body["reason"]) == ("root", "the beacon is down")
     assert (final.body["seed"], final.body["result_digest"]) == (None, None)
     assert final.body["entropy"] == CHANCE.entropy(outcome.chain, 0).hex()
-    with pytest.raises(Refused, match="is void"):
+    with pytest.raises(Refused, match="cannot be voided: it is already void"):
         world.plane.outcomes.void(outcome.seq, "again", author=ADMIN)
     assert (
         fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))[0] == 0

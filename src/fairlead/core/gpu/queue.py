@@ -50,6 +50,9 @@ class FlavorHold:
     outcome: Count
     until_ms: Annotated[int, Time(), Written("until")] | None = None
 
+    def applies(self, now_ms: int) -> bool:
+        return self.until_ms is None or now_ms < self.until_ms
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedRun:
@@ -110,6 +113,6 @@ def _held(run: WaitingRun, hold: FlavorHold | None, now_ms: int) -> HeldRun | No
         due = now_ms >= start.start_ms
         reason = QueueHold.RESERVATION_DUE if due else QueueHold.RESERVATION_NOT_DUE
         return HeldRun(run.id, reason, start.start_ms)
-    if hold is not None and (hold.until_ms is None or now_ms < hold.until_ms):
+    if hold is not None and hold.applies(now_ms):
         return HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome)
     return None

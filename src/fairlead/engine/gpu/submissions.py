@@ -129,7 +129,8 @@ def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
     """Raises unless this author may change an existing object."""
     owner = projection.owner_of(stored) if stored.kind in ("Run", "Reservation") else None
     if not (author.admin or (owner is not None and author.may_act_for(owner))):
-        raise Forbidden(f"{author.user} may not touch {stored.kind} {stored.name!r}")
+        allowed = "admins only" if owner is None else "its owner and admins only"
+        raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
 
 
 def refuse_in_use(projection: Projection, stored: Stored) -> None:
@@ -139,7 +140,10 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
-        raise Refused("RunReserved", f"run {stored.name!r} is reserved; delete that first")
+        by = projection.reserved[stored.name]
+        raise Refused(
+            "RunReserved", f"run {stored.name!r} is reserved; delete reservation {by!r} first"
+        )
     elif stored.kind == "Node" and projection.taken.get(stored.name):
         raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
 

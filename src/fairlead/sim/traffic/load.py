@@ -11,8 +11,8 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Protocol
 
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.ports.dataplane import AdmissionMode
 from fairlead.schema.traffic_scenario import (
     EventDocument,
     LoadDocument,
