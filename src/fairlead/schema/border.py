@@ -6,6 +6,7 @@ msgspec checks the shape. `BadInput` is the only exception that leaves this modu
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -124,32 +125,28 @@ def _refuse_surrogates(value: Any, path: str) -> None:
             _refuse_surrogates(item, f"{path}[{index}]")
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """An object with its repeated keys."""
+
+
 def _find_repeated(text: str) -> BadInput:
     """Parse once more, keeping the pairs, to name the path of the first repeated key."""
+    value = json.loads(text, object_pairs_hook=_Pairs, parse_int=long_integer)
+    return BadInput(next(_repeated(value, ""), "$"), "is given twice")
 
-    class Pairs(list[tuple[str, Any]]):
-        pass
 
-    def walk(value: Any, path: str) -> str | None:
-        if isinstance(value, Pairs):
-            seen = set()
-            for key, member in value:
-                here = f"{path}.{key}" if path else key
-                if key in seen:
-                    return here
-                seen.add(key)
-                found = walk(member, here)
-                if found:
-                    return found
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                found = walk(item, f"{path}[{index}]")
-                if found:
-                    return found
-        return None
-
-    found = walk(json.loads(text, object_pairs_hook=Pairs, parse_int=long_integer), "")
-    return BadInput(found or "$", "is given twice")
+def _repeated(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, _Pairs):
+        seen = set()
+        for key, member in value:
+            here = f"{path}.{key}" if path else key
+            if key in seen:
+                yield here
+            seen.add(key)
+            yield from _repeated(member, here)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _repeated(item, f"{path}[{index}]")
 
 
 def _explain(text: str, document: Any, shape: type) -> BadInput:

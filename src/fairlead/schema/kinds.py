@@ -21,10 +21,6 @@ class Decision:
     refused: bool = False
 
 
-def _never(result: dict[str, Any]) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of decision: its documents and the function behind it."""
@@ -34,7 +30,7 @@ class Kind:
     input_shape: type[msgspec.Struct]
     output_shape: type[msgspec.Struct]
     decide: Callable[[Any], dict[str, Any]]
-    refuses: Callable[[dict[str, Any]], bool] = _never
+    refuses: Callable[[dict[str, Any]], bool] = lambda result: False
 
     def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
