@@ -12,7 +12,8 @@ from fairlead.schema.derive import Style
 
 Millicores = Annotated[int, Meta(ge=0, le=SIZE_MAX, description="thousandths of a CPU core")]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
-STYLE, RESULT = Style(strict=False), Style()
+STYLE = Style(strict=False, not_null={cpu.Pod: {"weight"}})
+RESULT = Style()
 
 
 @STYLE.derived(cpu.Headroom)

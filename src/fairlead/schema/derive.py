@@ -28,7 +28,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from fairlead.core import units
 from fairlead.core.units import INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range, Written
@@ -74,6 +74,7 @@ class Style:
         left_out: Fields | None = None,
         plain: Fields | None = None,
         computed: Fields | None = None,
+        not_null: Fields | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
@@ -82,11 +83,13 @@ class Style:
         """`strict`: every field is required, but for `optional` ones; else those without a default
         and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
         milliseconds, as core has them. `computed` are properties that are written like fields, and
-        not read. A Range that ends at SIZE_MAX ends at `size_max` here.
+        not read. `not_null` fields may be left out, and are None in core then, but not be null.
+        A Range that ends at SIZE_MAX ends at `size_max` here.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
         self._left_out, self._bare, self._computed = left_out or {}, plain or {}, computed or {}
+        self._not_null = not_null or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
@@ -155,9 +158,14 @@ class Style:
             if field in self._left_out.get(cls, ()):
                 continue
             hint = hints[field] if field not in self._bare.get(cls, ()) else _bare(hints[field])
-            codec = codecs[field] = self._codec(hint)
             written[field] = self._name(field, hint)
-            options = self._default(cls, field, default, codec)
+            if field in self._not_null.get(cls, ()):
+                codec = _or_unset(self._codec(get_args(hint)[0]))
+                options: dict[str, Any] = {"default": UNSET}
+            else:
+                codec = self._codec(hint)
+                options = self._default(cls, field, default, codec)
+            codecs[field] = codec
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
         for field in sorted(self._computed.get(cls, ())):
             written[field] = self._name(field, None)
@@ -307,6 +315,13 @@ def _hex(digits: int) -> _Codec:
 
     shape = Annotated[str, Meta(extra_json_schema={"pattern": pattern})]
     return _Codec(shape, read, bytes.hex)
+
+
+def _or_unset(codec: _Codec) -> _Codec:
+    def read(value: Any, _: str) -> Any:
+        return None if value is UNSET else value
+
+    return codec._replace(type=codec.type | UnsetType, read=read)
 
 
 def _hours(to_ms: Callable[[float], int], hours_max: int) -> _Codec:
