@@ -111,7 +111,7 @@ def run(
     plots = not no_plots and can_plot()
     with Counter(f"{document.name}: simulated", "s") as progress:
         played = play(
-            document, seed=seed, progress=lambda _, second: progress(second, document.duration_s)
+            document, seed=seed, progress=lambda second: progress(second, document.duration_s)
         )
     write_report(played, target, plots=plots)
     for played_run in played.runs:
