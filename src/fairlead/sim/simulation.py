@@ -163,18 +163,16 @@ class Simulation:
         return sum(self.node.pods[name].limit_millicores or 0 for name in self.agent.adopted)
 
     def _pod_frame(self, pod: SimPod) -> PodFrame:
-        name, now = pod.spec.name, pod.meter
-        before = self._before.get(name, Meter())
-        self._before[name] = replace(now)
-        periods = now.periods - before.periods
-        throttled = now.throttled_periods - before.throttled_periods
+        name = pod.spec.name
+        second = pod.meter.since(self._before.get(name, Meter()))
+        self._before[name] = replace(pod.meter)
         return PodFrame(
             uid=name,
-            want=(now.want_us - before.want_us) // FRAME_MS,
+            want=second.want_us // FRAME_MS,
             limit=pod.limit_millicores,
-            used=(now.used_us - before.used_us) // FRAME_MS,
-            unserved=(now.unserved_us - before.unserved_us) // FRAME_MS,
-            throttled=throttled / periods if periods else 0.0,
+            used=second.used_us // FRAME_MS,
+            unserved=second.unserved_us // FRAME_MS,
+            throttled=second.throttled_periods / second.periods if second.periods else 0.0,
             opted_out=pod.spec.opted_out,
         )
 

@@ -216,19 +216,20 @@ class RealRun:
             self.backends[spec.name] = ScenarioBackend(spec, entropy.stream("backend", spec.name))
         self._clients = _Clients(self.scenario, (HOST, self._port), entropy)
         servers = [self._host.server, *(backend.server for backend in self.backends.values())]
-        agent: subprocess.Popen[bytes] | None = None
         try:
             for server in servers:
                 await server.open()
-            agent = self._agent = self._start_agent()
-            await self._ready()
-            self._began_s, began_ms = time.monotonic(), time.time() * 1000
-            script = asyncio.ensure_future(self._apply_events())
-            await asyncio.to_thread(self._clients.generator.run, self._began_s)
-            await script
+            self._agent = self._start_agent()
+            try:
+                await self._ready()
+                self._began_s, began_ms = time.monotonic(), time.time() * 1000
+                script = asyncio.ensure_future(self._apply_events())
+                await asyncio.to_thread(self._clients.generator.run, self._began_s)
+                await script
+            finally:
+                self._clients.generator.stop()
+                self._end_agent()
         finally:
-            self._clients.generator.stop()
-            self._end(self._agent if agent else None)
             for server in servers:
                 server.close()
         return self._played(record, began_ms)
@@ -291,10 +292,9 @@ class RealRun:
                 raise PermanentFault(f"the agent did not start: {lines[-1] if lines else ''}")
             await asyncio.sleep(0.05)
 
-    def _end(self, agent: subprocess.Popen[bytes] | None) -> None:
+    def _end_agent(self) -> None:
         """Stop the agent and remove the dataplane from the machine."""
-        if agent is None:
-            return
+        agent = self._agent
         if agent.poll() is None:
             agent.send_signal(signal.SIGTERM)
             try:
