@@ -24,15 +24,19 @@ from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
+    CheckDocument,
     GroupDocument,
     PlaneDocument,
     PlaneKind,
+    ProbeDocument,
+    ProbeKind,
     TrafficDocument,
+    Unit,
     group_config,
     health_rules,
+    selectors,
     service_place,
 )
-from fairlead.schema.traffic_sources import CheckDocument, Knock, ProbeDocument, Unit, selectors
 
 _HTTP_PROXIES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 _RELOADED = {"groups", "config"}
@@ -197,12 +201,14 @@ def _scrape(document: TrafficDocument, group: GroupDocument) -> ScrapeRules:
 
 def _probe(document: TrafficDocument, probe: ProbeDocument) -> ProbeRules:
     """HTTP where the dataplane speaks it, a connection elsewhere, unless configured otherwise."""
-    http = document.plane.kind in _HTTP_PROXIES if probe.kind is None else probe.kind is Knock.HTTP
+    http = (
+        document.plane.kind in _HTTP_PROXIES if probe.kind is None else probe.kind is ProbeKind.HTTP
+    )
     return ProbeRules(probe.path if http else None, probe.port, probe.timeout_ms)
 
 
 def _check(check: CheckDocument) -> CheckRules:
-    path = check.path if check.kind is Knock.HTTP else None
+    path = check.path if check.kind is ProbeKind.HTTP else None
     return CheckRules(
         ProbeRules(path, check.port, check.timeout_ms), check.every_ms, check.failures
     )

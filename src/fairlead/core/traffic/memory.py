@@ -65,23 +65,6 @@ class BackendHistory:
     """After a return: how much of the warm-up a short absence spares it."""
     backoff: Backoff | None = None
 
-    def after(
-        self, counters: Counters, queues: tuple[tuple[int, float], ...], streak: Streak
-    ) -> "BackendHistory":
-        """With the windows of this tick; spelled out, because it is made for each backend."""
-        return BackendHistory(
-            self.id,
-            counters,
-            queues,
-            streak,
-            self.probe_ms,
-            self.answers,
-            self.probe_failures,
-            self.failures_before,
-            self.still_warm_ms,
-            self.backoff,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMemory:

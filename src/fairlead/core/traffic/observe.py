@@ -220,7 +220,9 @@ def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms:
         {name: read.held for name, read in reads.items() if name not in isolated},
     )
     histories = {
-        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
+        name: replace(
+            history, counters=reads[name].counters, queues=reads[name].queues, streak=streaks[name]
+        )
         for name, history in histories.items()
     }
     evidence = [

@@ -2,7 +2,8 @@
 
     governor = CpuGovernor(CpuConfig(node_millicores=8000))
     governor.observe(now_ms, sightings)           # each sample (1 s), all pods of the node
-    snapshot, plan = governor.decide(now_ms)      # each clear (5 s); record it, then apply
+    snapshot, plan = governor.decide(now_ms)      # each clear (5 s); to be recorded
+    governor.settle(plan)                         # once it is recorded; then apply
     governor.applied(now_ms, write, 700)          # each limit of plan.writes that was written
 
 The node agent and the simulator drive it; `export`/`restore` carry it across a restart.
@@ -111,7 +112,7 @@ class CpuGovernor:
         window.usage.append(pod.usage_millicores)
 
     def decide(self, now_ms: int) -> tuple[NodeSnapshot, NodePlan]:
-        """Decide one turn. Record the snapshot and the plan, then apply the plan's writes."""
+        """Decide one turn. Record it, `settle` the plan, then apply its writes."""
         snapshot = NodeSnapshot(
             self.capacity_millicores,
             now_ms,
@@ -125,14 +126,16 @@ class CpuGovernor:
             self.config.headroom,
             self.config.guardrails,
         )
-        plan = allocate(snapshot)
+        return snapshot, allocate(snapshot)
+
+    def settle(self, plan: NodePlan) -> None:
+        """Go on from a plan once it is recorded: what is remembered follows from the record."""
         self._mode = plan.mode
         for uid, memory in plan.memory.items():
             state = self._pods[uid]
             state.misses, state.missed_ms = memory.headroom_misses, memory.missed_ms
         for window in self._windows.values():
             window.usage.clear()
-        return snapshot, plan
 
     def applied(self, now_ms: int, write: LimitWrite, limit_millicores: int) -> None:
         """Note one limit that was written and is in force."""

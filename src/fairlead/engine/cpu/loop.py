@@ -84,6 +84,7 @@ class CpuLoop:
                 input=from_snapshot(snapshot),
                 output=from_node_plan(plan),
             )
+        self.governor.settle(plan)
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
@@ -91,7 +92,7 @@ class CpuLoop:
             return CpuTurn(sequence, snapshot, plan, observed_only=True)
         decision = known(sequence, "what is applied was recorded")
         written, failures = self._apply(decision, now_ms, plan, self._actuator)
-        note = f"{len(failures)} writes failed" if failures else ""
+        note = _failed(failures) if failures else ""
         self._mark(sequence, "applied", now_ms, note)
         if written:
             self._keep(self.governor.export())
@@ -126,3 +127,11 @@ class CpuLoop:
             self.governor.applied(now_ms, write, limit)
             written.append(write)
         return written, failures
+
+
+def _failed(failures: list[Failure]) -> str:
+    """The mark of a plan that came into force in part: which limits did not, and why."""
+    named = [
+        f"{failure.write.uid}/{failure.write.container}: {failure.reason}" for failure in failures
+    ]
+    return f"{len(failures)} writes failed: {'; '.join(named)}"
