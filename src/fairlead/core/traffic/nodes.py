@@ -11,6 +11,7 @@ unknown and triggers nothing; only what is already used up needs no history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
 
 EPSILON = 1e-9
 WINDOW_US = 10_000_000
+STALL_KINDS = tuple(kind.name for kind in fields(Psi))
 # 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
 # this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
 ROUNDING = 1e-12
@@ -77,24 +79,26 @@ def observe_totals(
 
     A counter or a clock that goes back is another boot: the window starts anew.
     """
-    if window and (window[-1].time_us >= sample.time_us or _fell(window[-1], sample)):
-        return (sample,), None
     reach = sample.time_us - WINDOW_US
     # The newest reading that is old enough, so that the window covers 10 s and not less.
     old = [index for index, past in enumerate(window) if past.time_us <= reach]
-    kept = (*window[old[-1] if old else 0 :], sample)
-    if len(kept) == 1:
-        return kept, None
+    kept = window[old[-1] if old else 0 :]
+    if not kept or _restarted(kept[0], sample) or _restarted(kept[-1], sample):
+        return (sample,), None
     first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
     shares = {
-        kind: min((sample.stalled_us[kind] - before) / elapsed_us, 1.0)
-        for kind, before in first.stalled_us.items()
+        kind: min((sample.stalled_us[kind] - first.stalled_us[kind]) / elapsed_us, 1.0)
+        for kind in STALL_KINDS
+        if kind in first.stalled_us
     }
-    return kept, Psi(**shares)
+    return (*kept, sample), Psi(**shares)
 
 
-def _fell(before: StallTotals, after: StallTotals) -> bool:
-    return any(after.stalled_us.get(kind, -1) < total for kind, total in before.stalled_us.items())
+def _restarted(before: StallTotals, after: StallTotals) -> bool:
+    return before.time_us >= after.time_us or any(
+        kind not in after.stalled_us or after.stalled_us[kind] < total
+        for kind, total in before.stalled_us.items()
+    )
 
 
 ENDLESS = "cpu"
@@ -218,11 +222,13 @@ class NodeWindows(NamedTuple):
 
 
 def observe_nodes(
-    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading]
-) -> tuple[dict[str, NodeWindows], tuple[Node, ...]]:
+    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading] | None
+) -> tuple[Mapping[str, NodeWindows], tuple[Node, ...]]:
     """Stalls and I/O wait of the machines as shares of the last 10 s. The windows of a machine that
-    cannot be seen begin again.
+    cannot be seen begin again; where none could be read (None) they wait.
     """
+    if readings is None:
+        return before, ()
     windows, nodes = {}, []
     for name, reading in sorted({reading.id: reading for reading in readings}.items()):
         now = windows[name] = _observe_node(before.get(name, NodeWindows()), reading)

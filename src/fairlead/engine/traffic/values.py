@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairlead.core.traffic import AdmissionMode, Cause, Decision, Node, Snapshot, TickPlan
+from fairlead.core.traffic import AdmissionMode, Cause, Decision, Snapshot, TickPlan
 from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import GroupSeen, Liveness, RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
 from fairlead.ports.traffic import (
     EventLog,
+    NodeReading,
     NodeSensor,
     Probed,
     Prober,
@@ -91,7 +92,7 @@ class Sights:
     seen: Mapping[str, GroupSeen]
     readings: Mapping[tuple[str, str], Reading]
     probed: Sequence[Probed]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeReading, ...] | None
     orders: Orders
 
 
