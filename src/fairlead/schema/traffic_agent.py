@@ -26,7 +26,7 @@ from msgspec import Meta
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.selector import Selector
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
+from fairlead.schema.traffic_config import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import parse_yaml
 
 PORT_MAX = 65_535
@@ -229,7 +229,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
         raise BadInput("$", "must be a mapping of settings")
     given = _with_plane({**given, **overrides})
     document = check_shape(given, TrafficDocument)
-    _check_config(document.config, "config")
+    read_config(document.config, "config")
     _check_groups(document)
     _check_nodes(document)
     _check_plane(document.plane)
@@ -241,7 +241,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
 def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
     """The parameters of a group: its own over those of all groups over the defaults."""
     merged = _merged(document.config, group.config)
-    return _check_config({**AGENT_DEFAULTS, **merged}, "config")
+    return read_config({**AGENT_DEFAULTS, **merged}, "config")
 
 
 def health_rules(document: IsolationDocument) -> HealthRules:
@@ -261,13 +261,6 @@ def _with_plane(given: dict[str, Any]) -> dict[str, Any]:
     """`plane: haproxy` is short for `plane: {kind: haproxy}`."""
     plane = given.get("plane")
     return {**given, "plane": {"kind": plane}} if isinstance(plane, str) else given
-
-
-def _check_config(config: Mapping[str, Any], path: str) -> Config:
-    try:
-        return to_config(check_shape(dict(config), AgentConfigDocument))
-    except BadInput as error:
-        raise BadInput(f"{path}.{error.path.removeprefix('config.')}", error.message) from error
 
 
 def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,7 +334,7 @@ def _check_groups(document: TrafficDocument) -> None:
         names.append(group.name)
         addresses.append(address)
         _check_members(group, path)
-        _check_config(_merged(document.config, group.config), f"{path}.config")
+        read_config(_merged(document.config, group.config), f"{path}.config")
         if group.scrape is not None:
             selectors(group.scrape, f"{path}.scrape")
         check_path(group.probe.path, f"{path}.probe.path")

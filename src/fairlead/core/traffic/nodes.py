@@ -11,19 +11,17 @@ unknown and triggers nothing; only what is already used up needs no history.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config, Theta
-from fairlead.core.traffic.model import Node, Psi, Resource
+from fairlead.core.traffic.model import STALL_KINDS, Node, Psi, Resource
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
 
 EPSILON = 1e-9
 WINDOW_US = 10_000_000
-STALL_KINDS = tuple(kind.name for kind in fields(Psi))
 # 7 of 100 samples are 0.07 of them, although 100*0.07 is a little above 7 in binary: by less than
 # this, and this is less than the smallest p, so that without a stalled sample nothing is sustained.
 ROUNDING = 1e-12
@@ -31,32 +29,26 @@ ROUNDING = 1e-12
 
 def stalls(psi: Psi | None, theta: Theta) -> bool:
     """Is any stall above its threshold? `io some` never is: waiting for a disk is no sickness."""
-    if psi is None:
-        return False
-    return (
-        _above(psi.cpu_some, theta.cpu_some)
-        or _above(psi.mem_some, theta.mem_some)
-        or _above(psi.mem_full, theta.mem_full)
-        or _above(psi.io_full, theta.io_full)
-    )
-
-
-def _above(value: float | None, threshold: float) -> bool:
-    return value is not None and value > threshold
+    return any(value > threshold for value, threshold in _thresholds(psi, theta))
 
 
 def stall_score(psi: Psi | None, theta: Theta) -> float | None:
     """How far above its threshold the worst stall is: 1 at the threshold; None: unknown."""
+    scores = (value / max(threshold, EPSILON) for value, threshold in _thresholds(psi, theta))
+    return max(scores, default=None)
+
+
+def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
+    """The stalls that are known and have a threshold, each with it."""
     if psi is None:
-        return None
+        return []
     pairs = (
         (psi.cpu_some, theta.cpu_some),
         (psi.mem_some, theta.mem_some),
         (psi.mem_full, theta.mem_full),
         (psi.io_full, theta.io_full),
     )
-    scores = [value / max(limit, 1e-9) for value, limit in pairs if value is not None]
-    return max(scores, default=None)
+    return [(value, threshold) for value, threshold in pairs if value is not None]
 
 
 def recent_stalls(
