@@ -11,6 +11,7 @@ import pytest
 from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import (
     ANCHOR_EVERY_MS,
@@ -22,10 +23,9 @@ from fairlead.engine.traffic import (
     Ports,
     TrafficLoop,
 )
-from fairlead.ports.dataplane import Backend, GroupSeen, Liveness, Proto, RouteGroup, Table
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
-from fairlead.ports.traffic import NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay, verify
 from tests.engine.traffic_worlds import Eyes, MemoryRecorder, TrafficWorld
 

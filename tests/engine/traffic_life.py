@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.core.traffic import Config, GroupRules, HealthRules, Resource, StallTotals
+from fairlead.core.traffic.sighting import (
+    BackendSeen,
+    CpuTimes,
+    GroupSeen,
+    Look,
+    NodeReading,
+    Reading,
+)
 from fairlead.engine.traffic import GroupGovernor
-from fairlead.ports.dataplane import BackendSeen, GroupSeen
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.traffic import CpuTimes, Look, NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic_govern import KIND
 from tests.engine.traffic_worlds import Behaviour, TrafficWorld

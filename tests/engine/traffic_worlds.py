@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
+from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import RecordHead
-from fairlead.ports.traffic import NodeReading, Probed, Reading, Transition
+from fairlead.ports.traffic import Transition
 
 TICK_MS = 200
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
-import structlog
 
 from fairlead.cli.main import silence
 from fairlead.cli.table import Decorator
@@ -50,6 +49,8 @@ def lasting(stream: TextIO) -> TextIO:
 
 def agent_log(agent: str, stream: TextIO | None = None) -> Any:
     """A logger on stderr; on another stream a closed pipe ends the agent."""
+    import structlog  # 70 ms that `status` and `explain` do not pay
+
     last: Any = structlog.processors.JSONRenderer()
     if (stream or sys.stderr).isatty():
         last = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))

@@ -12,10 +12,10 @@ from fairlead.cli.agents import read_status, setting, settings_of, state_dir_opt
 from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.table import Output, output_option
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeAgentDocument, read_node_document
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
+    from fairlead.schema.node import NodeAgentDocument
 
 STALE_CLEARS = 3  # an agent that missed this many clearings is late
 
@@ -106,8 +106,10 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.close()
 
 
-def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeAgentDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> "NodeAgentDocument":
     """The agent's settings; a bad one is bad usage."""
+    from fairlead.schema.node import read_node_document
+
     data = config_file.read_bytes() if config_file else b""
     with bad_usage(config_file):
         return read_node_document(data, settings_of(flags))

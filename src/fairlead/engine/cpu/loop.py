@@ -14,7 +14,7 @@ from fairlead.engine.cpu.governor import CpuGovernor
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
-from fairlead.schema.cpu import from_node_plan, from_snapshot
+from fairlead.schema.cpu import from_plan, from_snapshot
 
 KIND, VERSION = "cpu.allocate", 1
 
@@ -69,7 +69,6 @@ class CpuLoop:
         return len(left)
 
     def sample(self, now_ms: int) -> None:
-        """Look at the node once."""
         self.governor.observe(now_ms, self._sensor.sample(now_ms))
 
     def clear(self, now_ms: int) -> CpuTurn:
@@ -82,7 +81,7 @@ class CpuLoop:
                 version=VERSION,
                 time_ms=now_ms,
                 input=from_snapshot(snapshot),
-                output=from_node_plan(plan),
+                output=from_plan(plan),
             )
         self.governor.settle(plan)
         # Kept before the first write: a limit of ours must never be taken for the user's own.

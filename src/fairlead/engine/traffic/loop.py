@@ -16,6 +16,7 @@ from dataclasses import replace
 from fairlead.core.invariant import require
 from fairlead.core.traffic import AdmissionMode, OperatorCommand, Sighting, liveness
 from fairlead.core.traffic.explain import agent_reasons
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
@@ -25,10 +26,10 @@ from fairlead.engine.traffic.values import (
     Sights,
     transitions,
 )
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import RecordHead, Status
-from fairlead.ports.traffic import NodeReading, Transition
+from fairlead.ports.traffic import Transition
 
 ANCHOR_EVERY_MS = 10_000
 _ANCHOR_AHEAD_MS = 1_000  # so that a late tick still makes the 10 s

@@ -5,19 +5,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairlead.core.traffic import AdmissionMode, Cause, Decision, Snapshot, TickPlan
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Probed, Reading
 from fairlead.engine.traffic.governor import GroupGovernor
-from fairlead.ports.dataplane import GroupSeen, Liveness, RouteGroup
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
-from fairlead.ports.traffic import (
-    EventLog,
-    NodeReading,
-    NodeSensor,
-    Probed,
-    Prober,
-    Reading,
-    Signals,
-    Transition,
-)
+from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals, Transition
 
 Orders = Mapping[str, Mapping[str, str]]
 """By group and backend: `isolate` or `drain`, until the operator restores it."""
