@@ -15,6 +15,7 @@ from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Rea
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import (
     ANCHOR_EVERY_MS,
+    KIND,
     Group,
     GroupGovernor,
     GroupRound,
@@ -342,6 +343,53 @@ def test_a_node_that_stalls_shuts_the_door() -> None:
         modes.append(world.tick().groups["web"].plan.admission.mode.value)
     assert modes[-1] == "hard"
     assert "psi_stall" in world.loop.tick(world.now_ms + 200).groups["web"].reasons
+
+
+def test_the_windows_of_a_node_are_in_the_record(tmp_path: Path) -> None:
+    """Raw counters are recorded; the next agent knows the stalls of the last seconds at once."""
+    with FileRecorder(tmp_path, sync_each=False) as recorder:
+        world = TrafficWorld(recorder=recorder)
+
+        def stall() -> GroupRound:
+            totals = StallTotals(world.now_ms * 1000, {"cpu_some": world.now_ms * 100})
+            world.eyes.machines = [NodeReading("n1", totals)]
+            return world.tick().groups["web"]
+
+        for _ in range(5):
+            before = stall()
+        fresh = GroupGovernor("web", GroupRules())
+        fresh.resume(recorder.tail(KIND), applied=True)
+        world.loop = world.make_loop(fresh)
+        after = stall()
+    assert before.snapshot.nodes[0].psi is not None
+    assert after.snapshot.nodes[0].psi == before.snapshot.nodes[0].psi
+    (node,) = list(read(tmp_path))[-1].input["sighting"]["nodes"]
+    assert node["totals"]["stalled_us"] == {"cpu_some": (world.now_ms - 200) * 100}
+    assert {entry.verdict for entry in replay(read(tmp_path))} == {"same"}
+
+
+def test_nodes_that_cannot_be_read_for_a_tick_keep_their_windows() -> None:
+    """For that tick the stalls are unknown; afterwards they are again those of the last seconds."""
+    world = TrafficWorld()
+    machines = world.loop.ports.nodes
+    assert machines is not None
+    for _ in range(3):
+        totals = StallTotals(world.now_ms * 1000, {"cpu_some": world.now_ms * 100})
+        world.eyes.machines = [NodeReading("n1", totals)]
+        world.tick()
+    real = machines.read
+
+    def broken(now_ms: int) -> Any:
+        raise TemporaryFault("gone", retry_after_ms=1)
+
+    machines.read = broken  # type: ignore[method-assign]
+    made = world.tick()
+    assert made.faults == ("nodes: gone",)
+    assert made.groups["web"].snapshot.nodes == ()
+    machines.read = real  # type: ignore[method-assign]
+    (node,) = world.tick().groups["web"].snapshot.nodes
+    assert node.psi is not None
+    assert node.psi.cpu_some == pytest.approx(0.1)
 
 
 def test_memory_that_runs_out_shuts_the_door_before_it_has() -> None:

@@ -5,8 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.core.traffic import Config, GroupRules, HealthRules
-from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
+from fairlead.core.traffic import Config, GroupRules, HealthRules, Resource, StallTotals
+from fairlead.core.traffic.sighting import (
+    BackendSeen,
+    CpuTimes,
+    GroupSeen,
+    Look,
+    NodeReading,
+    Reading,
+)
 from fairlead.engine.traffic import GroupGovernor
 from fairlead.ports.faults import TemporaryFault
 from fairlead.recorder import FileRecorder, read, replay
@@ -94,6 +101,14 @@ class EventfulWorld(TrafficWorld):
             good, bad = backend.successes or 0, backend.errors or 0
             look = Look(self.now_ms, good, bad, backend.open or 0)
             self.eyes.readings["web", name] = Reading(good + bad, bad, 0, 1.5, 25.5, (look,))
+        self.eyes.machines = [self._machine()] if self.next % 3 else []
+
+    def _machine(self) -> NodeReading:
+        """Counters as a kernel gives them: whole numbers, in no order."""
+        at_ms = self.now_ms - 900_000_000
+        totals = StallTotals(self.now_ms * 1000, {"mem_some": at_ms, "cpu_some": 20 * at_ms})
+        cpu = CpuTimes(self.now_ms, at_ms // 10, at_ms // 500)
+        return NodeReading("n1", totals, (Resource("memory", 2**33, 2**32 + at_ms),), cpu)
 
 
 def live(folder: Path, ticks: int, *, seed: int = 1, segment_bytes: int = 2**18) -> None:

@@ -26,6 +26,16 @@ def test_a_stored_life_replays() -> None:
     assert {"isolation", "steady"} <= reasons
 
 
+def test_a_machine_that_names_a_resource_twice_is_refused() -> None:
+    """What a decision makes of a sighting is checked like the sighting itself."""
+    entry = json.loads(STORED.read_text().splitlines()[0])
+    memory = {"name": "memory", "limit": 2, "used": 1}
+    entry["input"]["sighting"]["nodes"] = [{"id": "n1", "resources": [memory, memory]}]
+    answer = Replayer().run(0, KIND, VERSION, entry["input"], entry["output"])
+    assert answer.verdict is Verdict.DIFFERENT
+    assert "refused" in answer.detail
+
+
 def test_an_unknown_version_is_unknown() -> None:
     """Nothing can be said about a decision of a later release."""
     assert Replayer().run(1, KIND, VERSION + 1, {}, {}).verdict is Verdict.UNKNOWN

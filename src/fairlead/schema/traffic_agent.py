@@ -26,7 +26,7 @@ from msgspec import Meta
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.selector import Selector
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
+from fairlead.schema.traffic_config import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import parse_yaml
 
 _RULES = HealthRules()
@@ -227,7 +227,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
     if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
         settings["plane"] = {"kind": settings["plane"]}
     document = check_shape(settings, TrafficDocument)
-    _check_config(document.config, "config")
+    read_config(document.config, "config")
     _check_groups(document)
     _check_nodes(document)
     _check_plane(document.plane)
@@ -239,7 +239,7 @@ def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficD
 def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
     """The parameters of a group: its own over those of all groups over the defaults."""
     merged = _merged(document.config, group.config)
-    return _check_config({**AGENT_DEFAULTS, **merged}, "config")
+    return read_config({**AGENT_DEFAULTS, **merged}, "config")
 
 
 def health_rules(document: IsolationDocument) -> HealthRules:
@@ -252,13 +252,6 @@ def service_place(text: str, path: str = "service") -> tuple[str, int]:
     if place is None or not 0 < int(place["port"]) <= PORT_MAX:
         raise BadInput(path, f"must be name:port, got {text!r}")
     return place["host"].strip("[]"), int(place["port"])
-
-
-def _check_config(config: Mapping[str, Any], path: str) -> Config:
-    try:
-        return to_config(check_shape(dict(config), AgentConfigDocument))
-    except BadInput as error:
-        raise BadInput(f"{path}.{error.path.removeprefix('config.')}", error.message) from error
 
 
 def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,7 +323,7 @@ def _check_groups(document: TrafficDocument) -> None:
             if not _ID.fullmatch(backend.id):
                 where = f"{path}.backends[{number}].id"
                 raise BadInput(where, _not_a_name("63, and colons", backend.id))
-        _check_config(_merged(document.config, group.config), f"{path}.config")
+        read_config(_merged(document.config, group.config), f"{path}.config")
         if group.scrape is not None:
             selectors(group.scrape, f"{path}.scrape")
         check_path(group.probe.path, f"{path}.probe.path")

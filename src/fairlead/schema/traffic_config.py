@@ -19,7 +19,7 @@ from fairlead.core.traffic.config import (
     Theta,
 )
 from fairlead.core.units import OutOfRange
-from fairlead.schema.border import BadInput
+from fairlead.schema.border import BadInput, check_shape
 
 Number = Annotated[float, Meta(ge=0, le=NUMBER_MAX)]
 AGENT_ONLY = ("w_debt", "t_ref_s", "debt_max")
@@ -95,6 +95,14 @@ def to_config(document: ConfigDocument) -> Config:
         )
     except OutOfRange as error:
         raise BadInput(f"config.{error.field}", error.message) from error
+
+
+def read_config(config: Mapping[str, Any], path: str) -> Config:
+    """The parameters that a configuration file sets, over the defaults; `path` is theirs in it."""
+    try:
+        return to_config(check_shape(dict(config), AgentConfigDocument))
+    except BadInput as error:
+        raise BadInput(f"{path}.{error.path.removeprefix('config.')}", error.message) from error
 
 
 def from_config(config: Config) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
 
 
 def _digest(memory: GroupMemory, snapshot: Snapshot) -> str:
-    """Of all that the plan was made from: the snapshot's state is in the memory, its nodes are the
-    sighting's."""
+    """Of all that the plan was made from: the snapshot's state and the windows behind its nodes are
+    in the memory."""
     text = _encoder.encode((memory, snapshot.backends, snapshot.retry_index, snapshot.config))
     return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -108,10 +108,13 @@ class Settled(NamedTuple):
 
 def follow(document: GovernDocument, before: Settled | None) -> Settled:
     """Decide the next entry of a life again. `BadInput` where the memory that it holds is not what
-    the entries before it lead to, or where those are missing.
+    the entries before it lead to, where those are missing, or where a value is none of ours.
     """
     memory, rules = _begin(document, before)
-    memory, decision = govern(memory, document.sighting, rules, group=document.group)
+    try:
+        memory, decision = govern(memory, document.sighting, rules, group=document.group)
+    except OutOfRange as error:
+        raise BadInput(error.field, error.message) from error
     return Settled(memory, rules, decision)
 
 

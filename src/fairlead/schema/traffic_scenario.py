@@ -24,7 +24,7 @@ from msgspec import Meta
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Config
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
+from fairlead.schema.traffic_config import AGENT_DEFAULTS, read_config
 from fairlead.schema.yaml import parse_yaml
 
 BACKENDS_MAX = 64
@@ -172,10 +172,7 @@ def read_traffic_scenario(data: bytes) -> TrafficScenarioDocument:
 
 
 def scenario_config(scenario: TrafficScenarioDocument) -> Config:
-    try:
-        return to_config(check_shape({**AGENT_DEFAULTS, **scenario.config}, AgentConfigDocument))
-    except BadInput as error:
-        raise BadInput(f"config.{error.path.removeprefix('config.')}", error.message) from error
+    return read_config({**AGENT_DEFAULTS, **scenario.config}, "config")
 
 
 def traffic_scenario_schema() -> dict[str, Any]:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from fairlead.core.traffic import Config, Psi, Resource, StallTotals, Theta, observe_totals
+from fairlead.core.traffic import (
+    Config,
+    Psi,
+    Resource,
+    Sighting,
+    StallTotals,
+    Theta,
+    observe_totals,
+    plausible,
+)
 from fairlead.core.traffic.nodes import (
     follow,
     recent_stalls,
@@ -11,6 +20,7 @@ from fairlead.core.traffic.nodes import (
     sustained,
     time_to_failure,
 )
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.core.traffic.state import NodeMemory, Trail
 from tests.core.traffic.groups import HEALTHY, Group, reasons
 
@@ -233,3 +243,19 @@ def test_a_counter_or_a_clock_that_goes_back_starts_anew() -> None:
     assert observe_totals(window, counters(1, 600))[1] is None
     _, psi = observe_totals(window, counters(1, 9_000_000, mem_full=7, io_full=3))
     assert psi == Psi(cpu_some=1.0, mem_full=0.0)
+
+
+def test_counters_that_no_machine_can_have_are_missing() -> None:
+    """A node without them is seen, and no stall of it is believed."""
+    readings = (
+        NodeReading("a", StallTotals(0, {"cpu_some": -1})),
+        NodeReading("b", StallTotals(0, {"mem_some": 5, "cpu_some": 4}), (), CpuTimes(0, 1, 1)),
+        NodeReading("c", cpu=CpuTimes(0, float("nan"), 1)),
+    )
+    sighting = Sighting(now_ms=0, members={}, nodes=readings)
+    a, b, c = plausible(sighting).nodes or ()
+    assert (a.totals, c.cpu) == (None, None)
+    assert b.totals is not None
+    assert list(b.totals.stalled_us) == ["cpu_some", "mem_some"]
+    assert b.cpu == CpuTimes(0, 1.0, 1.0)
+    assert plausible(Sighting(now_ms=0, members={}, nodes=None)).nodes is None

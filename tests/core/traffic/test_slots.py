@@ -12,7 +12,6 @@ from fairlead.core.traffic.slots import (
     held_weights,
     inverse_weights,
     observed_skew,
-    predicted_skew,
     regrow,
     rescale,
     slew,
@@ -144,7 +143,7 @@ def test_skew_is_by_request_shares() -> None:
     assert observed_skew(few, [0.5, 0.5], Config()) is None
     assert observed_skew([*seen, A], [0.4, 0.4, 0.2], Config()) is None
     assert observed_skew([Backend("a", requests=90)], [1.0], Config()) is None
-    assert predicted_skew([64, 192], [0.5, 0.5], 256) == 0.25
+    assert deviation([0.5, 0.5], [64, 192], 256) == 0.25
 
 
 def test_skew_where_nobody_is_routable_is_all_of_it() -> None:

@@ -11,6 +11,7 @@ from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import WINDOW_MS, Counters, Streak, Window
 from fairlead.core.traffic.health import Cause, Health, HealthRules
 from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
+from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.core.traffic.state import State
 
 
@@ -91,6 +92,8 @@ class GroupMemory:
     refused: Window = ()
     """Rejections of our own admission."""
     refused_soft: int | None = None
+    nodes: Mapping[str, NodeWindows] = field(default_factory=dict)
+    """Counters of the machines over the last seconds."""
 
     @property
     def isolated(self) -> dict[str, Cause]:

@@ -14,7 +14,7 @@ from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.units import FLOAT_MAX, OutOfRange
 
 _MEASURES = ("queue", "p95_ms", "rtt_ms", "retrans_rate", "jitter_ms", "debt", "drain_per_s")
-_STALLS = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
+STALL_KINDS = ("cpu_some", "mem_some", "mem_full", "io_some", "io_full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Psi:
     io_full: float | None = None
 
     def __post_init__(self) -> None:
-        for field in _STALLS:
+        for field in STALL_KINDS:
             value = getattr(self, field)
             if value is not None:
                 object.__setattr__(self, field, units.ratio(value, field))

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config, Theta
-from fairlead.core.traffic.model import Node, Psi, Resource
+from fairlead.core.traffic.model import STALL_KINDS, Node, Psi, Resource
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX
@@ -29,32 +29,26 @@ ROUNDING = 1e-12
 
 def stalls(psi: Psi | None, theta: Theta) -> bool:
     """Is any stall above its threshold? `io some` never is: waiting for a disk is no sickness."""
-    if psi is None:
-        return False
-    return (
-        _above(psi.cpu_some, theta.cpu_some)
-        or _above(psi.mem_some, theta.mem_some)
-        or _above(psi.mem_full, theta.mem_full)
-        or _above(psi.io_full, theta.io_full)
-    )
-
-
-def _above(value: float | None, threshold: float) -> bool:
-    return value is not None and value > threshold
+    return any(value > threshold for value, threshold in _thresholds(psi, theta))
 
 
 def stall_score(psi: Psi | None, theta: Theta) -> float | None:
     """How far above its threshold the worst stall is: 1 at the threshold; None: unknown."""
+    scores = (value / max(threshold, EPSILON) for value, threshold in _thresholds(psi, theta))
+    return max(scores, default=None)
+
+
+def _thresholds(psi: Psi | None, theta: Theta) -> list[tuple[float, float]]:
+    """The stalls that are known and have a threshold, each with it."""
     if psi is None:
-        return None
+        return []
     pairs = (
         (psi.cpu_some, theta.cpu_some),
         (psi.mem_some, theta.mem_some),
         (psi.mem_full, theta.mem_full),
         (psi.io_full, theta.io_full),
     )
-    scores = [value / max(limit, 1e-9) for value, limit in pairs if value is not None]
-    return max(scores, default=None)
+    return [(value, threshold) for value, threshold in pairs if value is not None]
 
 
 def recent_stalls(
@@ -77,24 +71,26 @@ def observe_totals(
 
     A counter or a clock that goes back is another boot: the window starts anew.
     """
-    if window and (window[-1].time_us >= sample.time_us or _fell(window[-1], sample)):
-        return (sample,), None
     reach = sample.time_us - WINDOW_US
     # The newest reading that is old enough, so that the window covers 10 s and not less.
     old = [index for index, past in enumerate(window) if past.time_us <= reach]
-    kept = (*window[old[-1] if old else 0 :], sample)
-    if len(kept) == 1:
-        return kept, None
+    kept = window[old[-1] if old else 0 :]
+    if not kept or _restarted(kept[0], sample) or _restarted(kept[-1], sample):
+        return (sample,), None
     first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
     shares = {
-        kind: min((sample.stalled_us[kind] - before) / elapsed_us, 1.0)
-        for kind, before in first.stalled_us.items()
+        kind: min((sample.stalled_us[kind] - first.stalled_us[kind]) / elapsed_us, 1.0)
+        for kind in STALL_KINDS
+        if kind in first.stalled_us
     }
-    return kept, Psi(**shares)
+    return (*kept, sample), Psi(**shares)
 
 
-def _fell(before: StallTotals, after: StallTotals) -> bool:
-    return any(after.stalled_us.get(kind, -1) < total for kind, total in before.stalled_us.items())
+def _restarted(before: StallTotals, after: StallTotals) -> bool:
+    return before.time_us >= after.time_us or any(
+        kind not in after.stalled_us or after.stalled_us[kind] < total
+        for kind, total in before.stalled_us.items()
+    )
 
 
 ENDLESS = "cpu"
@@ -218,11 +214,13 @@ class NodeWindows(NamedTuple):
 
 
 def observe_nodes(
-    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading]
-) -> tuple[dict[str, NodeWindows], tuple[Node, ...]]:
+    before: Mapping[str, NodeWindows], readings: Iterable[NodeReading] | None
+) -> tuple[Mapping[str, NodeWindows], tuple[Node, ...]]:
     """Stalls and I/O wait of the machines as shares of the last 10 s. The windows of a machine that
-    cannot be seen begin again.
+    cannot be seen begin again; where none could be read (None) they wait.
     """
+    if readings is None:
+        return before, ()
     windows, nodes = {}, []
     for name, reading in sorted({reading.id: reading for reading in readings}.items()):
         now = windows[name] = _observe_node(before.get(name, NodeWindows()), reading)

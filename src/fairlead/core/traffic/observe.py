@@ -28,6 +28,7 @@ from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
 from fairlead.core.traffic.learn import latency_reference, queue_reference
 from fairlead.core.traffic.memory import BackendHistory, Backoff, GroupMemory, GroupRules
 from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
+from fairlead.core.traffic.nodes import observe_nodes
 from fairlead.core.traffic.pressure import left_sum
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Probed, Reading, Sighting
 from fairlead.core.traffic.state import AdmissionMode, State
@@ -64,6 +65,7 @@ def observe(
     histories, signals, tracked = judged.histories, judged.signals, judged.tracked
     full = _full(memory, seen)
     refused = None if seen is None else seen.refused_soft + seen.refused_hard
+    windows, nodes = observe_nodes(memory.nodes, sighting.nodes)
     memory = replace(
         memory,
         now_ms=sighting.now_ms,
@@ -73,6 +75,7 @@ def observe(
         norms=judged.norms,
         refused=add(memory.refused, clock_ms, refused, rules.window_ms),
         refused_soft=None if seen is None else seen.refused_soft,
+        nodes=windows,
     )
     memory, config = _learn(memory, sighting, signals, tracked.isolated, rules)
     snapshot = Snapshot(
@@ -82,7 +85,7 @@ def observe(
             _backend(name, node, signals[name], histories[name], tracked)
             for name, node in sorted(sighting.members.items())
         ),
-        nodes=sighting.nodes,
+        nodes=nodes,
         retry_index=_retry_index(memory, signals.values()),
         config=config,
         state=memory.state,

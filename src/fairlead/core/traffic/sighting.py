@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import LatencyMs
-from fairlead.core.traffic.model import Node, Resource
+from fairlead.core.traffic.model import Resource
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.units import FLOAT_MAX, SIZE_MAX
 
@@ -149,7 +149,8 @@ class Sighting:
     covered: tuple[str, ...] = ()
     """Fields of `Reading` that applications are asked for; for these the dataplane's own figures
     are not used, or an application that does not answer would look like an idle one."""
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NodeReading, ...] | None = ()
+    """The machines that could be seen; None: their sensor failed, and what it saw before holds."""
     probed: tuple[Probed, ...] = ()
     checks: Mapping[str, bool] = field(default_factory=dict)
     """Health checks of the backends that have one."""
@@ -168,7 +169,8 @@ def plausible(sighting: Sighting) -> Sighting:
         Probed(probe.group, probe.backend, probe.ok, _measure(probe.latency_ms))
         for probe in sighting.probed
     )
-    return replace(sighting, seen=seen, readings=readings, probed=probed)
+    nodes = None if sighting.nodes is None else tuple(_node(node) for node in sighting.nodes)
+    return replace(sighting, seen=seen, readings=readings, probed=probed, nodes=nodes)
 
 
 def _backend(seen: BackendSeen) -> BackendSeen:
@@ -196,6 +198,21 @@ def _reading(reading: Reading) -> Reading:
         p95_ms=_measure(reading.p95_ms),
         looks=reading.looks,
     )
+
+
+def _node(reading: NodeReading) -> NodeReading:
+    totals, cpu = reading.totals, reading.cpu
+    if totals is not None:
+        stalled_us = {
+            kind: total
+            for kind, total in sorted(totals.stalled_us.items())
+            if _count(total) is not None
+        }
+        totals = StallTotals(totals.time_us, stalled_us) if stalled_us else None
+    if cpu is not None:
+        total, iowait = _measure(cpu.total), _measure(cpu.iowait)
+        cpu = None if total is None or iowait is None else CpuTimes(cpu.at_ms, total, iowait)
+    return NodeReading(reading.id, totals, reading.resources, cpu)
 
 
 def _count(value: int | None) -> int | None:

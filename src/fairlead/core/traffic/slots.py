@@ -190,11 +190,6 @@ def observed_skew(
     return max(abs(count / total - w) for count, w in zip(requests, weights, strict=True))
 
 
-def predicted_skew(slots: Sequence[int], weights: Sequence[float], s_total: int) -> float:
-    """max |s/S - w|: the skew once the requests follow the slots."""
-    return max(abs(slot / s_total - w) for slot, w in zip(slots, weights, strict=True))
-
-
 class Step(NamedTuple):
     """Slots after the step, the guard after it, and whether it was held back altogether."""
 
@@ -237,4 +232,5 @@ def guarded_step(
 
 
 def _worse(slots: Sequence[int], weights: Sequence[float], skew: float, config: Config) -> bool:
-    return predicted_skew(slots, weights, config.s_total) > skew + config.epsilon_skew
+    """By the skew that is left once the requests follow the slots."""
+    return deviation(weights, slots, config.s_total) > skew + config.epsilon_skew

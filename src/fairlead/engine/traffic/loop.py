@@ -14,17 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.core.invariant import require
-from fairlead.core.traffic import (
-    AdmissionMode,
-    Node,
-    OperatorCommand,
-    Sighting,
-    liveness,
-    observe_nodes,
-)
+from fairlead.core.traffic import AdmissionMode, OperatorCommand, Sighting, liveness
 from fairlead.core.traffic.explain import agent_reasons
-from fairlead.core.traffic.nodes import NodeWindows
-from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
@@ -52,7 +44,6 @@ class TrafficLoop:
         self.beat_ms: int | None = None
         """When the dataplane last heard of us."""
         self._stale = Liveness.NORMAL
-        self._nodes: Mapping[str, NodeWindows] = {}
         self._tables: dict[str, Table] = {}
         self._status: dict[str, GroupStatus] = {}
         self._drained: set[tuple[str, str]] = set()
@@ -117,15 +108,16 @@ class TrafficLoop:
     def _look(self, now_ms: int, faults: list[str]) -> Sights:
         signals, prober, sensor = self.ports.signals, self.ports.prober, self.ports.nodes
         seen: Mapping[str, GroupSeen] = {}
-        nodes: tuple[Node, ...] = ()
+        nodes: tuple[NodeReading, ...] | None = ()
         try:
             seen = self.plane.read()
         except Fault as fault:
             faults.append(f"plane: {fault}")
         if sensor is not None:
             try:
-                self._nodes, nodes = observe_nodes(self._nodes, sensor.read(now_ms))
+                nodes = tuple(sensor.read(now_ms))
             except Fault as fault:
+                nodes = None
                 faults.append(f"nodes: {fault}")
         return Sights(
             now_ms,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairlead.core.traffic import AdmissionMode, Cause, Decision, Node, Snapshot, TickPlan
-from fairlead.core.traffic.sighting import GroupSeen, Liveness, Probed, Reading
+from fairlead.core.traffic import AdmissionMode, Cause, Decision, Snapshot, TickPlan
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Probed, Reading
 from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
@@ -84,7 +84,7 @@ class Sights:
     seen: Mapping[str, GroupSeen]
     readings: Mapping[tuple[str, str], Reading]
     probed: Sequence[Probed]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeReading, ...] | None
     orders: Orders
 
 
