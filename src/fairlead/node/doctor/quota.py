@@ -55,7 +55,8 @@ def probe_quota(host: CgroupHost, *, capabilities: frozenset[str]) -> QuotaProbe
             return QuotaProbe(group, refused, cure_for(error, host.cpu_mount, capabilities))
         try:
             refused, cure = _try_quota(host, group, capabilities)
-            seen = _look_around(host, group)
+            burst = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
+            seen = _stat(group), (group / burst).exists(), (group / "cpu.pressure").exists()
         finally:
             left_behind = not _remove(group)
     return QuotaProbe(group, refused, cure, *seen, left_behind=left_behind)
@@ -91,13 +92,11 @@ def _write(path: Path, value: str) -> None:
         os.close(descriptor)
 
 
-def _look_around(host: CgroupHost, group: Path) -> tuple[str | None, bool, bool]:
+def _stat(group: Path) -> str | None:
     try:
-        stat: str | None = (group / "cpu.stat").read_text()
+        return (group / "cpu.stat").read_text()
     except OSError:
-        stat = None
-    burst = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
-    return stat, (group / burst).exists(), (group / "cpu.pressure").exists()
+        return None
 
 
 def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:
