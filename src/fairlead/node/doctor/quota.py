@@ -5,12 +5,12 @@ controller not delegated, the write filtered. So `fairlead doctor` makes an empt
 a quota, reads it back and removes it. No process is ever moved into it, so nothing is slowed.
 """
 
+import contextlib
 import errno
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,11 +85,8 @@ def _try_quota(host: CgroupHost, group: Path, capabilities: frozenset[str]) -> t
 
 def _write(path: Path, value: str) -> None:
     # Without O_CREAT: outside a cgroup file system this must fail, not leave a file behind.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
+    with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb", buffering=0) as file:
+        file.write(value.encode())
 
 
 def _stat(group: Path) -> str | None:
@@ -112,20 +109,16 @@ def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:
 
 def _remove(group: Path) -> bool:
     """Remove the cgroup; the kernel may call it busy for a moment after a write."""
-    for attempt in range(_REMOVAL_ATTEMPTS):
-        if attempt:
-            time.sleep(_REMOVAL_PAUSE_SECONDS)
-        try:
+    for _ in range(_REMOVAL_ATTEMPTS):
+        with contextlib.suppress(OSError):
             group.rmdir()
-        except FileNotFoundError:
+        if not group.exists():
             return True
-        except OSError:
-            continue
-        return True
+        time.sleep(_REMOVAL_PAUSE_SECONDS)
     return False
 
 
-@contextmanager
+@contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
     """Ctrl-C and requests to stop wait for the few milliseconds of the probe.
 
