@@ -117,7 +117,7 @@ class TrafficAgent:
         self._dataplane = self._open_dataplane()
         groups = [self._group(spec, stored) for spec in self._specs.values()]
         ports = Ports(
-            record=self._recorders.get,
+            record=self._recorders.__getitem__,
             signals=self.sensors.signals,
             nodes=self.sensors.nodes,
             prober=self.sensors.prober,
@@ -157,6 +157,7 @@ class TrafficAgent:
 
     def tick(self) -> Round:
         began = time.monotonic()
+        self.sensors.check()
         self._follow_services()
         round = self.loop.tick(now_ms())
         self.last_round = round

@@ -257,6 +257,9 @@ class NetworkSensors:
         """Backends that were looked up; None for a group whose backends are listed."""
         return self._services.members(group)
 
+    def check(self) -> None:
+        self._poller.check()
+
     def close(self) -> None:
         self._poller.close()
 

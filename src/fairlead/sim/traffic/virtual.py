@@ -259,7 +259,7 @@ class VirtualRun:
         if event.load_factor is not None:
             self.clients.factor = event.load_factor
         if event.repeat is not None:
-            self.clients.repeat = event.repeat
+            self.clients.retries.repeat = event.repeat
         if event.agent_dead_s is not None:
             self._kill_agent(round(event.agent_dead_s * 1000))
         self.host.change(event)
