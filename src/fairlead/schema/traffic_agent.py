@@ -340,7 +340,7 @@ def _check_groups(document: TrafficDocument) -> None:
 def check_routes(groups: Sequence[Any]) -> None:
     """Names and addresses of groups and their backends, of a document or of the dataplane port.
 
-    Proxies count by address, so two backends of a group at one address could not be told apart.
+    Proxies count by address, so two backends of a group at one address could not be distinguished.
     """
     refuse_repeats([group.name for group in groups], "groups", ".name", "repeats {}.name")
     addresses = [

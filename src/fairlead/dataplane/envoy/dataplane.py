@@ -65,7 +65,7 @@ class EnvoyDataplane:
             self._process.start(self._settings)
         self._groups = {group.name: group for group in groups}
         self._layout.sweep(self._groups)
-        members = {(proxy.escape(g.name), _host(each)) for g in groups for each in g.backends}
+        members = {(proxy.escape(g.name), _host(backend)) for g in groups for backend in g.backends}
         self._log.requests.keep(members)
         self._beat()
         guard(self._files.folder)

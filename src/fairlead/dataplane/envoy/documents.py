@@ -1,4 +1,4 @@
-"""What Envoy is told: its bootstrap, listeners, clusters and endpoints, as JSON documents in files.
+"""Envoy's configuration: bootstrap, listeners, clusters and endpoints, as JSON documents in files.
 
 Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
 the next table as endpoint weights, `_f` hashes flows when the agent is dead. Which of them serves

@@ -53,7 +53,7 @@ def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
 
 
 def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
-    """What the script is told: each worker has a bucket, and a share of the numbers."""
+    """What the script reads: each worker has a bucket, and a share of the numbers."""
     if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0

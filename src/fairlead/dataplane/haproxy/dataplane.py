@@ -51,7 +51,7 @@ class HaproxyDataplane:
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._held: config.Held = {}
         self._room: config.Room = {}
-        """What each server was last told that it may hold."""
+        """The limit that each server was last given."""
         self._restarts = proxy.Restarts()
 
     @proxy.as_fault
@@ -66,7 +66,9 @@ class HaproxyDataplane:
         self._groups, self._generation = {group.name: group for group in groups}, wanted
         self._beat()
         members = {
-            (proxy.escape(g.name), proxy.escape(each.id)) for g in groups for each in g.backends
+            (proxy.escape(group.name), proxy.escape(backend.id))
+            for group in groups
+            for backend in group.backends
         }
         self._log.requests.keep(members)
         self._log.catch_up(monotonic_ms())  # begins to follow the log
@@ -95,7 +97,7 @@ class HaproxyDataplane:
 
     @proxy.as_fault
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
-        """Tell servers how much they may hold, as far as that changed since they were told."""
+        """Give servers their limits, as far as these changed."""
         members = tables.configured(self._groups, group).backends
         self._make_room(proxy.escape(group), room, [backend.id for backend in members])
 
@@ -185,7 +187,7 @@ class HaproxyDataplane:
                     proxy.replace_text(path, text)
             raise
         self._active = now
-        self._room, self._held = {}, {}  # a new worker has been told nothing
+        self._room, self._held = {}, {}  # a new worker has no limits
         for path in self._files.folder.glob("counted-*.json"):
             if path != kept:
                 path.unlink()
