@@ -120,7 +120,7 @@ def test_one_that_cannot_be_started_is_tried_again() -> None:
 
 def test_one_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its time first, and the operator reads whom we wait for."""
-    monkeypatch.setattr("fairlead.node.supervisor.SAY_S", 0.1)
+    monkeypatch.setattr("fairlead.node.supervisor.WARN_S", 0.1)
     monkeypatch.setattr("fairlead.node.supervisor.STOP_S", 0.3)
     said: list[str] = []
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); " + STAY

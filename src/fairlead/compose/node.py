@@ -22,13 +22,12 @@ def node_agent(
     report: Callable[[CpuTurn, Agent], None],
     fault: Callable[[TemporaryFault], None],
 ) -> Agent:
-    files = node_files(document)
+    online_millicores = (os.cpu_count() or 1) * 1000
+    capacity = document.capacity_millicores or online_millicores
     return Agent(
         document,
-        cpu=CpuConfig.of(
-            document, document.capacity_millicores or machine_millicores(), document.policy
-        ),
-        files=files,
+        cpu=CpuConfig.of(document, capacity, document.policy),
+        files=node_files(document),
         directory=node_directory(document),
         dry_run=dry_run,
         open_recorder=_open_recorder,
@@ -60,10 +59,6 @@ def root_below(host: CgroupHost, root: str | None) -> str:
 
 def node_directory(document: NodeAgentDocument) -> Path:
     return Path(document.state_dir) if document.state_dir else default_directory()
-
-
-def machine_millicores() -> int:
-    return (os.cpu_count() or 1) * 1000
 
 
 def _open_recorder(path: Path) -> Recorder:

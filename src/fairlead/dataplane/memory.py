@@ -66,13 +66,13 @@ class MemoryDataplane:
             was = before.get(group.name)
             now = was or _Group(group, active(group, None))
             now.group, now.active = group, active(group, was.active if was else None)
-            known = now.counts.backends
+            counted = now.counts.backends
             now.counts.backends = {
-                backend.id: known.get(backend.id, BackendCount(queue=None))
+                backend.id: counted.get(backend.id, BackendCount(queue=None))
                 for backend in group.backends
             }
             self._groups[group.name] = now
-        self._log.keep({(group.name, each.id) for group in groups for each in group.backends})
+        self._log.keep({(group.name, backend.id) for group in groups for backend in group.backends})
         self.heartbeat()
 
     def schema_version(self) -> int:
@@ -145,7 +145,8 @@ class MemoryDataplane:
             if not allowed:
                 return self._refuse(here, admission.mode)
         if alone:
-            backend = _hashed(flow, limits.fallback.members)
+            key = flow if isinstance(flow, bytes) else str(flow).encode()
+            backend = known(rendezvous(key, limits.fallback.members), "a member for every flow")
         elif bound is not None:
             backend = _with_room(flow, here, bound, inside + 1)
         else:
@@ -215,11 +216,6 @@ def _with_room(flow: int | bytes, group: _Group, bound: Concurrency, inside: int
         if group.counts.backends[id].open < share(slots[id], total, inside, bound.room_least):
             return id
     return _slotted(flow, slots)
-
-
-def _hashed(flow: int | bytes, members: Sequence[str]) -> str:
-    key = flow if isinstance(flow, bytes) else str(flow).encode()
-    return known(rendezvous(key, members), "a group with backends has one for every flow")
 
 
 def _number(flow: bytes) -> int:

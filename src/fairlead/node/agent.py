@@ -17,24 +17,10 @@ from fairlead.host.clock import steady_now_ms
 from fairlead.node.cgroups import CgroupFiles
 from fairlead.node.limits import CgroupActuator, Originals
 from fairlead.node.sensor import CgroupSensor
-from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
-from fairlead.ports.cpu import PodSighting
+from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory, fields
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import Recorder
 from fairlead.schema.node import NodeAgentDocument
-
-
-class FreezingSensor:
-    """Sees through a `CgroupSensor` and freezes what it sees for the first time."""
-
-    def __init__(self, sensor: CgroupSensor, originals: Originals, files: CgroupFiles) -> None:
-        self._sensor, self._originals, self._files = sensor, originals, files
-
-    def sample(self, now_ms: int) -> list[PodSighting]:
-        """Originals are durable before the governor, and so the actuator, knows of a pod."""
-        sightings = self._sensor.sample(now_ms)
-        self._originals.freeze(sightings, self._files)
-        return sightings
 
 
 class Agent:
@@ -81,9 +67,10 @@ class Agent:
         self.directory.lock()
         self._recorder = self._open_recorder(self.directory.path / RECORD)
         originals = Originals(self.directory)
+        self._sensor.first = lambda pods: originals.freeze(pods, self._files)
         self.loop = CpuLoop(
             self._restore(),
-            sensor=FreezingSensor(self._sensor, originals, self._files),
+            sensor=self._sensor,
             actuator=CgroupActuator(self._files, burst=self._burst),
             recorder=self._recorder,
             keep=lambda state: self.directory.replace(STATE, state),
@@ -116,7 +103,8 @@ class Agent:
             except TemporaryFault as fault:
                 # Disk full or the like: limits stay, the next sample tries again.
                 self.faults += 1
-                self._fault(fault)
+                self._report_fault(fault)
+                self._stop.wait(fault.retry_after_ms / 1000)
             next_sample += cpu.sample_ms / 1000
             late = time.monotonic() - next_sample
             if late > 0:
@@ -134,10 +122,6 @@ class Agent:
             document |= {"missed_samples": self.missed_samples, "faults": self.faults}
             self.directory.replace(STATUS, document, durable=False)
         self._report(turn, self)
-
-    def _fault(self, fault: TemporaryFault) -> None:
-        self._report_fault(fault)
-        self._stop.wait(fault.retry_after_ms / 1000)
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         self._stop.set()
@@ -163,23 +147,15 @@ def status_document(turn: CpuTurn, governor: CpuGovernor) -> dict[str, Any]:
         "sequence": turn.sequence,
         "policy": turn.snapshot.policy.value,
         "mode": plan.mode.value,
-        "node_millicores": governor.config.node_millicores,
-        "capacity_millicores": plan.capacity_millicores,
+        **fields(governor.config, "node_millicores", "clear_ms"),
+        **fields(plan, "capacity_millicores", "total_min", "total_need", "shadow_price"),
         "limits_millicores": governor.adopted_millicores,
-        "total_min": plan.total_min,
-        "total_need": plan.total_need,
-        "shadow_price": plan.shadow_price,
         "observed_only": turn.observed_only,
         "written": len(turn.written),
         "failures": [
-            {
-                "pod": failure.write.uid,
-                "container": failure.write.container,
-                "reason": failure.reason,
-            }
-            for failure in turn.failures
+            {"pod": write.uid, "container": write.container, "reason": reason}
+            for write, reason in ((failure.write, failure.reason) for failure in turn.failures)
         ],
-        "clear_ms": governor.config.clear_ms,
         "pods": [_pod(turn, governor, uid) for uid in sorted(plan.allocations)],
     }
 
@@ -193,18 +169,12 @@ def _pod(turn: CpuTurn, governor: CpuGovernor, uid: str) -> dict[str, Any]:
         "need_millicores": plan.needs[uid],
         "grant_millicores": plan.allocations[uid],
         "limit_millicores": state.current_millicores,
-        "usage_millicores": seen.usage_millicores,
-        "demand": seen.demand,
-        "throttling": state.throttling,
-        "min_millicores": seen.min_millicores,
-        "max_millicores": seen.max_millicores,
-        "lower_millicores": bound.lower_millicores,
-        "upper_millicores": bound.upper_millicores,
+        **fields(seen, "usage_millicores", "demand", "min_millicores", "max_millicores"),
+        **fields(seen, "weight", "signal_ok"),
+        **fields(state, "throttling", "original_limit_millicores"),
+        **fields(bound, "lower_millicores", "upper_millicores"),
         "bound_reasons": list(bound.reasons),
-        "original_limit_millicores": state.original_limit_millicores,
-        "weight": seen.weight,
         "headroom_misses": plan.memory[uid].headroom_misses,
-        "signal_ok": seen.signal_ok,
         "reduction_ratio": plan.reduction_ratio[uid],
         "reasons": list(plan.reasons[uid]),
         "containers": {

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -186,11 +186,8 @@ class CgroupFiles:
         return ContainerFiles(self._version, tuple(opened))
 
     def quota(self, path: str) -> Quota | None:
-        files = self.container(path)
-        try:
+        with closing(self.container(path)) as files:
             quota = files.quota()
-        finally:
-            files.close()
         return None if quota is None else quota._replace(burst_us=self._burst(path) or 0)
 
     def set_quota(self, path: str, quota: Quota) -> None:
@@ -222,21 +219,16 @@ class CgroupFiles:
     def _burst(self, path: str) -> int | None:
         """The burst in force; None where the kernel has none (before 5.14)."""
         try:
-            descriptor = self.cpu.open_file(path, self._burst_file)
+            with open(self.cpu.open_file(path, self._burst_file), "rb", buffering=0) as file:
+                return kernel_files.counter(file.read(FILE_BYTES_MAX + 1))
         except FileNotFoundError:
             return None
-        try:
-            return kernel_files.counter(read_file(descriptor))
-        finally:
-            os.close(descriptor)
 
     def _write(self, path: str, name: str, text: str) -> None:
         # Truncating means nothing to the kernel's files, and everything to a recorded tree's.
         descriptor = self.cpu.open_file(path, name, os.O_WRONLY | os.O_TRUNC)
-        try:
-            os.write(descriptor, text.encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write(text.encode() + b"\n")
 
     def close(self) -> None:
         for tree in {self.cpu, self._cpuacct}:

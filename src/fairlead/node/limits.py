@@ -30,11 +30,11 @@ class CgroupActuator:
         require(decision >= 0, "a limit is written for a recorded decision")
         path = container_path(uid, container)
         try:
-            before = self._files.quota(path)
-            if before is None:
-                raise TemporaryFault(f"{path}: limit unreadable")
-            self._files.set_quota(path, quota_for(millicores, before.period_us, burst=self._burst))
-            after = self._files.quota(path)
+            before = after = self._files.quota(path)
+            if before is not None:
+                wanted = quota_for(millicores, before.period_us, burst=self._burst)
+                self._files.set_quota(path, wanted)
+                after = self._files.quota(path)
         except OSError as error:
             raise _fault(path, error) from error
         if after is None or after.millicores is None:

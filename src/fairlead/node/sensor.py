@@ -7,7 +7,7 @@ one by one: a pod's own cpu.stat stays at zero while its containers are throttle
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -50,14 +50,22 @@ class CgroupSensor:
         # Looking for newcomers costs as much as reading a third of all counters.
         self._discover_ms, self._discovered_ms = discover_ms, None
         self._pods: dict[str, _Pod] = {}
-        self._boot = _boot_id()
+        self.first: Callable[[list[PodSighting]], None] = lambda _: None
+        """Is given each sample before the governor, and so the actuator, knows of its pods."""
+        # Inode numbers of cgroups start again at every boot: only with its id they identify a pod.
+        try:
+            self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            self._boot = ""
 
     def sample(self, now_ms: int) -> list[PodSighting]:
         last = self._discovered_ms
         if last is None or now_ms < last or now_ms - last >= self._discover_ms:
             self._discovered_ms = now_ms
             self._discover(now_ms)
-        return [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
+        sightings = [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
+        self.first(sightings)
+        return sightings
 
     def close(self) -> None:
         for pod in self._pods.values():
@@ -83,7 +91,9 @@ class CgroupSensor:
             if pod is not None:
                 pod.close()
             age_ms = max(0, int((time.time() - stat.st_ctime) * 1000))
-            pod = self._pods[uid] = _Pod(identity, now_ms - age_ms, self._rule(uid), {})
+            rules = (rule for rule in self._rules if fnmatchcase(uid, rule.match))
+            rule = next(rules, _NO_RULE)
+            pod = self._pods[uid] = _Pod(identity, now_ms - age_ms, rule, {})
         # The link count of a cgroup directory is 2 plus its children: no scan when it says none.
         names = self._files.cpu.children(uid) if stat.st_nlink != 2 else []
         wanted = names or [""]
@@ -92,9 +102,6 @@ class CgroupSensor:
         for name in wanted:
             if name not in pod.containers:
                 pod.containers[name] = self._files.container(container_path(uid, name))
-
-    def _rule(self, uid: str) -> PodRule:
-        return next((rule for rule in self._rules if fnmatchcase(uid, rule.match)), _NO_RULE)
 
     @staticmethod
     def _sight(uid: str, pod: _Pod) -> PodSighting:
@@ -115,14 +122,6 @@ class CgroupSensor:
             started_ms=pod.started_ms,
             identity=pod.identity,
         )
-
-
-def _boot_id() -> str:
-    """Inode numbers of cgroups start again at every boot: only with it they identify a pod."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def container_path(uid: str, container: str) -> str:

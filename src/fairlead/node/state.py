@@ -21,6 +21,11 @@ def default_directory() -> Path:
     return default_state_directory() / "node"
 
 
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value, for a status document; all None where there is no value."""
+    return {name: None if value is None else getattr(value, name) for name in names}
+
+
 class StateDirectory:
     """Reads and replaces the agent's files."""
 

@@ -23,23 +23,23 @@ from fairlead.ports.faults import PermanentFault, faults
 SUPERVISOR = "FAIRLEAD_SUPERVISOR"
 FIRST_S, MOST_S, LONG_S = 1.0, 30.0, 60.0
 """The first pause, the longest one, and how long an agent has to live for the next to be short."""
-SAY_S, STOP_S = 2.0, 20.0
+WARN_S, STOP_S = 2.0, 20.0
 """How long an agent may take to end before that is logged, and before it is killed."""
 WRONG, BUG = 2, 70
 """Exit codes of the command line, which adapters may not import."""
 
 
 class Agents:
-    """Processes that run as long as the block does; `say` takes lines for the operator."""
+    """Processes that run as long as the block does; `log` takes lines for the operator."""
 
     def __init__(
         self,
         commands: Mapping[str, Sequence[str]],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         *,
         first_s: float = FIRST_S,
     ) -> None:
-        self._commands, self._say, self._first_s = commands, say, first_s
+        self._commands, self._log, self._first_s = commands, log, first_s
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._processes: dict[str, subprocess.Popen[Any]] = {}
         self._threads = [
@@ -55,8 +55,8 @@ class Agents:
     def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._signal(signal.SIGTERM)
-        if waiting := self._join(SAY_S):
-            left_s = STOP_S - SAY_S
+        if waiting := self._join(WARN_S):
+            left_s = STOP_S - WARN_S
             self._report(f"waiting for the {waiting} to end; killed in {left_s:g} s otherwise")
             self._join(left_s)
         self._signal(signal.SIGKILL)
@@ -112,7 +112,7 @@ class Agents:
     def _report(self, line: str) -> None:
         # The reader of our lines may be gone; the agents are not.
         with contextlib.suppress(OSError, ValueError):
-            self._say(line)
+            self._log(line)
 
     def _start(self, name: str) -> "subprocess.Popen[Any] | None":
         """None once we stop: an agent started after that would never be ended."""

@@ -65,7 +65,7 @@ class Table:
     """Backend id to slots. Every backend of the group is listed; 0 sends it nothing new."""
     limits: Limits
     """Admission now and in fallback, and how much may be inside. More than `inside_max` requests
-    are told to try again, in every mode; within it a backend that holds its share of what is inside
+    are refused softly, in every mode; within it a backend that holds its share of what is inside
     is passed over for the next, as far as a dataplane can: a backend that stalls fills up long
     before any signal shows it. In fallback nothing is bounded: what was learnt may be out of date.
     """

@@ -299,8 +299,7 @@ def _check_nodes(document: TrafficDocument) -> None:
     for index, disk in enumerate(disks):
         if not disk.startswith("/") or not disk.isprintable():
             raise BadInput(f"node.disks[{index}]", f"must be an absolute path, got {disk!r}")
-        if disk in disks[:index]:
-            raise BadInput(f"node.disks[{index}]", f"repeats node.disks[{disks.index(disk)}]")
+    refuse_repeats(disks, "node.disks", "", "repeats {}")
     names = [] if document.node.name is None else [document.node.name]
     for index, node in enumerate(document.nodes):
         if node.name in names:
@@ -334,35 +333,30 @@ def _check_groups(document: TrafficDocument) -> None:
 def check_routes(groups: Sequence[Any]) -> None:
     """Names and addresses of groups and their backends, of a document or of the dataplane port.
 
-    Proxies count by address, so two backends of a group at one address could not be told apart.
+    Proxies count by address, so two backends of a group at one address could not be distinguished.
     """
-    names: list[str] = []
-    addresses: list[tuple[str, int, str]] = []
+    refuse_repeats([group.name for group in groups], "groups", ".name", "repeats {}.name")
+    addresses = [
+        (*_place(group.vip, group.port, f"groups[{index}]", "vip"), group.proto.value)
+        for index, group in enumerate(groups)
+    ]
+    refuse_repeats(addresses, "groups", ".vip", "is the address of {}")
     for index, group in enumerate(groups):
-        path = f"groups[{index}]"
-        if group.name in names:
-            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
-        address = (*_place(group.vip, group.port, path, "vip"), group.proto.value)
-        if address in addresses:
-            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
-        names.append(group.name)
-        addresses.append(address)
-        _check_backends(group.backends or (), f"{path}.backends")
+        backends, path = group.backends or (), f"groups[{index}].backends"
+        refuse_repeats([backend.id for backend in backends], path, ".id", "repeats {}.id")
+        places = [
+            _place(backend.host, backend.port, f"{path}[{number}]", "host")
+            for number, backend in enumerate(backends)
+        ]
+        refuse_repeats(places, path, ".host", "is the address and port of {}")
 
 
-def _check_backends(backends: Sequence[Any], path: str) -> None:
-    ids: list[str] = []
-    places: list[tuple[str, int]] = []
-    for index, backend in enumerate(backends):
-        here = f"{path}[{index}]"
-        if backend.id in ids:
-            raise BadInput(f"{here}.id", f"repeats {path}[{ids.index(backend.id)}].id")
-        place = _place(backend.host, backend.port, here, "host")
-        if place in places:
-            first = f"{path}[{places.index(place)}]"
-            raise BadInput(f"{here}.host", f"is the address and port of {first}")
-        ids.append(backend.id)
-        places.append(place)
+def refuse_repeats(values: Sequence[Any], path: str, field: str, message: str) -> None:
+    """Refuse a value that an earlier item of the list at `path` has; {} is where that stands."""
+    first: dict[Any, int] = {}
+    for index, value in enumerate(values):
+        if first.setdefault(value, index) != index:
+            raise BadInput(f"{path}[{index}]{field}", message.format(f"{path}[{first[value]}]"))
 
 
 def _place(host: str, port: int, path: str, field: str) -> tuple[str, int]:

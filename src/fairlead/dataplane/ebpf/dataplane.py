@@ -207,7 +207,7 @@ def _seen(
         consecutive_failures=health.failures_in_a_row,
         successes=established,
         errors=failed,
-        open=layout.open_of(load),
+        open=load.word & layout.UINT32_MAX,
         rtt_ms=health.srtt_eighths_us / 8_000 or None,
         retransmits=retransmitted,
         jitter_ms=health.off_eighths_us / 8_000 if health.srtt_eighths_us else None,

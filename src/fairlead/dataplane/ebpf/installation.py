@@ -19,7 +19,7 @@ from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 from fairlead.dataplane.ebpf import kernel, layout
 from fairlead.host.files import try_lock
 from fairlead.ports.dataplane import SCHEMA_VERSION
-from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
+from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 # Program to the kernel's number of its hook (enum bpf_attach_type). Those that see the end of a
 # connection come first, so that none begins whose end is not seen.
@@ -49,16 +49,11 @@ def as_faults(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _fault(error, doing) from error
-
-
-def _fault(error: OSError, doing: str) -> Fault:
-    printed = error.printed.strip() if isinstance(error, kernel.BpfError) else ""
-    place = f" ({error.filename})" if error.filename else ""
-    message = f"{doing}: {error.strerror}{place}" + (f"\n{printed}" if printed else "")
-    if error.errno in _TEMPORARY:
-        return TemporaryFault(message)
-    return PermanentFault(message)
+        printed = error.printed.strip() if isinstance(error, kernel.BpfError) else ""
+        place = f" ({error.filename})" if error.filename else ""
+        message = f"{doing}: {error.strerror}{place}" + (f"\n{printed}" if printed else "")
+        fault = TemporaryFault if error.errno in _TEMPORARY else PermanentFault
+        raise fault(message) from error
 
 
 class Installation:
@@ -85,7 +80,10 @@ class Installation:
                 else:
                     self._install(directory, program, capacity, soft_errno)
             except BaseException:
-                self._abandon()
+                if not self.live.exists():
+                    with contextlib.suppress(OSError):
+                        _clear(self.pins / "new")
+                        self.pins.rmdir()
                 raise
             finally:
                 os.close(directory)
@@ -156,12 +154,6 @@ class Installation:
                     maps.forget(place)
         finally:
             maps.close()
-
-    def _abandon(self) -> None:
-        if not self.live.exists():
-            with contextlib.suppress(OSError):
-                _clear(self.pins / "new")
-                self.pins.rmdir()
 
     def close(self) -> None:
         if self._lock is not None:

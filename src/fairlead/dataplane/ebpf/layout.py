@@ -191,10 +191,6 @@ def index_of(slot: int) -> int:
     return slot & BACKENDS_MAX - 1
 
 
-def open_of(load: KernelLoad) -> int:
-    return int(load.word) & UINT32_MAX
-
-
 def spread(slots: Mapping[str, int]) -> list[str]:
     """Every slot's backend, each backend's slots as evenly apart as they can be.
 

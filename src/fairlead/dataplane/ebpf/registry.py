@@ -64,11 +64,14 @@ class Registry:
             heapq.heappush(self._free_groups, placed.index)
             del self.placed[name]
         for name, placed in moved.items():
-            self._move(placed, _vip(wanted[name]))
-        for group in groups:
-            if group.name not in self.placed:
-                self.placed[group.name] = self._create(group)
-            placed = self.placed[group.name]
+            # Nothing leads to the group now, so its cursor can be copied with the rest.
+            group = self._maps.groups[placed.index]
+            group.vip = placed.vip = _vip(wanted[name])
+            self._maps.groups[placed.index] = group
+        for route in groups:
+            if route.name not in self.placed:
+                self.placed[route.name] = self._create(route)
+            placed = self.placed[route.name]
             self._maps.vips[placed.vip] = c_uint32(placed.index)
 
     def flip(self, table: Table, decision: int | None) -> layout.Answer:
@@ -137,12 +140,6 @@ class Registry:
         if answer == layout.Answer.DONE:
             placed.word = word
         return answer
-
-    def _move(self, placed: Placed, vip: layout.KernelTuple) -> None:
-        """Nothing leads to the group now, so its cursor can be copied with the rest."""
-        group = self._maps.groups[placed.index]
-        group.vip = placed.vip = vip
-        self._maps.groups[placed.index] = group
 
     # Places.
 

@@ -70,11 +70,6 @@ def process(path: Path) -> int | None:
             return None
 
 
-def document(path: Path, target: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(ask(path, target))
-    return answer
-
-
 def stats(path: Path, pattern: str) -> dict[str, str]:
     lines = ask(path, f"/stats?filter={quote(pattern)}").decode().splitlines()
     pairs = (line.partition(": ") for line in lines)
@@ -118,7 +113,8 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount
                 here.refused_soft += int(value)
             else:
                 here.refused_hard += int(value)
-    for cluster in document(path, "/clusters?format=json").get("cluster_statuses", []):
+    clusters = json.loads(ask(path, "/clusters?format=json"))
+    for cluster in clusters.get("cluster_statuses", []):
         group, _, side = cluster["name"].rpartition("_")
         if side in (*proxy.SIDES, proxy.HASHED) and group in counted:
             for status in cluster.get("host_statuses", []):
@@ -151,11 +147,13 @@ class EnvoyProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def running(self) -> bool:
+        return self._answers("/server_info")
+
+    def _answers(self, target: str, wanted: bytes = b"") -> bool:
         try:
-            ask(self._files.admin, "/server_info")
+            return wanted in ask(self._files.admin, target)
         except TemporaryFault:
             return False
-        return True
 
     def listens(self) -> bool:
         if self._child is not None and self._child.poll() is not None:
@@ -178,7 +176,9 @@ class EnvoyProcess:
         child = spawn([envoy_program(self._binary), "--disable-hot-restart", *named])
         self._child = child
         ready = wait_until(
-            lambda: child.poll() is not None or self._live(), within_s=_START_S, every_s=0.02
+            lambda: child.poll() is not None or self._answers("/ready", b"LIVE"),
+            within_s=_START_S,
+            every_s=0.02,
         )
         if child.poll() is not None:
             raise PermanentFault(f"Envoy did not start: {_gist(log)}")
@@ -197,12 +197,6 @@ class EnvoyProcess:
         if self._child is not None:
             self._child.wait()
             self._child = None
-
-    def _live(self) -> bool:
-        try:
-            return ask(self._files.admin, "/ready").strip() == b"LIVE"
-        except TemporaryFault:
-            return False
 
 
 def envoy_program(binary: str | None) -> str:

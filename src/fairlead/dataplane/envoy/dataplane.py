@@ -57,13 +57,15 @@ class EnvoyDataplane:
         running = self._running()
         proxy.check_free(groups, self._layout.addresses() if running else ())
         self._beat()
-        if not running:
-            self._start(groups)
-        else:
+        if running:
             self._change(groups)
+        else:
+            now = [active(group, self._layout.active(group.name)) for group in groups]
+            self._layout.lay_all(groups, now)
+            self._process.start(self._settings)
         self._groups = {group.name: group for group in groups}
         self._layout.sweep(self._groups)
-        members = {(proxy.escape(g.name), _host(each)) for g in groups for each in g.backends}
+        members = {(proxy.escape(g.name), _host(backend)) for g in groups for backend in g.backends}
         self._log.requests.keep(members)
         self._beat()
         guard(self._files.folder)
@@ -139,11 +141,6 @@ class EnvoyDataplane:
         proxy.replace_text(self._files.schema, str(SCHEMA_VERSION))
         return running and same
 
-    def _start(self, groups: Sequence[RouteGroup]) -> None:
-        now = [active(group, self._layout.active(group.name)) for group in groups]
-        self._layout.lay_all(groups, now)
-        self._process.start(self._settings)
-
     def _change(self, groups: Sequence[RouteGroup]) -> None:
         before = {group.name: self._layout.active(group.name) for group in groups}
         for group in groups:
@@ -152,12 +149,11 @@ class EnvoyDataplane:
         self._layout.change(groups)
         for group in groups:
             was = before[group.name]
-            if was is not None and self._moved(group, was):
+            if was is None:
+                continue
+            same = set(was.table.slots) == {backend.id for backend in group.backends}
+            if not (same and self._layout.laid(group, was)):
                 self._flip(group, active(group, was))
-
-    def _moved(self, group: RouteGroup, now: Active) -> bool:
-        same = set(now.table.slots) == {backend.id for backend in group.backends}
-        return not (same and self._layout.laid(group, now))
 
     def _flip(self, group: RouteGroup, now: Active) -> None:
         """`now` has the side that serves."""

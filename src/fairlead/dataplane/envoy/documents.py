@@ -1,4 +1,4 @@
-"""What Envoy is told: its bootstrap, listeners, clusters and endpoints, as JSON documents in files.
+"""Envoy's configuration: bootstrap, listeners, clusters and endpoints, as JSON documents in files.
 
 Per group one listener at the virtual address and three clusters: `_a` and `_b` hold the active and
 the next table as endpoint weights, `_f` hashes flows when the agent is dead. Which of them serves
@@ -98,26 +98,17 @@ def write(path: Path, document: Document) -> None:
     proxy.replace_text(path, json.dumps(document, sort_keys=True))
 
 
-def read(path: Path) -> Document | None:
-    """A document; None when it is not there. They are not flushed to disk when they are written, so
-    the machine's sudden end may leave an empty one: that is not there either."""
+def resources(path: Path) -> list[Document]:
+    """Those of a document; none when it is not there. Documents are not flushed to disk when they
+    are written, so the machine's sudden end may leave an empty one: that is not there either."""
     try:
         document = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
-        return None
-    whole = isinstance(document, dict) and document.get("resources") is not None
-    return document if whole else None
+        return []
+    return list(document.get("resources") or ()) if isinstance(document, dict) else []
 
 
-def resources(path: Path) -> list[Document]:
-    document = read(path)
-    return list(document["resources"]) if document else []
-
-
-@cache
-def _templates() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(_TEMPLATES.read_text())
-    return document
+_templates = cache(lambda: yaml.safe_load(_TEMPLATES.read_text()))
 
 
 def filled(template: str, /, **values: Any) -> Document:
@@ -161,12 +152,9 @@ def runtime(biases: Mapping[str, float]) -> list[Document]:
     return [filled("runtime", layer=layer)]
 
 
-def biases(documents: Sequence[Document]) -> dict[str, float]:
-    return {
-        key.removeprefix(_BIAS): bias
-        for document in documents
-        for key, bias in document["layer"].items()
-    }
+def read_biases(path: Path) -> dict[str, float]:
+    layers = [document["layer"].items() for document in resources(path)]
+    return {key.removeprefix(_BIAS): bias for layer in layers for key, bias in layer}
 
 
 def clusters(
@@ -174,7 +162,7 @@ def clusters(
 ) -> list[Document]:
     return [
         _cluster(group, side, files, settings)
-        for group in sorted(groups, key=_name)
+        for group in sorted(groups, key=lambda group: group.name)
         for side in (*proxy.SIDES, proxy.HASHED)
     ]
 
@@ -182,11 +170,8 @@ def clusters(
 def listeners(
     groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
 ) -> list[Document]:
-    return [_listener(group, files, settings) for group in sorted(groups, key=_name)]
-
-
-def _name(group: RouteGroup) -> str:
-    return group.name
+    in_order = sorted(groups, key=lambda group: group.name)
+    return [_listener(group, files, settings) for group in in_order]
 
 
 def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySettings) -> Document:

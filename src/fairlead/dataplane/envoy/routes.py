@@ -15,17 +15,15 @@ import msgspec
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.envoy import admin, deadman, documents
+from fairlead.dataplane.envoy.documents import Document
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
 from fairlead.dataplane.tables import Active
 from fairlead.ports.dataplane import RouteGroup, Table
 
-_OURS = "fairlead"
 _SCRIPT = Path(__file__).with_name("inside.lua")
 
 
-def active_route(
-    group: RouteGroup, now: Active, *, version: str, workers: int
-) -> documents.Document:
+def active_route(group: RouteGroup, now: Active, version: str, workers: int) -> Document:
     limits = now.table.limits
     admission = _admission(limits.admission, limits.retry_after_s, workers)
     admission |= {"no_backend": not any(now.table.slots.values())}
@@ -33,9 +31,7 @@ def active_route(
     return _routes(group, admission, _target(group, now.side, bound), now, version)
 
 
-def fallback_route(
-    group: RouteGroup, now: Active, *, version: str, workers: int
-) -> documents.Document:
+def fallback_route(group: RouteGroup, now: Active, version: str, workers: int) -> Document:
     """The route for the time without an agent: nothing is bounded."""
     fallback = now.table.limits.fallback
     admission = _admission(fallback.admission, fallback.retry_after_s, workers)
@@ -44,13 +40,7 @@ def fallback_route(
     return _routes(group, admission, target, now, version)
 
 
-def read_route(document: documents.Document) -> Active:
-    """What a route stands for: it is written into it, so that the next agent can read it."""
-    routes = document["resources"][0]["virtual_hosts"][0]["routes"]
-    return msgspec.convert(routes[-1]["metadata"]["filter_metadata"][_OURS], Active)
-
-
-def _target(group: RouteGroup, served: str, inside_max: int | None) -> documents.Document:
+def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
     """Where requests go: to a cluster, or through the script that counts what is inside."""
     name = documents.cluster_name(group.name, served)
     if inside_max is None:
@@ -62,8 +52,8 @@ def _target(group: RouteGroup, served: str, inside_max: int | None) -> documents
     return documents.filled("bounded_target", script=numbers + _SCRIPT.read_text(), name=name)
 
 
-def _admission(admission: Admission, retry_after_s: int, workers: int) -> documents.Document:
-    """What the script is told: each worker has a bucket, and a share of the numbers."""
+def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
+    """What the script reads: each worker has a bucket, and a share of the numbers."""
     if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
     rate, burst = admission.rate_per_s or 0.0, admission.burst or 0.0
@@ -78,12 +68,8 @@ def _admission(admission: Admission, retry_after_s: int, workers: int) -> docume
 
 
 def _routes(
-    group: RouteGroup,
-    admission: documents.Document,
-    target: documents.Document,
-    now: Active,
-    version: str,
-) -> documents.Document:
+    group: RouteGroup, admission: Document, target: Document, now: Active, version: str
+) -> Document:
     refusals = [
         documents.filled(
             "refusal",
@@ -110,8 +96,12 @@ class Layout:
         self._files, self._settings = files, settings
 
     def active(self, group: str) -> Active | None:
-        document = documents.read(self._files.route(group, deadman.ROUTE_ACTIVE))
-        return read_route(document) if document else None
+        """What a group's route stands for: written into it, so that the next agent can read it."""
+        resources = documents.resources(self._files.route(group, deadman.ROUTE_ACTIVE))
+        if not resources:
+            return None
+        route = resources[0]["virtual_hosts"][0]["routes"][-1]
+        return msgspec.convert(route["metadata"]["filter_metadata"]["fairlead"], Active)
 
     def addresses(self) -> set[Address]:
         sockets = [
@@ -140,13 +130,11 @@ class Layout:
         names = {cluster["name"] for cluster in wanted}
         union = wanted + [cluster for cluster in kept if cluster["name"] not in names]
         self._shape("cluster_manager.cds", self._files.clusters, union)
-        self._shape(
-            "listener_manager.lds",
-            self._files.listeners,
-            documents.listeners(groups, self._files, self._settings),
-        )
+        listeners = documents.listeners(groups, self._files, self._settings)
+        self._shape("listener_manager.lds", self._files.listeners, listeners)
         self._shape("cluster_manager.cds", self._files.clusters, wanted)
-        self._bias({name: bias for name, bias in self._biases().items() if name in names})
+        before = documents.read_biases(self._files.runtime)
+        self._bias({name: bias for name, bias in before.items() if name in names})
 
     def lay(self, group: RouteGroup, now: Active) -> None:
         version = documents.version()
@@ -154,18 +142,18 @@ class Layout:
         self.lay_routes(group, replace(now, side=SIDES[0]), version)
 
     def laid(self, group: RouteGroup, now: Active) -> bool:
-        for side in (now.side, HASHED):
-            path = self._files.endpoints(documents.cluster_name(group.name, side))
-            wanted = documents.endpoints(group, side, now.table, "")["resources"]
-            if documents.resources(path) != wanted:
-                return False
-        return True
+        return all(
+            documents.resources(self._files.endpoints(documents.cluster_name(group.name, side)))
+            == documents.endpoints(group, side, now.table, "")["resources"]
+            for side in (now.side, HASHED)
+        )
 
     def lay_weights(self, group: RouteGroup, now: Active, version: str) -> None:
         """Lay a table out on a side that rests, and wait until Envoy has it."""
         name, bound = documents.cluster_name(group.name, now.side), now.table.limits.concurrency
         # First the bias: the new weights make Envoy ask for it.
-        biases = {known: bias for known, bias in self._biases().items() if known != name}
+        biases = documents.read_biases(self._files.runtime)
+        biases.pop(name, None)
         self._bias(biases if bound is None else biases | {name: bound.request_bias})
         self._lay_endpoints(group, now.table, (now.side, HASHED), version)
         hashed = documents.cluster_name(group.name, HASHED)
@@ -174,10 +162,10 @@ class Layout:
     def lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
         """What is needed when the agent dies comes first, what flips comes last."""
         workers = self._settings.workers
-        without = fallback_route(group, now, version=version, workers=workers)
+        without = fallback_route(group, now, version, workers)
         documents.write(self._files.route(group.name, deadman.ROUTE_ALONE), without)
         path = self._files.route(group.name, deadman.ROUTE_ACTIVE)
-        documents.write(path, active_route(group, now, version=version, workers=workers))
+        documents.write(path, active_route(group, now, version, workers))
         deadman.place(str(path), self._files.route(group.name).name)
 
     def sweep(self, groups: Collection[str]) -> None:
@@ -196,18 +184,15 @@ class Layout:
             path = self._files.endpoints(documents.cluster_name(group.name, side))
             documents.write(path, documents.endpoints(group, side, table, version))
 
-    def _biases(self) -> dict[str, float]:
-        return documents.biases(documents.resources(self._files.runtime))
-
     def _bias(self, biases: Mapping[str, float]) -> None:
         self._shape("runtime", self._files.runtime, documents.runtime(biases))
 
-    def _shape(self, scope: str, path: Path, resources: list[documents.Document]) -> None:
+    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
         """Replace a document, if it differs, and wait until Envoy has it."""
         if documents.resources(path) != resources:
             admin.take_up(self._files.admin, {scope: self._write(path, resources)})
 
-    def _write(self, path: Path, resources: list[documents.Document]) -> str:
+    def _write(self, path: Path, resources: list[Document]) -> str:
         version = documents.version()
         documents.write(path, documents.response(version, resources))
         return version

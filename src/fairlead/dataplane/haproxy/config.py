@@ -115,14 +115,8 @@ class HaproxyFiles:
 def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
-        [
-            group.name,
-            group.vip,
-            group.port,
-            group.proto.value,
-            sorted([member.id, member.host, member.port] for member in group.backends),
-        ]
-        for group in sorted(groups, key=lambda group: group.name)
+        [g.name, g.vip, g.port, g.proto.value, sorted([b.id, b.host, b.port] for b in g.backends)]
+        for g in sorted(groups, key=lambda group: group.name)
     ]
     return f"fairlead/{SCHEMA_VERSION}/{digest([shape, list(astuple(settings))])[:16]}"
 

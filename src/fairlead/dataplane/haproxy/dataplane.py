@@ -51,7 +51,7 @@ class HaproxyDataplane:
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._held: config.Held = {}
         self._room: config.Room = {}
-        """What each server was last told that it may hold."""
+        """The limit that each server was last given."""
         self._restarts = proxy.Restarts()
 
     @proxy.as_fault
@@ -66,7 +66,9 @@ class HaproxyDataplane:
         self._groups, self._generation = {group.name: group for group in groups}, wanted
         self._beat()
         members = {
-            (proxy.escape(g.name), proxy.escape(each.id)) for g in groups for each in g.backends
+            (proxy.escape(group.name), proxy.escape(backend.id))
+            for group in groups
+            for backend in group.backends
         }
         self._log.requests.keep(members)
         self._log.catch_up(monotonic_ms())  # begins to follow the log
@@ -95,7 +97,7 @@ class HaproxyDataplane:
 
     @proxy.as_fault
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
-        """Tell servers how much they may hold, as far as that changed since they were told."""
+        """Give servers their limits, as far as these changed."""
         members = tables.configured(self._groups, group).backends
         self._make_room(proxy.escape(group), room, [backend.id for backend in members])
 
@@ -115,10 +117,8 @@ class HaproxyDataplane:
         """Nothing new for it on any side, until a table gives it slots again."""
         tables.check_backend(self._groups, group, backend)
         name, server = proxy.escape(group), proxy.escape(backend)
-        sides = (*proxy.SIDES, proxy.HASHED)
-        execute(
-            self._files.socket, [f"set server {name}_{side}/{server} state drain" for side in sides]
-        )
+        servers = [f"{name}_{side}/{server}" for side in (*proxy.SIDES, proxy.HASHED)]
+        execute(self._files.socket, [f"set server {server} state drain" for server in servers])
 
     @proxy.as_fault
     def read(self) -> Mapping[str, GroupSeen]:
@@ -155,12 +155,9 @@ class HaproxyDataplane:
 
     def _make_room(self, name: str, room: Mapping[str, int], ids: Iterable[str]) -> None:
         wanted = config.room_of_servers(name, room, sorted(ids), self._held)
-        news = {
-            server: most for server, most in wanted.items() if self._room.get(server, 0) != most
-        }
-        execute(
-            self._files.socket, [f"set maxconn server {server} {n}" for server, n in news.items()]
-        )
+        news = {server: n for server, n in wanted.items() if self._room.get(server, 0) != n}
+        commands = [f"set maxconn server {server} {n}" for server, n in news.items()]
+        execute(self._files.socket, commands)
         self._room |= news
 
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
@@ -174,33 +171,26 @@ class HaproxyDataplane:
         old = [(path, path.read_text() if path.exists() else None) for path in files]
         proxy.check_free(groups, config.addresses(old[0][1] or "") if running is not None else ())
         proxy.replace_text(self._files.states, config.first_map(now, now_ms()))
-        rendered = config.render(
-            groups,
-            {name: group.table for name, group in now.items()},
-            files=self._files,
-            settings=self._settings,
-        )
+        current = {name: group.table for name, group in now.items()}
+        rendered = config.render(groups, current, files=self._files, settings=self._settings)
         proxy.replace_text(self._files.config, rendered)
         try:
-            self._take_up(wanted, reload=running is not None)
+            self._process.check()
+            if running is None:
+                self._process.start(wanted)
+            else:
+                self._log.close()
+                self._process.reload(wanted)
         except PermanentFault:
             for path, text in old:
                 if text is not None:
                     proxy.replace_text(path, text)
             raise
         self._active = now
+        self._room, self._held = {}, {}  # a new worker has no limits
         for path in self._files.folder.glob("counted-*.json"):
             if path != kept:
                 path.unlink()
-
-    def _take_up(self, wanted: str, *, reload: bool) -> None:
-        self._process.check()
-        if reload:
-            self._log.close()
-            self._process.reload(wanted)
-        else:
-            self._process.start(wanted)
-        self._room, self._held = {}, {}  # a new worker has been told nothing
 
     def _running_groups(self) -> dict[str, Active]:
         weights: dict[tuple[str, str], dict[str, int]] = {}

@@ -25,10 +25,10 @@ _FIELDS = (
 
 
 def parse(answer: str) -> Iterator[Row]:
-    """The lines of `show stat` that say anything, with the columns of interest.
+    """The lines of `show stat` with a request, and the columns of interest.
 
     There are eighty more; those that hold free text, and so might hold a comma, come after ours.
-    A server that was never sent anything, as on the hashed side, has nothing to say.
+    A server that was never sent anything, as on the hashed side, is left out.
     """
     lines = answer.removeprefix("# ").splitlines()
     header = lines[0].split(",") if lines else []

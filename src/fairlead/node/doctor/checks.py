@@ -1,6 +1,6 @@
 """Every check of `fairlead doctor`: the base, then what each governor needs.
 
-They say what is there, piece by piece. Planning and simulation work without GPUs or eBPF; whether
+They show what is there, piece by piece. Planning and simulation work without GPUs or eBPF; whether
 the eBPF dataplane can be opened is a check of its own, which the command adds.
 """
 

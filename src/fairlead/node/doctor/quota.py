@@ -5,12 +5,12 @@ controller not delegated, the write filtered. So `fairlead doctor` makes an empt
 a quota, reads it back and removes it. No process is ever moved into it, so nothing is slowed.
 """
 
+import contextlib
 import errno
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,8 @@ def probe_quota(host: CgroupHost, *, capabilities: frozenset[str]) -> QuotaProbe
             return QuotaProbe(group, refused, cure_for(error, host.cpu_mount, capabilities))
         try:
             refused, cure = _try_quota(host, group, capabilities)
-            seen = _look_around(host, group)
+            burst = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
+            seen = _stat(group), (group / burst).exists(), (group / "cpu.pressure").exists()
         finally:
             left_behind = not _remove(group)
     return QuotaProbe(group, refused, cure, *seen, left_behind=left_behind)
@@ -84,20 +85,15 @@ def _try_quota(host: CgroupHost, group: Path, capabilities: frozenset[str]) -> t
 
 def _write(path: Path, value: str) -> None:
     # Without O_CREAT: outside a cgroup file system this must fail, not leave a file behind.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
+    with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb", buffering=0) as file:
+        file.write(value.encode())
 
 
-def _look_around(host: CgroupHost, group: Path) -> tuple[str | None, bool, bool]:
+def _stat(group: Path) -> str | None:
     try:
-        stat: str | None = (group / "cpu.stat").read_text()
+        return (group / "cpu.stat").read_text()
     except OSError:
-        stat = None
-    burst = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
-    return stat, (group / burst).exists(), (group / "cpu.pressure").exists()
+        return None
 
 
 def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:
@@ -113,20 +109,16 @@ def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:
 
 def _remove(group: Path) -> bool:
     """Remove the cgroup; the kernel may call it busy for a moment after a write."""
-    for attempt in range(_REMOVAL_ATTEMPTS):
-        if attempt:
-            time.sleep(_REMOVAL_PAUSE_SECONDS)
-        try:
+    for _ in range(_REMOVAL_ATTEMPTS):
+        with contextlib.suppress(OSError):
             group.rmdir()
-        except FileNotFoundError:
+        if not group.exists():
             return True
-        except OSError:
-            continue
-        return True
+        time.sleep(_REMOVAL_PAUSE_SECONDS)
     return False
 
 
-@contextmanager
+@contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
     """Ctrl-C and requests to stop wait for the few milliseconds of the probe.
 

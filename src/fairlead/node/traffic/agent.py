@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -109,7 +109,11 @@ class TrafficAgent:
         self._commands()
         if self._commands.problem:
             raise PermanentFault(self._commands.problem)
-        stored = self._stored()
+        try:
+            stored = self.directory.read(STATE) or {}
+        except PermanentFault as fault:  # it is not flushed to disk; a damaged one is forgotten
+            self._warn(f"{fault}; starting without it")
+            stored = {}
         self._dataplane = self._open_dataplane()
         groups = [self._group(spec, stored) for spec in self._specs.values()]
         ports = Ports(
@@ -125,7 +129,9 @@ class TrafficAgent:
         voided = self.loop.start(now_ms())
         if voided:
             self._warn(f"{voided} recorded ticks were never applied; they are void")
-        self._report_failsafe(stored)
+        # The dataplane had no agent since the last heartbeat: report it as a tick would.
+        if type(beat_ms := stored.get("beat_ms")) is int:
+            self.loop.found_stale(liveness(max(0, now_ms() - beat_ms)))
 
     def run(self, *, ticks_max: int | None = None) -> None:
         period_s, began, number = self.config.tick_ms / 1000, time.monotonic(), 0
@@ -214,18 +220,12 @@ class TrafficAgent:
 
     # --- what survives
 
-    def _stored(self) -> Mapping[str, Any]:
-        """The last state. It is not flushed to disk; a damaged one is only forgotten."""
-        try:
-            return self.directory.read(STATE) or {}
-        except PermanentFault as fault:
-            self._warn(f"{fault}; starting without it")
-            return {}
-
     def _group(self, spec: GroupSpec, stored: Mapping[str, Any]) -> Group:
         name = spec.route.name
         governor = GroupGovernor(name, spec.rules)
-        recorder = self._recorder(name)
+        if name not in self._recorders:
+            self._recorders[name] = self._open_recorder(self.directory.path / RECORD / name)
+        recorder = self._recorders[name]
         last = recorder.last(KIND)
         try:
             if name in stored.get("groups", {}):
@@ -236,18 +236,6 @@ class TrafficAgent:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
         return Group(self._route(spec), governor, spec.nodes)
-
-    def _recorder(self, name: str) -> FlightRecorder:
-        if name not in self._recorders:
-            path = self.config.state_directory / RECORD / name
-            self._recorders[name] = self._open_recorder(path)
-        return self._recorders[name]
-
-    def _report_failsafe(self, stored: Mapping[str, Any]) -> None:
-        """The dataplane had no agent since the last heartbeat: report it as a tick would."""
-        beat_ms = stored.get("beat_ms")
-        if type(beat_ms) is int:
-            self.loop.found_stale(liveness(max(0, now_ms() - beat_ms)))
 
     def _save(self, round: Round, *, at_once: bool = False) -> None:
         """State and status, once a second and whenever something changed."""
@@ -297,11 +285,11 @@ class TrafficAgent:
     def _change(self, specs: Mapping[str, GroupSpec]) -> None:
         groups = []
         for name, spec in specs.items():
-            known = self.loop.groups.get(name)
-            if known is None:
+            if name in self.loop.groups:
+                governor = self.loop.groups[name].governor
+                groups.append(Group(self._route(spec), governor, spec.nodes))
+            else:
                 groups.append(self._group(spec, {}))
-                continue
-            groups.append(Group(self._route(spec), known.governor, spec.nodes))
         self.loop.reconfigure(groups)
         for name, spec in specs.items():
             self.loop.groups[name].governor.rules = spec.rules
@@ -313,9 +301,8 @@ class TrafficAgent:
     def _route(self, spec: GroupSpec) -> RouteGroup:
         if not spec.looked_up:
             return spec.route
-        route = spec.route
-        members = tuple(self.sensors.members(route.name) or ())
-        return RouteGroup(route.name, route.vip, route.port, route.proto, members)
+        members = tuple(self.sensors.members(spec.route.name) or ())
+        return replace(spec.route, backends=members)
 
     def _watch(self, groups: Sequence[Group]) -> None:
         self.sensors.watch({group.route.name: group.route.backends for group in groups})

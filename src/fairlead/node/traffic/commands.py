@@ -7,7 +7,7 @@ commands()                                        # {"web": {"b1": "drain"}}, ev
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fairlead.host.files import holding
 from fairlead.node.state import StateDirectory
@@ -19,7 +19,11 @@ COMMANDS, _LOCK = "orders.json", "orders.lock"
 
 def read_commands(directory: StateDirectory) -> dict[str, dict[str, str]]:
     """By group and backend; `PermanentFault` when the file is not one of ours."""
-    return _checked(directory.read(COMMANDS) or {}, directory)
+    commands: dict[str, dict[str, str]] = directory.read(COMMANDS) or {}
+    for group, kept in commands.items():
+        if not isinstance(kept, dict) or not set(kept.values()) <= {"isolate", "drain"}:
+            raise PermanentFault(f"{directory.path / COMMANDS}: is damaged (group {group!r})")
+    return commands
 
 
 def change_command(
@@ -52,7 +56,12 @@ class CommandFile:
 
     def __call__(self) -> Mapping[str, Mapping[str, str]]:
         """The commands now. A damaged file changes nothing: no backend returns by accident."""
-        stamp = self._version()
+        # Every version is a file of its own, so its number tells it from the one before.
+        try:
+            status = os.stat(self._directory.path / COMMANDS)
+            stamp = status.st_ino, status.st_mtime_ns
+        except FileNotFoundError:
+            stamp = None
         if stamp != self._stamp:
             try:
                 self.current = read_commands(self._directory)
@@ -60,20 +69,3 @@ class CommandFile:
             except PermanentFault as fault:
                 self.problem = str(fault)
         return self.current
-
-    def _version(self) -> tuple[int, int] | None:
-        """Every version is a file of its own, so its number tells it from the one before."""
-        try:
-            status = os.stat(self._directory.path / COMMANDS)
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns
-
-
-def _checked(stored: Mapping[str, Any], directory: StateDirectory) -> dict[str, dict[str, str]]:
-    commands: dict[str, dict[str, str]] = {}
-    for group, kept in stored.items():
-        if not isinstance(kept, dict) or not set(kept.values()) <= {"isolate", "drain"}:
-            raise PermanentFault(f"{directory.path / COMMANDS}: is damaged (group {group!r})")
-        commands[group] = dict(kept)
-    return commands

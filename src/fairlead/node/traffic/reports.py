@@ -16,6 +16,7 @@ from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Backend
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.engine.traffic import GroupRound, Round
+from fairlead.node.state import fields
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic import from_pressure
 
@@ -58,7 +59,7 @@ def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
         "plane": dataplane.name,
         "sources": dict(dataplane.sources),
         "tick_ms": agent.config.tick_ms,
-        **_fields(agent, "ticks", "early_ticks", "missed_ticks", "flips", "faults"),
+        **fields(agent, "ticks", "early_ticks", "missed_ticks", "flips", "faults"),
         "problems": list(round.faults),
         "groups": [group_document(round.groups[name], agent) for name in sorted(round.groups)],
     }
@@ -68,14 +69,14 @@ def group_document(made: GroupRound, agent: "TrafficAgent") -> dict[str, Any]:
     plan, snapshot = made.plan, made.snapshot
     return {
         "group": snapshot.group,
-        **_fields(agent.loop.groups[snapshot.group].route, "vip", "port", "proto"),
-        **_fields(plan.admission, "mode", "rate_per_s", "burst"),
+        **fields(agent.loop.groups[snapshot.group].route, "vip", "port", "proto"),
+        **fields(plan.admission, "mode", "rate_per_s", "burst"),
         "inside_max": snapshot.config.inside_max,
         "reasons": list(made.reasons),
-        **_fields(made.seen, "liveness", "epoch", "admitted", "refused_soft", "refused_hard"),
-        **_fields(plan, "regime", "stall", "ttf_s", "skew", "conductance", "scale_hint"),
+        **fields(made.seen, "liveness", "epoch", "admitted", "refused_soft", "refused_hard"),
+        **fields(plan, "regime", "stall", "ttf_s", "skew", "conductance", "scale_hint"),
         "retry_index": snapshot.retry_index,
-        **_fields(made, "sequence", "fault"),
+        **fields(made, "sequence", "fault"),
         "backends": [_backend(made, agent, backend) for backend in snapshot.backends],
     }
 
@@ -90,16 +91,11 @@ def _backend(made: GroupRound, agent: "TrafficAgent", backend: Backend) -> dict[
         "target": plan.target[name],
         "weight": plan.weights[name],
         "pressure": from_pressure(pressure),
-        **_fields(backend, "queue", "p95_ms", "error_rate", "requests", "age_ms"),
-        **_fields(counted, "open"),
+        **fields(backend, "queue", "p95_ms", "error_rate", "requests", "age_ms"),
+        **fields(counted, "open"),
         "isolated": agent.loop.groups[group].governor.isolated.get(name),
         "order": agent.commands.get(group, {}).get(name),
     }
-
-
-def _fields(value: object, *names: str) -> dict[str, Any]:
-    """These attributes of a value; all None where there is no value."""
-    return {name: None if value is None else getattr(value, name) for name in names}
 
 
 class TrafficCollector:

@@ -1,5 +1,6 @@
 """What the traffic agent sees: this machine, others by their node exporters, and the rest."""
 
+import contextlib
 import os
 import re
 import socket
@@ -32,11 +33,11 @@ from fairlead.schema.traffic_agent import (
     service_place,
 )
 
-_KINDS = (
-    ("cpu", "cpu", ("some",)),
-    ("memory", "mem", ("some", "full")),
-    ("io", "io", ("some", "full")),
-)
+_PRESSURE_FILES = {
+    "pressure/cpu": ("cpu_some",),
+    "pressure/memory": ("mem_some", "mem_full"),
+    "pressure/io": ("io_some", "io_full"),
+}
 _CPU_LINE = re.compile(rb"cpu +(\d+(?: \d+){7})\b")
 """user, nice, system, idle, iowait, irq, softirq, steal."""
 _IOWAIT = 4
@@ -74,30 +75,20 @@ class LocalMachine:
         self._disks, self._proc = tuple(disks), proc
 
     def read(self, now_ms: int) -> list[NodeReading]:
-        return [
-            NodeReading(
-                self.name, self._totals(now_ms), tuple(self._resources()), self._cpu(now_ms)
-            )
-        ]
-
-    def _cpu(self, now_ms: int) -> CpuTimes | None:
-        """The first line of /proc/stat; guests' time is in that of users already."""
+        # The first line of /proc/stat; guests' time is in that of users already.
         line = _CPU_LINE.match(self._bytes("stat"))
         ticks = [int(number) for number in line[1].split()] if line else []
-        return CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT]) if ticks else None
+        cpu = CpuTimes(now_ms, sum(ticks), ticks[_IOWAIT]) if ticks else None
+        return [NodeReading(self.name, self._totals(now_ms), tuple(self._resources()), cpu)]
 
     def _totals(self, now_ms: int) -> StallTotals | None:
         """`cpu full` is left out: for a whole machine it is always 0."""
         stalled: dict[str, int] = {}
-        for file, short, kinds in _KINDS:
-            stalls = pressure(self._bytes(f"pressure/{file}"))
-            if stalls is None:
-                continue
-            totals = {"some": stalls.some_us, "full": stalls.full_us}
-            for kind in kinds:
-                total = totals[kind]
+        for file, names in _PRESSURE_FILES.items():
+            # As many names as the kinds that count: some, then full.
+            for name, total in zip(names, pressure(self._bytes(file)) or (), strict=False):
                 if total is not None:
-                    stalled[f"{short}_{kind}"] = total
+                    stalled[name] = total
         return StallTotals(now_ms * 1000, stalled) if stalled else None
 
     def _resources(self) -> Iterator[Resource]:
@@ -116,7 +107,10 @@ class LocalMachine:
         if tasks and tasks_max:
             yield Resource("pids", tasks_max[0], int(tasks[1]))
         for disk in self._disks:
-            yield from _disk(disk)
+            with contextlib.suppress(OSError):
+                space = os.statvfs(disk)
+                size, free = (n * space.f_frsize for n in (space.f_blocks, space.f_bavail))
+                yield Resource(f"disk {disk}", size, max(0, size - free))
 
     def _numbers(self, name: str) -> list[int]:
         fields = self._bytes(name).split()
@@ -128,15 +122,6 @@ class LocalMachine:
             return (self._proc / name).read_bytes()
         except OSError:
             return b""
-
-
-def _disk(path: Path) -> Iterator[Resource]:
-    try:
-        space = os.statvfs(path)
-    except OSError:
-        return
-    size = space.f_blocks * space.f_frsize
-    yield Resource(f"disk {path}", size, max(0, size - space.f_bavail * space.f_frsize))
 
 
 class Machines:
@@ -282,15 +267,13 @@ class NetworkSensors:
 def _services(document: TrafficDocument) -> dict[str, DnsService]:
     """What to look up. The kernel's hooks cannot send a socket of one family to an address of the
     other, so with eBPF only addresses of the group's family are of use."""
+    ebpf = document.plane.kind is DataplaneKind.EBPF
+    families = {4: socket.AF_INET, 6: socket.AF_INET6} if ebpf else {}
     return {
         group.name: DnsService(
             *service_place(group.service),
-            _family(group.vip) if document.plane.kind is DataplaneKind.EBPF else socket.AF_UNSPEC,
+            families.get(ip_address(group.vip).version, socket.AF_UNSPEC),
         )
         for group in document.groups
         if group.service is not None
     }
-
-
-def _family(host: str) -> int:
-    return socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
