@@ -13,12 +13,12 @@ import pytest
 
 from fairlead.cli.audit.checkpoints import Checkpoints, LedgerChanged, all_seen, follow_keys
 from fairlead.core.audit import SignedHead
-from fairlead.ledger import MemoryLedger
-from fairlead.ledger.keys import MemoryKeys, Signer, sign_head
+from fairlead.ledger.keys import Signer, sign_head
 from fairlead.ports.faults import PermanentFault
 from tests.api.servers import budget
 from tests.cli.shells import Shell
 from tests.ledger.drafts import drafts
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 SERVER = "http://127.0.0.1:8470"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import Device, Discovery
-from fairlead.executor.smoke import smoke
+from fairlead.executor.devices import Device, Discovery
+from tests.executor.smoke import smoke
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 PACKAGE = Path(__file__).resolve().parents[2] / "src"
@@ -84,7 +84,8 @@ def test_a_library_that_is_something_else(tmp_path: Path) -> None:
 def test_both_commands_work_with_the_standard_library_alone() -> None:
     """`-S` leaves out every installed package, `-I` everything of the surroundings; the note says
     what is missing to find real devices."""
-    code = f"import sys; sys.path.append({str(PACKAGE)!r}); import fairlead.executor.smoke"
+    paths = [str(PACKAGE), str(PACKAGE.parent)]
+    code = f"import sys; sys.path += {paths!r}; import tests.executor.smoke"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
     found = discovered(Path("/nowhere"), "-S", virtual=2)
     assert [device.uuid for device in found.devices] == ["VIRTUAL-0", "VIRTUAL-1"]

@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fairlead.ledger import KeyDirectory, postgres, postgres_connection
+from fairlead.ledger import postgres, postgres_connection
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.postgres import PostgresLedger, PostgresReader
 from fairlead.ports.faults import PermanentFault, TemporaryFault

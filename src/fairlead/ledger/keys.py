@@ -114,23 +114,6 @@ class KeyDirectory:
         return self._path / f"{key_id}.pem"
 
 
-class MemoryKeys:
-    """Keys that live as long as the process: for simulation and tests."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, SecretKey] = {}
-
-    def create(self) -> Signer:
-        key = SecretKey.generate()
-        self._keys[key.key_id] = key
-        return key
-
-    def load(self, key_id: str) -> Signer:
-        if key_id not in self._keys:
-            raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
-        return self._keys[key_id]
-
-
 def sign_head(head: Head, signer: Signer) -> SignedHead:
     return SignedHead(head, signer.sign(head.to_sign()).hex())
 

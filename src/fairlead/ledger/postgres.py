@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from hashlib import sha256
 from itertools import count
 from typing import NamedTuple, Self
 from uuid import UUID, uuid4
@@ -33,24 +32,21 @@ from fairlead.ledger.postgres_connection import (
     postgres_faults,
 )
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.statements import KEPT_KINDS
 from fairlead.ledger.store import (
-    KEEP_BLOB,
-    KEEP_SNAPSHOT,
     STORE_BLOB,
     Effect,
+    Execute,
     Found,
     Row,
-    SqlStore,
     SqlView,
-    drop_content,
+    has_begun,
     read_kept,
     read_nodes,
     store_head,
 )
 from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
-from fairlead.ports.ledger import Damaged, HeadMoved
+from fairlead.ports.ledger import HeadMoved
 
 SCHEMA = "fairlead"
 # Numbered in one transaction; more wait for the next, so that no append waits for all of them.
@@ -71,7 +67,7 @@ class PostgresReader(StoreReader):
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
         database = Database(dsn, schema)
-        super().__init__(SqlStore(PostgresSource(database, Session(database))))
+        super().__init__(PostgresSource(database, Session(database)))
 
 
 class _Waiting(NamedTuple):
@@ -89,12 +85,12 @@ class PostgresLedger(StoreWriter):
     def __init__(
         self,
         session: Session,
-        store: SqlStore,
+        source: "PostgresSource",
         position: Position,
         signers: Signers,
         resources: ExitStack,
     ) -> None:
-        super().__init__(store, signers)
+        super().__init__(source, signers)
         self._session, self._position, self._resources = session, position, resources
 
     @classmethod
@@ -127,9 +123,9 @@ class PostgresLedger(StoreWriter):
                 session.renew(_take_seat)
             # A lone writer reads on the same connection: without its seat it learns nothing.
             source = PostgresSource(database, session if alone else Session(database))
-            store = resources.enter_context(closing(SqlStore(source)))
-            position = check_opening(store, signers)
-            return cls(session, store, position, signers, resources.pop_all())
+            resources.enter_context(closing(source))
+            position = check_opening(source, signers)
+            return cls(session, source, position, signers, resources.pop_all())
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
@@ -162,10 +158,7 @@ class PostgresLedger(StoreWriter):
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        kept = read_kept(_executing(connection))
-        if kept is None:
-            raise Damaged("the ledger has lost its head")
-        head, position = kept.head.head, self._position
+        head, position = read_kept(_executing(connection)).head.head, self._position
         if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
             frontier = Frontier.of(head.size, partial(read_nodes, _executing(connection)))
             position = Position(head.ledger, head.epoch, head.key_id, frontier)
@@ -204,23 +197,13 @@ class PostgresLedger(StoreWriter):
         )
         return position
 
-    def _drop_content(self, last: int) -> None:
-        def drop(connection: Connection) -> None:
+    def _change(self, doing: str, work: Callable[[Execute], object]) -> None:
+        def change(connection: Connection) -> None:
             with connection.transaction():
                 connection.execute(_LOCK, (LOCK_SPACE,))
-                drop_content(_executing(connection), last, KEPT_KINDS)
+                work(_executing(connection))
 
-        self._session.run("archive entries", drop)
-
-    def blob_put(self, data: bytes) -> str:
-        digest = sha256(data).hexdigest()
-        self._session.run("keep a blob", lambda found: _executing(found)(KEEP_BLOB, digest, data))
-        return digest
-
-    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._session.run(
-            "keep a snapshot", lambda found: _executing(found)(KEEP_SNAPSHOT, name, seq, state)
-        )
+        self._session.run(doing, change)
 
     def close(self) -> None:
         self._resources.close()
@@ -250,7 +233,7 @@ def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: in
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
         connection.execute(_LOCK, (LOCK_SPACE,))
-        if read_kept(_executing(connection)) is None:
+        if not has_begun(_executing(connection)):
             _store(connection, first_entry(signers, ledger, time_ms))
 
 

@@ -14,7 +14,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
@@ -32,19 +31,15 @@ from fairlead.ledger.entries import (
 )
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.statements import KEPT_KINDS
 from fairlead.ledger.store import (
-    KEEP_BLOB,
-    KEEP_SNAPSHOT,
     STORE_BLOB,
     Effect,
+    Execute,
     Found,
     Row,
-    SqlStore,
     SqlView,
-    drop_content,
+    has_begun,
     missing_migrations,
-    read_kept,
     store_head,
 )
 from fairlead.ledger.writing import StoreWriter, check_opening
@@ -76,7 +71,7 @@ class SqliteReader(StoreReader):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(SqlStore(SqliteSource(Path(path))))
+        super().__init__(SqliteSource(Path(path)))
 
 
 class SqliteLedger(StoreWriter):
@@ -85,12 +80,12 @@ class SqliteLedger(StoreWriter):
     def __init__(
         self,
         connection: sqlite3.Connection,
-        store: SqlStore,
+        source: "SqliteSource",
         position: Position,
         signers: Signers,
         resources: ExitStack,
     ) -> None:
-        super().__init__(store, signers)
+        super().__init__(source, signers)
         self._connection, self._position, self._resources = connection, position, resources
         self._writer = threading.Lock()
 
@@ -112,14 +107,14 @@ class SqliteLedger(StoreWriter):
         with ExitStack() as resources:
             resources.callback(os.close, _lock(path))
             connection = resources.enter_context(closing(open_writer(path)))
-            if read_kept(_executing(connection)) is None:
+            if not has_begun(connection.execute):
                 born_ms = now_ms() if time_ms is None else time_ms
                 first = first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
                 with transaction(connection, "begin a ledger"):
                     _store(connection, first)
-            store = resources.enter_context(closing(SqlStore(SqliteSource(path))))
-            position = check_opening(store, signers)
-            return cls(connection, store, position, signers, resources.pop_all())
+            source = resources.enter_context(closing(SqliteSource(path)))
+            position = check_opening(source, signers)
+            return cls(connection, source, position, signers, resources.pop_all())
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
@@ -164,19 +159,9 @@ class SqliteLedger(StoreWriter):
                 found[effect] = Found(*row)
         return found
 
-    def _drop_content(self, last: int) -> None:
-        with self._writer, transaction(self._connection, "archive entries"):
-            drop_content(_executing(self._connection), last, KEPT_KINDS)
-
-    def blob_put(self, data: bytes) -> str:
-        digest = sha256(data).hexdigest()
-        with self._writer, transaction(self._connection, "keep a blob"):
-            self._connection.execute(KEEP_BLOB, (digest, data))
-        return digest
-
-    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        with self._writer, transaction(self._connection, "keep a snapshot"):
-            self._connection.execute(KEEP_SNAPSHOT, (name, seq, state))
+    def _change(self, doing: str, work: Callable[[Execute], object]) -> None:
+        with self._writer, transaction(self._connection, doing):
+            work(_executing(self._connection))
 
     def close(self) -> None:
         with self._writer:
@@ -213,24 +198,27 @@ class SqliteSource:
     def view(self) -> Iterator[SqlView]:
         with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
-
-            def stream(text: str, *values: object) -> Iterator[Row]:
-                with sqlite_faults(f"read {self.path}"):
-                    yield from connection.execute(text, values)
-
-            def complaint() -> str:
-                # An index that lost an effect would let it be recorded twice.
-                ((first,),) = stream("PRAGMA integrity_check(1)")
-                return "" if first == "ok" else str(first)
-
-            # NOT INDEXED: the order of the table itself, whatever an index may claim.
-            yield SqlView(stream, hint="NOT INDEXED", complaint=complaint)
+            yield view_of(connection, self.path)
 
     def close(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def view_of(connection: sqlite3.Connection, path: Path) -> SqlView:
+    def stream(text: str, *values: object) -> Iterator[Row]:
+        with sqlite_faults(f"read {path}"):
+            yield from connection.execute(text, values)
+
+    def complaint() -> str:
+        # An index that lost an effect would let it be recorded twice.
+        ((first,),) = stream("PRAGMA integrity_check(1)")
+        return "" if first == "ok" else str(first)
+
+    # NOT INDEXED: the order of the table itself, whatever an index may claim.
+    return SqlView(stream, hint="NOT INDEXED", complaint=complaint)
 
 
 def fault(error: sqlite3.Error, doing: str) -> Fault:
@@ -306,7 +294,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
             connection.execute("PRAGMA cache_size = -65536")  # KiB
-            _migrate(connection)
+            migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -351,7 +339,7 @@ def _set(
         raise PermanentFault(f"{path}: SQLite refuses {pragma} = {value} (it stays {found!r})")
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection) -> None:
     (applied,) = connection.execute("PRAGMA user_version").fetchone()
     for migration in missing_migrations("sqlite", applied):
         connection.executescript(

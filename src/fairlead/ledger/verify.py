@@ -14,7 +14,7 @@ from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
-from fairlead.ledger.store import StoredRow, View
+from fairlead.ledger.store import SqlView, StoredRow
 from fairlead.ports.ledger import Damaged, Progress, Verification
 
 BATCH = 2_000
@@ -31,12 +31,12 @@ class Problem(Exception):
 
 
 def verify(
-    view: View, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+    view: SqlView, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
 ) -> Verification:
     return _Walk(view, held, progress).run()
 
 
-def verify_tail(view: View, start: Frontier, identity: LedgerIdentity) -> Verification:
+def verify_tail(view: SqlView, start: Frontier, identity: LedgerIdentity) -> Verification:
     """Follow what came after a checkpoint, of which the caller knows frontier and identity."""
     walk = _Walk(view, (), None)
     walk.frontier, walk.identity, walk.whole = start, identity, False
@@ -46,7 +46,9 @@ def verify_tail(view: View, start: Frontier, identity: LedgerIdentity) -> Verifi
 class _Walk:
     """One pass over a view."""
 
-    def __init__(self, view: View, held: Sequence[SignedHead], progress: Progress | None) -> None:
+    def __init__(
+        self, view: SqlView, held: Sequence[SignedHead], progress: Progress | None
+    ) -> None:
         self.view, self.held, self.progress = view, held, progress
         self.frontier, self.identity, self.whole = Frontier(), LedgerIdentity(), True
         self.named: dict[str, tuple[int, int]] = {}
