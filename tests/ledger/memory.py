@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from fairlead.ledger.entries import first_entry
-from fairlead.ledger.keys import SecretKey, Signer, Signers
+from fairlead.ledger.keys import SecretKey, Signers
 from fairlead.ledger.sqlite import SqliteLedger, SqliteSource, _store, migrate, view_of
 from fairlead.ledger.store import SqlView
 from fairlead.ports.faults import PermanentFault
@@ -20,12 +20,12 @@ class MemoryKeys:
     def __init__(self) -> None:
         self._keys: dict[str, SecretKey] = {}
 
-    def create(self) -> Signer:
+    def create(self) -> SecretKey:
         key = SecretKey.generate()
         self._keys[key.key_id] = key
         return key
 
-    def load(self, key_id: str) -> Signer:
+    def load(self, key_id: str) -> SecretKey:
         if key_id not in self._keys:
             raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
         return self._keys[key_id]

@@ -53,12 +53,12 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of an entry's canonical JSON, in their order."""
 
     author: str
-    body: dict[str, object]
+    body: dict[str, Any]
     effect: str | None
     input_digest: str | None
     kind: str
     plan_id: str | None
-    reasons: list[str]
+    reasons: tuple[str, ...]
     seq: int
     time_ms: int
     version: int
@@ -146,19 +146,7 @@ def parse(data: bytes) -> Entry:
         row = _row.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAnEntry(str(error)) from error
-    return Entry(
-        seq=row.seq,
-        kind=row.kind,
-        time_ms=row.time_ms,
-        author=row.author,
-        body=row.body,
-        plan_id=row.plan_id,
-        effect=row.effect,
-        input_digest=row.input_digest,
-        version=row.version,
-        reasons=tuple(row.reasons),
-        data=data,
-    )
+    return Entry(**msgspec.structs.asdict(row), data=data)
 
 
 @dataclass(frozen=True, slots=True)

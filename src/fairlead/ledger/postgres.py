@@ -20,6 +20,7 @@ import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.host.clock import now_ms
+from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.postgres_connection import (
@@ -32,18 +33,6 @@ from fairlead.ledger.postgres_connection import (
     postgres_faults,
 )
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.store import (
-    STORE_BLOB,
-    Effect,
-    Execute,
-    Found,
-    Row,
-    SqlView,
-    has_begun,
-    read_kept,
-    read_nodes,
-    store_head,
-)
 from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import HeadMoved
@@ -57,8 +46,8 @@ _LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
 _SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 DOING = "read the ledger"
 _PAGE = 2_000
-_Fields = tuple[str, str | None, str | None, bytes, bytes, tuple[tuple[str, bytes], ...]]
-_drafts = msgspec.msgpack.Decoder(list[_Fields])
+# Drafts as one value: a batch is one row, so it is there whole or not at all.
+_drafts = msgspec.msgpack.Decoder(list[Prepared])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 
 
@@ -129,12 +118,12 @@ class PostgresLedger(StoreWriter):
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+    ) -> list[store.Found]:
         """Write, then number or have it numbered. Under one id, so that asking again is safe."""
-        waiting = _Waiting(uuid4(), expected_size, time_ms, _pack(drafts))
+        waiting = _Waiting(uuid4(), expected_size, time_ms, msgspec.msgpack.encode(drafts))
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
-    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[Found]:
+    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[store.Found]:
         connection.execute(
             "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (%s, %s, %s, %b) "
             "ON CONFLICT (id) DO NOTHING",
@@ -158,9 +147,9 @@ class PostgresLedger(StoreWriter):
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        head, position = read_kept(_executing(connection)).head.head, self._position
+        head, position = store.read_kept(_executing(connection)).head.head, self._position
         if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
-            frontier = Frontier.of(head.size, partial(read_nodes, _executing(connection)))
+            frontier = Frontier.of(head.size, partial(store.read_nodes, _executing(connection)))
             position = Position(head.ledger, head.epoch, head.key_id, frontier)
         rows = connection.execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
@@ -183,7 +172,7 @@ class PostgresLedger(StoreWriter):
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
-            sorted_out = sort_out(_unpack(waiting.drafts), partial(_lookup, connection))
+            sorted_out = sort_out(_drafts.decode(waiting.drafts), partial(_lookup, connection))
             done = None
             if sorted_out.fresh:
                 done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
@@ -197,7 +186,7 @@ class PostgresLedger(StoreWriter):
         )
         return position
 
-    def _change(self, doing: str, work: Callable[[Execute], object]) -> None:
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
         def change(connection: Connection) -> None:
             with connection.transaction():
                 connection.execute(_LOCK, (LOCK_SPACE,))
@@ -233,7 +222,7 @@ def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: in
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
         connection.execute(_LOCK, (LOCK_SPACE,))
-        if not has_begun(_executing(connection)):
+        if not store.has_begun(_executing(connection)):
             _store(connection, first_entry(signers, ledger, time_ms))
 
 
@@ -245,7 +234,7 @@ def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
     return done.rowcount == 1
 
 
-def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
+def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | None:
     row = connection.execute(
         "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
     ).fetchone()
@@ -259,26 +248,13 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
     rows = connection.execute(
         "SELECT seq, data FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
     ).fetchall()
-    found = {row[0]: Found(*row) for row in rows}
+    found = {row[0]: store.Found(*row) for row in rows}
     return [found[seq] for seq in seqs]
 
 
-def _pack(drafts: Sequence[Prepared]) -> bytes:
-    """Drafts as one value: a batch is one row, so it is there whole or not at all."""
-    return msgspec.msgpack.encode(
-        [
-            (draft.kind, draft.plan_id, draft.effect, draft.front, draft.back, draft.blobs)
-            for draft in drafts
-        ]
-    )
-
-
-def _unpack(data: bytes) -> list[Prepared]:
-    """The drafts of a batch, whichever replica wrote it."""
-    return [Prepared(*fields) for fields in _drafts.decode(data)]
-
-
-def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Found]:
+def _lookup(
+    connection: Connection, effects: Sequence[store.Effect]
+) -> dict[store.Effect, store.Found]:
     rows = connection.execute(
         "SELECT plan_id, effect, seq FROM entries "
         "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
@@ -286,7 +262,7 @@ def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, F
         ([plan for plan, _ in effects], [name for _, name in effects]),
     ).fetchall()
     # The bytes are read with the answer, by the writer that asked.
-    return {(plan, name): Found(seq, None) for plan, name, seq in rows}
+    return {(plan, name): store.Found(seq, None) for plan, name, seq in rows}
 
 
 def _store(connection: Connection, done: Sequenced) -> None:
@@ -296,8 +272,8 @@ def _store(connection: Connection, done: Sequenced) -> None:
             copy.write_row(row)
     execute = _executing(connection)
     for blob in done.blobs:
-        execute(STORE_BLOB, *blob)
-    store_head(execute, done.head, done.rows[0].seq - 1)
+        execute(store.STORE_BLOB, *blob)
+    store.store_head(execute, done.head, done.rows[0].seq - 1)
 
 
 def _executing(connection: Connection) -> Callable[..., Cursor]:
@@ -322,16 +298,16 @@ class PostgresSource:
         self._database, self._session = database, session
         self.close = session.close
 
-    def query(self, text: str, *values: object) -> list[Row]:
+    def query(self, text: str, *values: object) -> list[store.Row]:
         return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
 
     @contextmanager
-    def view(self) -> Iterator[SqlView]:
+    def view(self) -> Iterator[store.SqlView]:
         """One repeatable read."""
         with postgres_faults(DOING), self._database.one_moment() as connection:
             streams = count()
 
-            def stream(text: str, *values: object) -> Iterator[Row]:
+            def stream(text: str, *values: object) -> Iterator[store.Row]:
                 # Page by page: a client-side cursor would hold the whole log in memory.
                 name = f"stream_{next(streams)}"
                 with postgres_faults(DOING), connection.cursor(name) as cursor:
@@ -340,4 +316,4 @@ class PostgresSource:
                     yield from cursor
 
             # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-            yield SqlView(stream, complaint=lambda: "")
+            yield store.SqlView(stream, complaint=lambda: "")

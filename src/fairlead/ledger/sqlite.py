@@ -19,29 +19,9 @@ from typing import Self
 
 from fairlead.host import files
 from fairlead.host.clock import now_ms
-from fairlead.ledger.entries import (
-    Lookup,
-    Position,
-    Prepared,
-    Sequenced,
-    first_entry,
-    nothing_recorded,
-    sequence,
-    sort_out,
-)
+from fairlead.ledger import entries, store
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.store import (
-    STORE_BLOB,
-    Effect,
-    Execute,
-    Found,
-    Row,
-    SqlView,
-    has_begun,
-    missing_migrations,
-    store_head,
-)
 from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, HeadMoved
@@ -81,7 +61,7 @@ class SqliteLedger(StoreWriter):
         self,
         connection: sqlite3.Connection,
         source: "SqliteSource",
-        position: Position,
+        position: entries.Position,
         signers: Signers,
         resources: ExitStack,
     ) -> None:
@@ -107,9 +87,9 @@ class SqliteLedger(StoreWriter):
         with ExitStack() as resources:
             resources.callback(os.close, _lock(path))
             connection = resources.enter_context(closing(open_writer(path)))
-            if not has_begun(connection.execute):
+            if not store.has_begun(connection.execute):
                 born_ms = now_ms() if time_ms is None else time_ms
-                first = first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
+                first = entries.first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
                 with transaction(connection, "begin a ledger"):
                     _store(connection, first)
             source = resources.enter_context(closing(SqliteSource(path)))
@@ -117,8 +97,8 @@ class SqliteLedger(StoreWriter):
             return cls(connection, source, position, signers, resources.pop_all())
 
     def _record(
-        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+        self, drafts: Sequence[entries.Prepared], *, time_ms: int, expected_size: int | None
+    ) -> list[store.Found]:
         """Number and store under the writer's lock.
 
         Hardly any effect is a repeated one, and the index over them is written anyway: only when
@@ -126,40 +106,46 @@ class SqliteLedger(StoreWriter):
         """
         with self._writer:
             try:
-                return self._try(drafts, time_ms, expected_size, nothing_recorded)
+                return self._try(drafts, time_ms, expected_size, entries.nothing_recorded)
             except _Repeated:
                 return self._try(drafts, time_ms, expected_size, self._lookup)
 
     def _try(
-        self, drafts: Sequence[Prepared], time_ms: int, expected_size: int | None, lookup: Lookup
-    ) -> list[Found]:
+        self,
+        drafts: Sequence[entries.Prepared],
+        time_ms: int,
+        expected_size: int | None,
+        lookup: entries.Lookup,
+    ) -> list[store.Found]:
         with transaction(self._connection, "append to the ledger"):
             size = self._position.frontier.size
             if expected_size is not None and expected_size != size:
                 raise HeadMoved(expected=expected_size, size=size)
-            sorted_out = sort_out(drafts, lookup)
+            sorted_out = entries.sort_out(drafts, lookup)
             if not sorted_out.fresh:
                 return sorted_out.found(())
-            done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
+            done = entries.sequence(
+                self._position, sorted_out.fresh, self._signers, time_ms=time_ms
+            )
             try:
                 _store(self._connection, done)
             except sqlite3.IntegrityError as error:
-                if lookup is nothing_recorded:
+                if lookup is entries.nothing_recorded:
                     raise _Repeated from error
                 raise
         self._position = done.position  # only now: what is not durable never was
         return sorted_out.found(done.rows)
 
-    def _lookup(self, effects: Sequence[Effect]) -> dict[Effect, Found]:
+    def _lookup(self, effects: Sequence[store.Effect]) -> dict[store.Effect, store.Found]:
         sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
         execute, found = self._connection.execute, {}
         for effect in effects:
             row = execute(sql, effect).fetchone()
             if row is not None:
-                found[effect] = Found(*row)
+                found[effect] = store.Found(*row)
         return found
 
-    def _change(self, doing: str, work: Callable[[Execute], object]) -> None:
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
         with self._writer, transaction(self._connection, doing):
             work(_executing(self._connection))
 
@@ -172,12 +158,12 @@ def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
     return lambda text, *values: connection.execute(text, values)
 
 
-def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
+def _store(connection: sqlite3.Connection, done: entries.Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
     if done.blobs:
-        connection.executemany(STORE_BLOB, done.blobs)
-    store_head(_executing(connection), done.head, done.rows[0].seq - 1)
+        connection.executemany(store.STORE_BLOB, done.blobs)
+    store.store_head(_executing(connection), done.head, done.rows[0].seq - 1)
 
 
 class SqliteSource:
@@ -188,14 +174,14 @@ class SqliteSource:
         self._connection: sqlite3.Connection | None = open_reader(path)
         self._lock = threading.Lock()
 
-    def query(self, text: str, *values: object) -> list[Row]:
+    def query(self, text: str, *values: object) -> list[store.Row]:
         with self._lock, sqlite_faults(f"read {self.path}"):
             if self._connection is None:
                 raise sqlite3.ProgrammingError("the ledger is closed")
             return self._connection.execute(text, values).fetchall()
 
     @contextmanager
-    def view(self) -> Iterator[SqlView]:
+    def view(self) -> Iterator[store.SqlView]:
         with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
             yield view_of(connection, self.path)
@@ -207,8 +193,8 @@ class SqliteSource:
             connection.close()
 
 
-def view_of(connection: sqlite3.Connection, path: Path) -> SqlView:
-    def stream(text: str, *values: object) -> Iterator[Row]:
+def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:
+    def stream(text: str, *values: object) -> Iterator[store.Row]:
         with sqlite_faults(f"read {path}"):
             yield from connection.execute(text, values)
 
@@ -218,7 +204,7 @@ def view_of(connection: sqlite3.Connection, path: Path) -> SqlView:
         return "" if first == "ok" else str(first)
 
     # NOT INDEXED: the order of the table itself, whatever an index may claim.
-    return SqlView(stream, hint="NOT INDEXED", complaint=complaint)
+    return store.SqlView(stream, hint="NOT INDEXED", complaint=complaint)
 
 
 def fault(error: sqlite3.Error, doing: str) -> Fault:
@@ -311,7 +297,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA cell_size_check = ON")
             (applied,) = connection.execute("PRAGMA user_version").fetchone()
-            if missing_migrations("sqlite", applied):
+            if store.missing_migrations("sqlite", applied):
                 raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
         except BaseException:
             connection.close()
@@ -341,7 +327,7 @@ def _set(
 
 def migrate(connection: sqlite3.Connection) -> None:
     (applied,) = connection.execute("PRAGMA user_version").fetchone()
-    for migration in missing_migrations("sqlite", applied):
+    for migration in store.missing_migrations("sqlite", applied):
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{migration.sql}\nPRAGMA user_version = {migration.number};\nCOMMIT;"
         )

@@ -8,21 +8,12 @@ from pathlib import Path
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
+from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, prepare
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
 from fairlead.ledger.statements import KEPT_KINDS, LedgerIdentity, archived, restored, rotated
-from fairlead.ledger.store import (
-    KEEP_BLOB,
-    KEEP_SNAPSHOT,
-    Execute,
-    Found,
-    SqlSource,
-    drop_content,
-    read_kept,
-    read_nodes,
-)
 from fairlead.ledger.verify import verify_tail
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
@@ -33,7 +24,7 @@ StatementMaker = Callable[[Head], Draft]
 class StoreWriter(StoreReader, ABC):
     """A `Ledger` over any database that can record."""
 
-    def __init__(self, source: SqlSource, signers: Signers) -> None:
+    def __init__(self, source: store.SqlSource, signers: Signers) -> None:
         super().__init__(source)
         self._signers = signers
         self._failure: str | None = None
@@ -41,11 +32,11 @@ class StoreWriter(StoreReader, ABC):
     @abstractmethod
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+    ) -> list[store.Found]:
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
 
     @abstractmethod
-    def _change(self, doing: str, work: Callable[[Execute], object]) -> None:
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
         """Change something else than entries, in a transaction of its own."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
@@ -91,7 +82,7 @@ class StoreWriter(StoreReader, ABC):
         Their places in the tree stay, so everything still proves and verifies; so do their plans
         and effects. Kinds that are never moved are in the segment too, but are kept.
         """
-        kept = read_kept(self._query)
+        kept = store.read_kept(self._query)
         first, head = kept.archived_to + 1, kept.head.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
         path = directory / segment_name(head.ledger, first, last)
@@ -100,16 +91,20 @@ class StoreWriter(StoreReader, ABC):
         self._state(
             lambda _: archived(path.name, first=first, last=last, time_ms=time_ms, author=author)
         )
-        self._change("archive entries", lambda execute: drop_content(execute, last, KEPT_KINDS))
+        self._change(
+            "archive entries", lambda execute: store.drop_content(execute, last, KEPT_KINDS)
+        )
         return path
 
     def blob_put(self, data: bytes) -> str:
         digest = sha256(data).hexdigest()
-        self._change("keep a blob", lambda execute: execute(KEEP_BLOB, digest, data))
+        self._change("keep a blob", lambda execute: execute(store.KEEP_BLOB, digest, data))
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._change("keep a snapshot", lambda execute: execute(KEEP_SNAPSHOT, name, seq, state))
+        self._change(
+            "keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, name, seq, state)
+        )
 
     def _state(self, make: StatementMaker) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""
@@ -125,14 +120,14 @@ class StoreWriter(StoreReader, ABC):
             return entry_of(recorded)
 
 
-def check_opening(source: SqlSource, signers: Signers) -> Position:
+def check_opening(source: store.SqlSource, signers: Signers) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
     A log of any length opens in the time that the entries since then take, about 10 µs each; what
     lies before is what `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault`
     without the key.
     """
-    nodes = partial(read_nodes, source.query)
+    nodes = partial(store.read_nodes, source.query)
     with source.view() as view:
         head = view.kept().head.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
