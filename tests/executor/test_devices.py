@@ -32,10 +32,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target.parent
 
 
+PRINT = """
+import json, sys
+from dataclasses import asdict
+from fairlead.executor.devices import discover
+print(json.dumps(asdict(discover(virtual=int(sys.argv[1])))))
+"""
+
+
 def discovered(folder: Path, *options: str, virtual: int = 0, **variables: str) -> Discovery:
     """The devices in a process whose NVML is in that folder: a library is loaded once for good."""
     done = subprocess.run(
-        [sys.executable, *options, "-m", "fairlead.executor.devices", "--virtual", str(virtual)],
+        [sys.executable, *options, "-c", PRINT, str(virtual)],
         check=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(PACKAGE), "LD_LIBRARY_PATH": str(folder), **variables},
@@ -81,7 +89,7 @@ def test_a_library_that_is_something_else(tmp_path: Path) -> None:
     assert "nvmlInit: Function Not Found" in (discovered(tmp_path).note or "")
 
 
-def test_both_commands_work_with_the_standard_library_alone() -> None:
+def test_the_executor_works_with_the_standard_library_alone() -> None:
     """`-S` leaves out every installed package, `-I` everything of the surroundings; the note says
     what is missing to find real devices."""
     paths = [str(PACKAGE), str(PACKAGE.parent)]

@@ -25,6 +25,7 @@ from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
 
 LOG_BYTES_MAX = 64 * 2**20
 WIDTH_FILE = "width.json"
+UMASK = 0o027
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
@@ -155,13 +156,12 @@ class LocalExecutor:
         allow_root: bool = False,
         visible: Mapping[str, str] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
-        umask: int = 0o027,
         kinds: tuple[confine.Kind, ...] = confine.KINDS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
-        self._log_bytes_max, self._umask, self._now_ms = log_bytes_max, umask, now_ms
+        self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
         self._mutex = threading.RLock()
         self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
@@ -323,7 +323,7 @@ class LocalExecutor:
                 "cwd": job.working_directory,
                 "gid": user.gid,
                 "groups": list(user.groups),
-                "umask": self._umask,
+                "umask": UMASK,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
             }
