@@ -1,6 +1,5 @@
 """A ledger and keys in memory: the same promises but durability, for tests that need no file."""
 
-import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ class MemoryLedger(SqliteLedger):
     ) -> None:
         signers, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)
-        first = first_entry(signers, ledger_id or secrets.token_hex(8), time_ms)
+        first = first_entry(signers, ledger_id, time_ms)
         _store(self.connection, first)
         source = MemorySource(self.connection)
         super().__init__(self.connection, source, first.position, signers, ExitStack())

@@ -42,22 +42,7 @@ def compose(
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
         **job.env,
-        **leased(job, visible),
-        "FAIRLEAD_WIDTH_FILE": width_file,
-    }
-
-
-def check(name: str) -> None:
-    """Refuse what would not survive the exec, or would contradict the lease."""
-    if not name or "=" in name or "\0" in name:
-        raise Refused(f"{name!r} is no name of a variable")
-    if name.startswith(RESERVED_ENV):
-        raise Refused(f"{name} is set by Fairlead from the lease")
-
-
-def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
-    """What the lease says; the command sees these devices and no others."""
-    return {
+        # What the lease says; the command sees these devices and no others.
         "FAIRLEAD_JOB": job.id,
         "FAIRLEAD_RUN": job.run,
         "FAIRLEAD_OWNER": job.owner,
@@ -68,7 +53,16 @@ def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Empty means none. Unset would mean all.
         "CUDA_VISIBLE_DEVICES": shown(job.devices, visible),
+        "FAIRLEAD_WIDTH_FILE": width_file,
     }
+
+
+def check(name: str) -> None:
+    """Refuse what would not survive the exec, or would contradict the lease."""
+    if not name or "=" in name or "\0" in name:
+        raise Refused(f"{name!r} is no name of a variable")
+    if name.startswith(RESERVED_ENV):
+        raise Refused(f"{name} is set by Fairlead from the lease")
 
 
 def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:

@@ -104,10 +104,6 @@ class JobFolder:
         """Write down an end that no shim can write."""
         files.replace_json(self.path / shim.EXIT, {"time_ms": time_ms, **how})
 
-    def begun(self) -> dict[str, Any] | None:
-        """The identity of the command; None when none was ever allowed to begin."""
-        return files.read_json(self.path / shim.COMMAND)
-
     def ask(self, name: str, request: dict[str, Any], *, durable: bool = False) -> None:
         """Ask the shim for something; holds even if no shim is alive now."""
         files.replace_json(self.path / name, request, durable=durable)
@@ -126,10 +122,6 @@ class JobFolder:
         self.path.rename(target / self.path.name)
         files.sync_directory(target)
         files.sync_directory(source)
-
-    def remove(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path)
 
     def _wake(self) -> None:
         # Written first, signalled second; the shim names itself first and looks second.
@@ -291,7 +283,8 @@ class LocalExecutor:
             newest = self._runs / key(folder.run)
             if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
-        folder.remove()
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder.path)
         return True
 
     def _of(self, run: str) -> list[JobFolder]:
@@ -358,7 +351,7 @@ class LocalExecutor:
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
         job, now_ms = folder.document(), self._now_ms()
-        begun = folder.begun()
+        begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
         if begun is not None:
             holding = folder.confinement()
             if not holding.empty():

@@ -9,6 +9,7 @@ in one transaction, and takes over the new position only when that is durable.
 """
 
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
+from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import Signers, sign_head
 from fairlead.ledger.statements import EPOCH, ROTATED, created
 from fairlead.ledger.store import Effect, Found, StoredBlob, StoredRow
@@ -255,9 +257,10 @@ def _follow(position: Position, row: StoredRow) -> Position:
     return replace(position, epoch=position.epoch + 1)
 
 
-def first_entry(signers: Signers, ledger: str, time_ms: int) -> Sequenced:
-    """What begins a ledger: its first entry, which introduces it and its key."""
-    key = signers.create()
+def first_entry(signers: Signers, ledger: str | None, time_ms: int | None) -> Sequenced:
+    """What begins a ledger: its first entry, which introduces it and its key. None: new, now."""
+    key, ledger = signers.create(), ledger or secrets.token_hex(8)
+    time_ms = now_ms() if time_ms is None else time_ms
     draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
     start = Position(ledger, 0, key.key_id, Frontier())
     return sequence(start, [draft], signers, time_ms=time_ms)

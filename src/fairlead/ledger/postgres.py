@@ -8,7 +8,6 @@ all replicas at once; the next one often finds its answer already there. A repli
 its lock with its connection, and what it left waiting is numbered by the next.
 """
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -20,7 +19,6 @@ from uuid import UUID, uuid4
 import msgspec
 
 from fairlead.core.audit import Frontier
-from fairlead.host.clock import now_ms
 from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
 from fairlead.ledger.keys import Signers
@@ -257,10 +255,7 @@ class PostgresLedger(StoreWriter):
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
         database = Database(dsn, schema)
-        born_ms = now_ms() if time_ms is None else time_ms
-        begin = partial(
-            _begin, signers=signers, ledger=ledger_id or secrets.token_hex(8), time_ms=born_ms
-        )
+        begin = partial(_begin, signers=signers, ledger=ledger_id, time_ms=time_ms)
         with ExitStack() as resources:
             session = resources.enter_context(closing(Session(database)))
             session.run("open the ledger", database.migrate)
@@ -376,7 +371,9 @@ def _taken() -> TemporaryFault:
     return TemporaryFault(text, retry_after_ms=RETRY_AFTER_MS)
 
 
-def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: int) -> None:
+def _begin(
+    connection: Connection, *, signers: Signers, ledger: str | None, time_ms: int | None
+) -> None:
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
         connection.execute(_LOCK, (LOCK_SPACE,))

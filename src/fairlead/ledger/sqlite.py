@@ -9,7 +9,6 @@ a connection of their own: they see what is durable and never wait for the write
 """
 
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.host import files
-from fairlead.host.clock import now_ms
 from fairlead.ledger import entries, store
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
@@ -88,10 +86,8 @@ class SqliteLedger(StoreWriter):
             resources.callback(os.close, _lock(path))
             connection = resources.enter_context(closing(open_writer(path)))
             if not store.has_begun(connection.execute):
-                born_ms = now_ms() if time_ms is None else time_ms
-                first = entries.first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
                 with transaction(connection, "begin a ledger"):
-                    _store(connection, first)
+                    _store(connection, entries.first_entry(signers, ledger_id, time_ms))
             source = resources.enter_context(closing(SqliteSource(path)))
             position = check_opening(source, signers)
             return cls(connection, source, position, signers, resources.pop_all())

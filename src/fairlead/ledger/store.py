@@ -56,10 +56,6 @@ Effect = tuple[str, str]
 Row = tuple[Any, ...]
 
 
-def passes_checkpoint(old_size: int, new_size: int) -> bool:
-    return new_size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY
-
-
 class SqlSource(Protocol):
     """Runs queries in which `?` stands for a value; each sees the newest durable state."""
 
@@ -141,7 +137,7 @@ def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
     head = signed.head
     row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
     execute(_STORE_HEAD, *row, signed.signature)
-    if passes_checkpoint(old_size, head.size):
+    if head.size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
         execute(_STORE_CHECKPOINT, *row, signed.signature)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
-from fairlead.ports.faults import PermanentFault, as_fault, faults
+from fairlead.ports.faults import PermanentFault, faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 from fairlead.recorder.chain import GENESIS, RecordChain, header_body, link, seal
 from fairlead.recorder.reader import (
@@ -228,7 +228,7 @@ class FileRecorder:
         number = self._parts[-1].number + 1 if self._parts else 1
         path = self._directory / f"segment-{number:08d}.jsonl"
         seq, chain = self._end.seq + 1, self._end.hash
-        try:
+        with faults(f"begin {path.name}"):
             # First make room: on a full disk that is what lets us go on.
             self._drop_oldest()
             if self._file is not None and not self._sync_each:
@@ -237,8 +237,6 @@ class FileRecorder:
             hash = link(chain, body)
             header = seal(body, hash.hex())
             file = _SegmentFile.create(path, header)
-        except OSError as error:
-            raise as_fault(error, f"begin {path.name}") from error
         old, self._file = self._file, file
         self._end = _End(seq, hash, len(header))
         self._parts.append(_Part(path, number, seq, self._segment_bytes))
