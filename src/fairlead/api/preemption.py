@@ -16,7 +16,7 @@ from fairlead.core.gpu import Scope
 from fairlead.core.units import INTEGER_MAX
 from fairlead.engine.gpu import NotFound
 from fairlead.schema.border import BadInput
-from fairlead.schema.specs import GPUS_MAX, Label
+from fairlead.schema.objects import GPUS_MAX, Label
 
 routes = Routes()
 Tier = Literal["unfunded", "nominated", "funded"]

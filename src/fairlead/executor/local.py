@@ -21,7 +21,7 @@ from fairlead.executor import confine, environment, identity, launch, shim
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job
-from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault, faults
+from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 LOG_BYTES_MAX = 64 * 2**20
 WIDTH_FILE = "width.json"
@@ -295,9 +295,7 @@ class LocalExecutor:
         for other in self._of(job.run):
             self._mend(other)
             if other.exit is None:
-                raise TemporaryFault(
-                    f"{job.run} is still running as {other.id}", retry_after_ms=RETRY_AFTER_MS
-                )
+                raise TemporaryFault(f"{job.run} is still running as {other.id}")
 
     def _create(self, folder: JobFolder, job: Job) -> None:
         """Write the job down. What can be refused already ends it here, with the reason."""

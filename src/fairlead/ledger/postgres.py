@@ -24,7 +24,7 @@ from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, 
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, check_opening
-from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
 try:
@@ -71,7 +71,7 @@ def fault(error: psycopg.Error, doing: str) -> Fault:
         return PermanentFault("there is no ledger in this schema of the database")
     # OperationalError: no connection, no space, no memory, shutting down, timed out.
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+        return TemporaryFault(message)
     return PermanentFault(message)
 
 
@@ -368,7 +368,7 @@ def _take_seat(connection: Connection) -> None:
 
 def _taken() -> TemporaryFault:
     text = "another control plane runs on this ledger"
-    return TemporaryFault(text, retry_after_ms=RETRY_AFTER_MS)
+    return TemporaryFault(text)
 
 
 def _begin(

@@ -21,7 +21,7 @@ from fairlead.ledger import entries, store
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, check_opening
-from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault, faults
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, HeadMoved
 
 BUSY_TIMEOUT_S = 5.0
@@ -210,7 +210,7 @@ def fault(error: sqlite3.Error, doing: str) -> Fault:
     if code is None:
         return PermanentFault(message)
     if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
-        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+        return TemporaryFault(message)
     if code & 0xFF in _DAMAGED:
         return Damaged(message)
     return PermanentFault(message)

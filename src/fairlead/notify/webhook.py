@@ -20,7 +20,6 @@ from fairlead.ports.notifier import Notice
 
 TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
-RETRY_AFTER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def _refuse_private(receiver: Receiver, address: str) -> None:
 
 
 def _fault(receiver: Receiver, what: str) -> TemporaryFault:
-    return TemporaryFault(f"receiver {receiver.name!r}: {what}", retry_after_ms=RETRY_AFTER_MS)
+    return TemporaryFault(f"receiver {receiver.name!r}: {what}")
 
 
 def read_secret(path: Path) -> bytes:

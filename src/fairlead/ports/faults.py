@@ -16,7 +16,7 @@ class Fault(Exception):
 class TemporaryFault(Fault):
     """Trying again may help, not before `retry_after_ms`."""
 
-    def __init__(self, message: str, *, retry_after_ms: int) -> None:
+    def __init__(self, message: str, *, retry_after_ms: int = RETRY_AFTER_MS) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
 
@@ -33,5 +33,5 @@ def faults(doing: str) -> Iterator[None]:
     except OSError as error:
         message = f"cannot {doing}: {error.strerror or error}"
         if error.errno in TEMPORARY:
-            raise TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS) from error
+            raise TemporaryFault(message) from error
         raise PermanentFault(message) from error

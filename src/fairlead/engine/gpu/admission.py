@@ -16,21 +16,19 @@ from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
-from fairlead.engine.gpu.projection import Projection, starts_ms
-from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import Config
-from fairlead.schema.gpu import from_plan, fund_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
 from fairlead.schema.objects import (
+    BudgetSpec,
+    RunSpec,
     budget_document,
     to_gang,
     to_request,
     with_spares,
     without_spares,
 )
-from fairlead.schema.place import STYLE as PLACE_STYLE
-from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
-from fairlead.schema.specs import BudgetSpec, RunSpec
-from fairlead.schema.waiting import from_queue, queue_document
 
 
 class RunAdmission:
@@ -57,8 +55,8 @@ class RunAdmission:
                 return []
             made = admission(projection, run, now_ms)
             if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
-                output = msgspec.convert(from_queue(queue), entries.QueueOrder)
-                body, document = entries.QueueDecision(output), queue_document(waiting)
+                output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
+                body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
                 made.insert(0, NewEntry(body, now_ms, input=document))
             return made
 
@@ -126,12 +124,9 @@ def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Wait
                 reservation=start,
             )
         )
-    holds = []
-    for flavor, seq in sorted(projection.resolver.open_seqs.items()):
-        outcome = projection.resolver.outcomes[seq]
-        drawn = outcome.stage is OutcomeStage.DRAWN
-        until_ms = None if drawn else outcome.time_ms + hold_ms
-        holds.append(gpu.FlavorHold(flavor, seq, until_ms))
+    outcomes = projection.resolver.outcomes
+    open_seqs = sorted(projection.resolver.open_seqs.items())
+    holds = [hold_of(outcomes[seq], hold_ms) for _, seq in open_seqs]
     return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
 
 
@@ -215,9 +210,9 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     if not assessed.plan.funded:
         return _refused(projection, run, assessed, now_ms)
     if not assessed.starts:
-        return _waiting(run, state, assessed, now_ms)
+        return _waiting(projection, run, assessed, now_ms)
     at = Moment(projection, now_ms)
-    made = _decisions(projection, run, assessed, now_ms, plan_id=job)
+    made = _decisions(projection, run, assessed, now_ms, job)
     leases = list(_leases(run, spec, assessed, job, now_ms))
     for lease in leases:
         made += open_lease(at, lease, job)
@@ -250,15 +245,17 @@ def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int
     return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
 
 
-def _waiting(run: str, state: RunState, assessed: Assessment, now_ms: int) -> list[NewEntry]:
-    """Funded, but there are no devices: said once. Groups are placed whole, so what is missing is
-    the GPUs of all groups without a place, and not the few devices that each of them lacks."""
-    missing = 0 if assessed.placement is None else assessed.placement.shortfall_gpus
+def _waiting(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+    """Funded, but there are no devices: recorded when what is missing is not what was. Groups are
+    placed whole, so what is missing is the GPUs of all groups without a place, and not the few
+    devices that each of them lacks."""
+    state, placement = projection.runs[run], known(assessed.placement, "what is funded was placed")
+    missing = placement.shortfall_gpus
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     message = "funded, but " + no_room(missing, assessed.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [NewEntry(body, now_ms)]
+    return [*_decisions(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
 
 
 def _leases(
@@ -285,7 +282,7 @@ def _leases(
                     spec.owner,
                     role,
                     group.group,
-                    tuple(slot_text(slot) for slot in leased),
+                    leased,
                     line.budget,
                     line.envelope,
                     line.borrowed,
@@ -302,16 +299,18 @@ def _leases(
 
 
 def _decisions(
-    projection: Projection, run: str, assessed: Assessment, now_ms: int, *, plan_id: str
+    projection: Projection, run: str, assessed: Assessment, now_ms: int, plan_id: str | None = None
 ) -> list[NewEntry]:
-    gang = known(assessed.gang, "what starts is a gang")
-    placement = known(assessed.placement, "what starts was placed")
+    """Funding and placement. `plan_id`: of the start or growth that they lead to."""
+    gang = known(assessed.gang, "what is funded is a gang")
+    placement = known(assessed.placement, "what is funded was placed")
     placed = NewEntry(
-        entries.PlaceDecision(run, from_placement(placement)),
+        entries.PlaceDecision(run, STYLE.from_core(placement)),
         now_ms,
         plan_id=plan_id,
-        effect="place",
+        effect=None if plan_id is None else "place",
         input=place_input(projection.nodes(), gang),
+        reasons=() if placement.placed else ("NoDevices",),
     )
     return [_fund_decision(projection, run, assessed, now_ms, plan_id), placed]
 
@@ -363,7 +362,7 @@ def place_input(nodes: list[Node], gang: Gang) -> Document:
         and not node.cordoned
         and (gang.elsewhere or node.is_in(gang.location))
     ]
-    return PLACE_STYLE.from_core(PlaceInput(tuple(usable), gang))
+    return STYLE.from_core(PlaceInput(tuple(usable), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------
@@ -428,7 +427,7 @@ def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) 
     spec, state = projection.run_spec(run), projection.runs[run]
     job, numbers = state.job or "", _missing_groups(spec, state)
     plan_id = f"{job}.{state.numbered}"
-    made = _decisions(projection, run, assessed, now_ms, plan_id=plan_id)
+    made = _decisions(projection, run, assessed, now_ms, plan_id)
     width = state.width
     for number, lease in enumerate(_leases(run, spec, assessed, job, now_ms)):
         born = replace(

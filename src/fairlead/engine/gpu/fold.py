@@ -26,14 +26,12 @@ from fairlead.engine.gpu.state import (
     Stored,
     parse_slot,
 )
-from fairlead.schema.objects import read_spec, to_budget
-from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, read_spec, to_budget
 
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
 
-OUTCOMES_KEPT = 1_000  # closed ones; all of them are in the log
-BEACONS_KEPT = 100
+OUTCOMES_KEPT = 1_000  # closed ones that no reservation cites; all of them are in the log
 COUNTED = {
     "DropSpare": "resolver_spares_dropped_total",
     "Shrink": "resolver_shrinks_total",
@@ -111,6 +109,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is not state.phase:
         state.since_ms = at.time_ms
     state.phase, state.reason, state.message = phase, body.reason, body.message
+    if body.paused is not UNSET and body.paused != state.paused:
+        state.pause_seq = at.seq
     state.paused, state.stopping = body.paused or False, body.stopping or False
     state.shortfall_gpus = body.shortfall_gpus or 0
     if state.shortfall_gpus:
@@ -118,7 +118,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is Phase.RUNNING and body.job:
         state.job, state.started_ms = body.job, at.time_ms
         state.attempt += 1
-        state.refusal, state.shrunk = None, False
+        state.refusal, state.shrunk, state.pause_seq = None, False, None
         state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
     if phase is not Phase.RUNNING:
         state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False
@@ -146,7 +146,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
     known.plans[result] = known.plans.get(result, 0) + 1
     state.refusal = refusal
     if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
-        state.cover_seq = at.seq
+        state.cover_seq, state.place_seq = at.seq, None  # a placement follows what is funded
     for binding in () if refusal is None else refusal.binding:
         if binding.kind in ("acl", "lending"):
             key = (binding.budget or "", binding.name)
@@ -282,7 +282,13 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         at.time_ms,
         owner_weighting=promised.owner_weighting,
     )
-    closed = [seq for seq, outcome in resolver.outcomes.items() if not outcome.stage.open]
+    # How the last outcome of a reservation ended decides whether another one may begin.
+    cited = {reservation.outcome for reservation in resolver.reservations.values()}
+    closed = [
+        seq
+        for seq, outcome in resolver.outcomes.items()
+        if not outcome.stage.open and seq not in cited
+    ]
     for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
         del resolver.outcomes[seq]
 
@@ -357,10 +363,8 @@ def _nonce(known: "Projection", at: Stamp, body: entries.NonceGiven) -> None:
 
 
 def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
-    beacons = known.resolver.beacons
-    beacons[BeaconRound(body.source, body.round).key] = body.value
-    while len(beacons) > BEACONS_KEPT:
-        del beacons[next(iter(beacons))]
+    # Kept for good: a round that was forgotten could be given another value.
+    known.resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
 
 
 def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:

@@ -17,8 +17,14 @@ from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
-from fairlead.schema.objects import BudgetManifest, Manifest, NodeManifest, RunManifest, to_budget
-from fairlead.schema.specs import NodeSpec
+from fairlead.schema.objects import (
+    BudgetManifest,
+    Manifest,
+    NodeManifest,
+    NodeSpec,
+    RunManifest,
+    to_budget,
+)
 
 ANOTHER_MASTER = "the master secret is not the one that this ledger's entropy was fixed with"
 Scopes = Iterable[tuple[Scope, str | None]]

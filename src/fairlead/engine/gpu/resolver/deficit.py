@@ -14,8 +14,8 @@ from fairlead.engine.gpu.admission import Assessment, assess, gang_of
 from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
+from fairlead.schema.gpu import STYLE, deficit_document
 from fairlead.schema.objects import to_request
-from fairlead.schema.waiting import deficit_document, from_deficit
 
 TRIALS = 24  # placements in search of the time when there is room
 
@@ -37,7 +37,7 @@ def shortage_of(projection: Projection, demand: gpu.Demand) -> Shortage:
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
     return NewEntry(
-        DeficitDecision(cause, from_deficit(shortage.deficit)),
+        DeficitDecision(cause, STYLE.from_core(shortage.deficit)),
         now_ms,
         input=deficit_document(shortage.demand, shortage.holdings),
         reasons=(shortage.deficit.reason.value,),
