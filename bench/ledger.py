@@ -24,10 +24,10 @@ from typing import Any
 from tests.ledger.postgres_server import missing_postgres, server
 
 from bench.timing import machine, write_results
-from fairlead.ledger import KeyDirectory, SqliteLedger
 from fairlead.ledger import store as ledger_store
 from fairlead.ledger.entries import prepare
-from fairlead.ledger.sqlite import create, open_writer
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.sqlite import SqliteLedger, create, open_writer
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Draft
 

@@ -15,11 +15,12 @@ from fairlead.api.background import Background
 from fairlead.api.service import Service
 from fairlead.api.tables import health
 from fairlead.cli.up import command
-from fairlead.ledger import MemoryKeys, SqliteLedger
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from tests.api.servers import Running, budget, node, run, serving, short_folder
 from tests.engine.gpu import worlds
 from tests.engine.gpu.test_disk import fill_quietly, room
+from tests.ledger.memory import MemoryKeys
 
 
 class Served:

@@ -10,9 +10,9 @@ from fairlead.api.access import Access
 from fairlead.api.reports import idle_rows, period_of, period_row, usage_rows
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Refused
-from fairlead.ledger import MemoryLedger
 from tests.api.servers import Running
 from tests.engine.gpu.worlds import ADMIN, HOUR, START, World, budget, envelope, node, run
+from tests.ledger.memory import MemoryLedger
 
 DAY = 24 * HOUR
 

@@ -13,12 +13,12 @@ import pytest
 
 from fairlead.cli.audit.checkpoints import Checkpoints, LedgerChanged, all_seen, follow_keys
 from fairlead.core.audit import SignedHead
-from fairlead.ledger import MemoryLedger
-from fairlead.ledger.keys import MemoryKeys, Signer, sign_head
+from fairlead.ledger.keys import SecretKey, sign_head
 from fairlead.ports.faults import PermanentFault
 from tests.api.servers import budget
 from tests.cli.shells import Shell
 from tests.ledger.drafts import drafts
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 SERVER = "http://127.0.0.1:8470"
 
@@ -106,7 +106,7 @@ def test_another_a_shorter_and_a_rewritten_ledger_are_noticed(heads_file: Path) 
 class OneKey(MemoryKeys):
     """Always the same key: whoever has it can begin the ledger anew."""
 
-    def create(self) -> Signer:
+    def create(self) -> SecretKey:
         return next(iter(self._keys.values()), None) or super().create()
 
 

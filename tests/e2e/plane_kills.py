@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairlead.ledger import SqliteReader
+from fairlead.ledger.sqlite import SqliteReader
 from tests.api.servers import UnixConnection, budget, node, run, short_folder
 from tests.e2e.planes import Plane
 

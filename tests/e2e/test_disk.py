@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.ledger import SqliteReader
+from fairlead.ledger.sqlite import SqliteReader
 from tests.api.servers import UnixConnection, budget, node, run, short_folder
 from tests.e2e.planes import Plane
 from tests.mounts import small_disk

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairlead.engine.gpu import Author, Config, ControlPlane
-from fairlead.executor import LocalExecutor
-from fairlead.ledger import KeyDirectory, SqliteLedger
-from fairlead.ledger.keys import open_master
+from fairlead.executor.local import LocalExecutor
+from fairlead.ledger.keys import KeyDirectory, open_master
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.schema.times import format_time
 from tests.engine.gpu.worlds import ADMIN, budget, envelope, manifest, node, run
 from tests.executor.worlds import open_folder

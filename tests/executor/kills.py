@@ -14,8 +14,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from fairlead.executor import LocalExecutor, identity
+from fairlead.executor import identity
 from fairlead.executor.confine import Kind
+from fairlead.executor.local import LocalExecutor
 from fairlead.ports.executor import Exit, Job
 from tests.executor.worlds import shell, until
 

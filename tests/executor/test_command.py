@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import LocalExecutor
+from fairlead.executor.local import LocalExecutor
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.faults import PermanentFault
 from tests.executor.worlds import USER, shell, until

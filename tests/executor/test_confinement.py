@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import LocalExecutor, identity
-from fairlead.executor.folder import JobFolder, key
+from fairlead.executor import identity, shim
+from fairlead.executor.local import JobFolder, LocalExecutor, key
 from fairlead.host import files
 from fairlead.ports.executor import Exit
 from fairlead.ports.faults import PermanentFault
@@ -120,7 +120,7 @@ def test_a_stop_before_the_start_is_kept(shared: Path) -> None:
     executor = LocalExecutor(shared / "executor")
     folder = JobFolder(shared / "executor" / "jobs" / key("p1"))
     executor._create(folder, shell("p1", f"touch {shared}/begun", run="lab/a"))
-    folder.ask_stop(0, "p9")
+    folder.ask(shim.STOP, {"grace_ms": 0, "decision": "p9"})
     assert files.read_json(folder.path / "stop.json") == {"grace_ms": 0, "decision": "p9"}
     ended: list[Exit] = LocalExecutor(shared / "executor").poll()
     assert [(each.signal, each.reason) for each in ended] == [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.executor import Device, Discovery
-from fairlead.executor.smoke import smoke
+from fairlead.executor.devices import Device, Discovery
+from tests.executor.smoke import smoke
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 PACKAGE = Path(__file__).resolve().parents[2] / "src"
@@ -32,10 +32,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target.parent
 
 
+PRINT = """
+import json, sys
+from dataclasses import asdict
+from fairlead.executor.devices import discover
+print(json.dumps(asdict(discover(virtual=int(sys.argv[1])))))
+"""
+
+
 def discovered(folder: Path, *options: str, virtual: int = 0, **variables: str) -> Discovery:
     """The devices in a process whose NVML is in that folder: a library is loaded once for good."""
     done = subprocess.run(
-        [sys.executable, *options, "-m", "fairlead.executor.devices", "--virtual", str(virtual)],
+        [sys.executable, *options, "-c", PRINT, str(virtual)],
         check=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(PACKAGE), "LD_LIBRARY_PATH": str(folder), **variables},
@@ -81,10 +89,11 @@ def test_a_library_that_is_something_else(tmp_path: Path) -> None:
     assert "nvmlInit: Function Not Found" in (discovered(tmp_path).note or "")
 
 
-def test_both_commands_work_with_the_standard_library_alone() -> None:
+def test_the_executor_works_with_the_standard_library_alone() -> None:
     """`-S` leaves out every installed package, `-I` everything of the surroundings; the note says
     what is missing to find real devices."""
-    code = f"import sys; sys.path.append({str(PACKAGE)!r}); import fairlead.executor.smoke"
+    paths = [str(PACKAGE), str(PACKAGE.parent)]
+    code = f"import sys; sys.path += {paths!r}; import tests.executor.smoke"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
     found = discovered(Path("/nowhere"), "-S", virtual=2)
     assert [device.uuid for device in found.devices] == ["VIRTUAL-0", "VIRTUAL-1"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.executor import LocalExecutor
 from fairlead.executor.confine import Kind, find
+from fairlead.executor.local import LocalExecutor
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.sim.clock import VirtualClock
 from tests.executor.simulated import Behaviour, SimExecutor, SimMachine

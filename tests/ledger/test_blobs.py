@@ -9,13 +9,13 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import InvariantBroken
-from fairlead.ledger import SqliteReader
 from fairlead.ledger.backup import backup
-from fairlead.ledger.memory import MemoryLedger
 from fairlead.ledger.segment import open_segment
+from fairlead.ledger.sqlite import SqliteReader
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Damaged, Draft, HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
+from tests.ledger.memory import MemoryLedger
 from tests.ledger.worlds import SqliteWorld, World
 
 BY = {"time_ms": TIME_MS, "author": "root"}
@@ -117,10 +117,10 @@ def test_a_blob_that_is_gone_or_changed_is_found() -> None:
     ledger = MemoryLedger(time_ms=TIME_MS)
     ledger.append([*drafts(0, 3), with_blobs(4, LARGE[0])])
     assert ledger.verify().ok
-    blobs = ledger._memory.blob_data
-    blobs[NAMES[0]] = LARGE[1]
+    execute = ledger.connection.execute
+    execute("UPDATE blobs SET data = ? WHERE digest = ?", (LARGE[1], NAMES[0]))
     assert "content of its name" in ledger.verify().problem
-    del blobs[NAMES[0]]
+    execute("DELETE FROM blobs WHERE digest = ?", (NAMES[0],))
     found = ledger.verify()
     assert (found.problem, found.seq) == ("a blob of entry 5 is missing", 5)
     with pytest.raises(Damaged, match="a blob of entry 5 is missing"):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import fairlead.ledger
 from fairlead.ledger.place import default_ledger, open_file, open_for_reading
 
 
@@ -30,11 +29,3 @@ def test_keys_lie_beside_the_file(tmp_path: Path) -> None:
     assert len(list((tmp_path / "keys").glob("*.pem"))) == 1
     with open_for_reading(tmp_path / "ledger.db") as reader:
         assert reader.head().head.size == 1
-
-
-def test_the_package_has_the_names_it_lists() -> None:
-    """They are imported on use."""
-    for name in fairlead.ledger.__all__:
-        assert getattr(fairlead.ledger, name).__name__ == name
-    with pytest.raises(AttributeError, match="no_such"):
-        fairlead.ledger.no_such  # noqa: B018 - the access is the test

@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fairlead.ledger import KeyDirectory, postgres, postgres_connection
+from fairlead.ledger import postgres
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.postgres import PostgresLedger, PostgresReader
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -139,13 +140,13 @@ def test_a_fault_means_that_nothing_was_recorded(
     postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is not to be had in time: the batch is taken back, and is not numbered later."""
-    monkeypatch.setattr(postgres_connection, "LOCK_TIMEOUT_MS", 50)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_MS", 50)
     with postgres_world.open() as ledger, postgres_world.open() as other:
         with psycopg.connect(postgres_world.address) as holder:
             holder.execute(f"SET search_path TO {postgres_world.schema}")  # type: ignore[call-overload]
             holder.execute(
                 "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)",
-                (postgres_connection.LOCK_SPACE,),
+                (postgres.LOCK_SPACE,),
             )
             with pytest.raises(TemporaryFault, match="lock timeout"):
                 ledger.append([draft(1)])
@@ -162,7 +163,7 @@ def test_a_broken_connection_is_opened_again_and_nothing_is_doubled(
     """Cut before, between writing and numbering, or just after numbering (the answer is lost)."""
     real, calls = postgres._answer, list[int]()
 
-    def cut(connection: postgres_connection.Connection) -> None:
+    def cut(connection: postgres.Connection) -> None:
         pid = connection.info.backend_pid
         execute(postgres_world, "SELECT pg_terminate_backend(%s, 5000)", pid)
 
@@ -218,7 +219,7 @@ def test_commits_that_are_not_durable_are_refused(
     postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that runs without fsync may lose what it acknowledged."""
-    monkeypatch.setattr(postgres_connection, "DURABLE", ("synchronous_commit", "enable_seqscan"))
+    monkeypatch.setattr(postgres, "DURABLE", ("synchronous_commit", "enable_seqscan"))
     monkeypatch.setenv("PGOPTIONS", "-c enable_seqscan=off")
     with pytest.raises(PermanentFault, match="enable_seqscan off"):
         postgres_world.open()
@@ -296,7 +297,7 @@ def test_of_those_who_want_to_be_alone_one_is(
     postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second is told; writers that do not mind, and readers, are not kept out."""
-    monkeypatch.setattr(postgres_connection, "LOCK_TIMEOUT_MS", 50)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_MS", 50)
     with alone(postgres_world) as ledger:
         with pytest.raises(TemporaryFault, match="another control plane"):
             alone(postgres_world)
@@ -311,7 +312,7 @@ def test_who_lost_its_seat_neither_writes_nor_reads(
     postgres_world: PostgresWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection broke and another was quicker: what it would start, the other starts."""
-    monkeypatch.setattr(postgres_connection, "LOCK_TIMEOUT_MS", 200)
+    monkeypatch.setattr(postgres, "LOCK_TIMEOUT_MS", 200)
     with alone(postgres_world) as ledger:
         ledger.append([draft(1)])
         _cut(postgres_world, ledger)
@@ -346,4 +347,4 @@ def _cut(world: PostgresWorld, ledger: PostgresLedger) -> None:
 )
 def test_what_is_no_address_is_known_before_anybody_connects(address: str, *, good: bool) -> None:
     """The library's own errors would repeat pieces of a password."""
-    assert postgres_connection.is_address(address) is good
+    assert postgres.is_address(address) is good

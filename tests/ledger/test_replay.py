@@ -10,13 +10,13 @@ from typing import Any
 
 from fairlead.core.canonical import canonical, digest
 from fairlead.core.lottery import Commitment, entropy_hash, reveal
-from fairlead.ledger import MemoryLedger
 from fairlead.ledger.place import open_file
 from fairlead.ledger.replay import replay
 from fairlead.ports.ledger import Draft, Entry
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
 from tests.ledger.drafts import TIME_MS, draft
+from tests.ledger.memory import MemoryLedger
 
 INPUT = {
     "capacity_millicores": 1000,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.ledger import KeyDirectory, SqliteLedger, SqliteReader, store
 from fairlead.ledger import sqlite as adapter
-from fairlead.ledger.sqlite import open_writer
+from fairlead.ledger import store
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.sqlite import SqliteLedger, SqliteReader, open_writer
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged

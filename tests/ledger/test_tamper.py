@@ -4,17 +4,18 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
-from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteReader
 from fairlead.ledger.keys import sign_head
-from fairlead.ledger.store import MemoryStore, StoredRow
+from fairlead.ledger.sqlite import SqliteReader
+from fairlead.ledger.store import StoredRow, store_head
 from fairlead.ports.faults import Fault
 from tests.ledger.drafts import TIME_MS, drafts
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 from tests.ledger.worlds import SqliteWorld
 
 
@@ -34,10 +35,49 @@ def ledger(keys: MemoryKeys) -> MemoryLedger:
     return ledger
 
 
+class Tables:
+    """Where the changes are made, without the guards against our own mistakes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        for guard in ("TRIGGER entries_stay", "TRIGGER entries_keep", "INDEX entries_by_plan"):
+            connection.execute(f"DROP {guard}")
+
+    @property
+    def rows(self) -> list[StoredRow]:
+        """All entries, in order."""
+        return [StoredRow(*row) for row in self._execute("SELECT * FROM entries ORDER BY seq")]
+
+    def put(self, row: StoredRow) -> None:
+        """Write an entry over the one of its number, whatever it says."""
+        self._execute("PRAGMA ignore_check_constraints = ON")
+        self._execute("REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def put_head(self, head: SignedHead) -> None:
+        """Write another head."""
+        store_head(lambda text, *values: self._execute(text, values), head, head.head.size)
+
+    def put_checkpoint(self, signed: SignedHead) -> None:
+        """Keep another head for good; the one in force stays."""
+        row = {**asdict(signed.head), "signature": signed.signature}
+        marks = ", ".join("?" * len(row))
+        text = f"INSERT INTO checkpoints ({', '.join(row)}) VALUES ({marks})"
+        self._execute(text, tuple(row.values()))
+
+    def rebuild(self, rows: list[StoredRow]) -> str:
+        """What a forger does: numbers and tree made anew; returns the root."""
+        data = [_renumber(row.data, row.seq, seq) for seq, row in enumerate(rows, start=1)]
+        grown = Frontier().extend(map(leaf_hash, data))
+        self._execute("DELETE FROM entries")
+        for seq, row in enumerate(rows, start=1):
+            self.put(row._replace(seq=seq, nodes=grown.completed[seq - 1], data=data[seq - 1]))
+        return grown.frontier.root().hex()
+
+
 @pytest.fixture
-def store(ledger: MemoryLedger) -> MemoryStore:
-    """Where the changes are made."""
-    return ledger._memory
+def tables(ledger: MemoryLedger) -> Tables:
+    """The tables of the ledger."""
+    return Tables(ledger.connection)
 
 
 def flips(data: bytes) -> Iterator[bytes]:
@@ -46,32 +86,30 @@ def flips(data: bytes) -> Iterator[bytes]:
         yield data[:at] + bytes([byte ^ (1 << at % 8)]) + data[at + 1 :]
 
 
-def test_every_flipped_bit_of_every_entry_is_found(
-    ledger: MemoryLedger, store: MemoryStore
-) -> None:
+def test_every_flipped_bit_of_every_entry_is_found(ledger: MemoryLedger, tables: Tables) -> None:
     """With the number of the entry."""
-    for at, row in enumerate(list(store.table)):
+    for row in tables.rows:
         assert row.data is not None
         for changed in flips(row.data):
-            store.table[at] = row._replace(data=changed)
+            tables.put(row._replace(data=changed))
             found = ledger.verify()
             assert (found.ok, found.seq) == (False, row.seq), changed
-        store.table[at] = row
+        tables.put(row)
     assert ledger.verify().ok
 
 
-def test_every_flipped_bit_of_every_node_is_found(ledger: MemoryLedger, store: MemoryStore) -> None:
+def test_every_flipped_bit_of_every_node_is_found(ledger: MemoryLedger, tables: Tables) -> None:
     """Leaves and the nodes above them: a proof can only be as good as they are."""
-    for at, row in enumerate(list(store.table)):
+    for row in tables.rows:
         for changed in (*flips(row.nodes), row.nodes[:-32], row.nodes + row.nodes[:32]):
-            store.table[at] = row._replace(nodes=changed)
+            tables.put(row._replace(nodes=changed))
             found = ledger.verify()
             assert (found.ok, found.seq) == (False, row.seq)
-        store.table[at] = row
+        tables.put(row)
     assert ledger.verify().ok
 
 
-def test_every_change_of_the_head_is_found(ledger: MemoryLedger, store: MemoryStore) -> None:
+def test_every_change_of_the_head_is_found(ledger: MemoryLedger, tables: Tables) -> None:
     """Each field and the signature."""
     good = ledger.head()
     others: dict[str, object] = {
@@ -83,43 +121,30 @@ def test_every_change_of_the_head_is_found(ledger: MemoryLedger, store: MemorySt
         "key_id": "ab" * 8,
     }
     for name, value in others.items():
-        store.head = replace(good, head=replace(good.head, **{name: value}))  # type: ignore[arg-type]
+        tables.put_head(replace(good, head=replace(good.head, **{name: value})))  # type: ignore[arg-type]
         assert not ledger.verify().ok, name
     for changed in flips(good.signature.encode()):
-        store.head = SignedHead(good.head, changed.decode("latin-1"))
-        if store.head.signature.lower() != good.signature:
+        forged = SignedHead(good.head, changed.decode("latin-1"))
+        tables.put_head(forged)
+        if forged.signature.lower() != good.signature:
             assert not ledger.verify().ok
-    store.head = good
-    store.heads.append(replace(good, head=replace(good.head, size=4, time_ms=5)))
+    tables.put_head(good)
+    tables.put_checkpoint(replace(good, head=replace(good.head, size=4, time_ms=5)))
     assert "checkpoint" in ledger.verify().problem
 
 
-def test_what_an_entry_is_found_by_is_what_it_says(
-    ledger: MemoryLedger, store: MemoryStore
-) -> None:
+def test_what_an_entry_is_found_by_is_what_it_says(ledger: MemoryLedger, tables: Tables) -> None:
     """A forged column would hide an effect, and let it be recorded again."""
-    row = store.table[3]
+    row = tables.rows[3]
     for changed in (
         row._replace(kind="lease.open"),
         row._replace(plan_id="plan-99"),
         row._replace(effect=None),
         row._replace(plan_id=None, effect=None),
     ):
-        store.table[3] = changed
+        tables.put(changed)
         found = ledger.verify()
         assert (found.ok, found.seq) == (False, 4)
-
-
-def _rebuild(store: MemoryStore, rows: list[StoredRow], head: SignedHead) -> None:
-    """What a forger does: numbers, tree and head made anew, as far as possible without a key."""
-    data = [_renumber(row.data, row.seq, seq) for seq, row in enumerate(rows, start=1)]
-    grown = Frontier().extend(map(leaf_hash, data))
-    store.table = [
-        row._replace(seq=seq, nodes=grown.completed[seq - 1], data=data[seq - 1])
-        for seq, row in enumerate(rows, start=1)
-    ]
-    root = grown.frontier.root().hex()
-    store.head = replace(head, head=replace(head.head, size=len(rows), root=root))
 
 
 def _renumber(data: bytes | None, old: int, new: int) -> bytes:
@@ -137,22 +162,24 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_history_rewritten_without_the_key_is_found(
-    ledger: MemoryLedger, store: MemoryStore, change: str
+    ledger: MemoryLedger, tables: Tables, change: str
 ) -> None:
     """Everything was made to fit, but the head cannot be signed."""
-    _rebuild(store, CHANGES[change](store.table), ledger.head())
+    rows, head = CHANGES[change](tables.rows), ledger.head()
+    root = tables.rebuild(rows)
+    tables.put_head(replace(head, head=replace(head.head, size=len(rows), root=root)))
     assert not ledger.verify().ok
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_one_rewritten_with_the_key_is_found_by_a_head_held_elsewhere(
-    ledger: MemoryLedger, store: MemoryStore, keys: MemoryKeys, change: str
+    ledger: MemoryLedger, tables: Tables, keys: MemoryKeys, change: str
 ) -> None:
     """And by nothing else: that is why heads are handed out."""
     held = ledger.head()
-    _rebuild(store, CHANGES[change](store.table), held)
-    assert store.head is not None
-    store.head = sign_head(store.head.head, keys.load(held.head.key_id))
+    rows = CHANGES[change](tables.rows)
+    head = replace(held.head, size=len(rows), root=tables.rebuild(rows))
+    tables.put_head(sign_head(head, keys.load(held.head.key_id)))
     assert ledger.verify().ok
     assert not ledger.verify([held]).ok
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.ledger import SqliteReader
 from fairlead.ledger.backup import backup, restore
 from fairlead.ledger.segment import open_segment
+from fairlead.ledger.sqlite import SqliteReader
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Archived, Damaged, Verification
@@ -126,7 +126,7 @@ def test_a_crash_between_the_segment_and_the_dropping_is_repaired_by_doing_it_ag
 ) -> None:
     """Content in both places is no harm; the next segment begins where the last one did."""
     with monkeypatch.context() as patch:
-        patch.setattr(type(ledger), "_drop_content", lambda *_: None)
+        patch.setattr(type(ledger), "_change", lambda *_: None)
         ledger.archive(archive, last=10, **BY)
     assert ledger.entry(5) is not None
     ledger.archive(archive, last=15, **BY)

@@ -10,7 +10,8 @@ import os
 import random
 import sys
 
-from fairlead.ledger import KeyDirectory, SqliteLedger
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ledger.writing import StoreWriter
 from tests.ledger.drafts import TIME_MS, drafts
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.ledger import KeyDirectory, MemoryKeys, MemoryLedger, SqliteLedger
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ledger.writing import StoreWriter
 from tests.ledger.drafts import TIME_MS
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 
 class World(Protocol):

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fairlead.core.canonical import canonical, digest
 from fairlead.ledger.keys import SecretKey
-from fairlead.ledger.memory import MemoryLedger
 from fairlead.ports.ledger import Draft, Entry
 from tests.core.gpu import resolve_oracle as oracle
+from tests.ledger.memory import MemoryLedger
 
 Document = dict[str, Any]
 Lies = dict[str, Callable[[Any], Any]]

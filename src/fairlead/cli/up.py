@@ -100,7 +100,7 @@ def postgres_address(text: str) -> str:
     if not is_postgres(text):
         form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
         raise click.BadParameter(f"must be {form}; without --ledger it is a file in DIR")
-    from fairlead.ledger.postgres_connection import is_address
+    from fairlead.ledger.postgres import is_address
 
     if not is_address(text):
         escapes = "%2F for /, %40 for @ and %25 for %"

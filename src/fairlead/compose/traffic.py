@@ -171,10 +171,10 @@ def _open_event_log(
 
 def _open_ledger(document: TrafficDocument, place: str) -> Ledger:
     """A ledger's file with its keys beside it, or a PostgreSQL database with keys of its own."""
-    from fairlead.ledger.place import is_postgres, open_file  # noqa: PLC0415 - see the package
+    from fairlead.ledger.place import is_postgres, open_file  # noqa: PLC0415 - as in `node`
 
     if is_postgres(place):
-        from fairlead.ledger import KeyDirectory  # noqa: PLC0415 - see the package
+        from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - as in `place`
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         keys = document.ledger_keys or str(traffic_directory(document) / "keys")

@@ -14,8 +14,8 @@ from fairlead.api.service import Service
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Config, ControlPlane
 from fairlead.engine.gpu.notifications import Notifications, Subscription
-from fairlead.executor import LocalExecutor, discover
-from fairlead.executor.devices import MachineNode, host_name, machine_nodes, visible
+from fairlead.executor.devices import MachineNode, discover, host_name, machine_nodes, visible
+from fairlead.executor.local import LocalExecutor
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import open_master
 from fairlead.ledger.place import KEYS, open_up

@@ -13,7 +13,7 @@ any cgroup; that is one reason why it needs `allow_root`.
 import contextlib
 import os
 import signal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fairlead.executor import identity
 from fairlead.host import kernel
@@ -24,34 +24,9 @@ CGROUP = "fairlead-exec"
 """All cgroups of all executors on a machine lie below this one."""
 
 
-class Confinement(Protocol):
-    """What holds a job's processes. All methods may be repeated; all raise OSError."""
-
-    def prepare(self) -> None:
-        """Make it ready for the first process."""
-
-    def join(self, pid: int) -> None:
-        """Put a process in; its children follow by themselves."""
-
-    def kill(self) -> None:
-        """SIGKILL to everything inside; `empty` says when it has worked."""
-
-    def empty(self) -> bool:
-        """Whether nothing is left inside."""
-
-    def freeze(self) -> None:
-        """Stop everything inside in place."""
-
-    def thaw(self) -> None:
-        """Let it go on."""
-
-    def remove(self) -> None:
-        """Leave nothing behind; does nothing while something is inside."""
-
-
 class Cgroup:
     """A cgroup of either version: the unified hierarchy, which needs no controller (`cgroup.kill`
-    came with Linux 5.14), or the v1 freezer."""
+    came with Linux 5.14), or the v1 freezer. All methods may be repeated; all raise OSError."""
 
     def __init__(self, kind: Kind, path: str) -> None:
         self._unified, self.path = kind == "cgroup2", path
@@ -67,13 +42,14 @@ class Cgroup:
                     raise
 
     def join(self, pid: int) -> None:
+        """Put a process in; its children follow by themselves."""
         self._write("cgroup.procs", str(pid))
 
     def empty(self) -> bool:
         return not self._members()
 
     def remove(self) -> None:
-        """Remove the folder, and the common parent where it is empty."""
+        """Remove the folder unless something is inside, and the common parent where it is empty."""
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
             os.rmdir(os.path.dirname(self.path))  # refused while another job has a cgroup there
@@ -168,6 +144,10 @@ class Tree:
     def _send(self, number: int) -> None:
         for member in self._members():
             identity.send(member, number)
+
+
+Confinement = Cgroup | Tree
+"""What holds a job's processes: both have the same methods."""
 
 
 def described(job: dict[str, Any]) -> Confinement:

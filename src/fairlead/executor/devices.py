@@ -1,19 +1,14 @@
 """The devices of this machine: NVIDIA's by NVML where present, else as many virtual ones as asked;
 and the nodes of the control plane that they make.
 
-    python -m fairlead.executor.devices [--virtual N]
-
-prints them as JSON. NVML is read through nvidia-ml-py, an extra: without it, as without a driver,
+NVML is read through nvidia-ml-py, an extra: without it, as without a driver,
 there are no real devices, and the note says why.
 """
 
-import argparse
-import json
 import os
 import re
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -149,17 +144,3 @@ def visible(found: Discovery, host: str) -> dict[str, str]:
 def _node_name(text: str) -> str:
     plain = re.sub(r"[^a-z0-9.-]", "-", text.lower())
     return plain.strip(".-")[:NAME_MAX].rstrip(".-")
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="fairlead.executor.devices", description=__doc__)
-    parser.add_argument("--virtual", type=int, default=0, metavar="N")
-    options = parser.parse_args(arguments)
-    found = discover(virtual=options.virtual)
-    json.dump(asdict(found), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

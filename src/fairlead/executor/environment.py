@@ -14,8 +14,8 @@ from fairlead.ports.executor import RESERVED_ENV, Job
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class NoSuchUser(Exception):
-    """This name cannot be run as here; the message says why."""
+class Refused(Exception):
+    """The command cannot be run here as it was asked for; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,6 @@ class CommandUser:
     groups: tuple[int, ...]
     name: str
     home: str
-
-
-class BadVariable(Exception):
-    """A variable that cannot be given, or not by the submitter."""
 
 
 def compose(
@@ -46,22 +42,7 @@ def compose(
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
         **job.env,
-        **leased(job, visible),
-        "FAIRLEAD_WIDTH_FILE": width_file,
-    }
-
-
-def check(name: str) -> None:
-    """Refuse what would not survive the exec, or would contradict the lease."""
-    if not name or "=" in name or "\0" in name:
-        raise BadVariable(f"{name!r} is no name of a variable")
-    if name.startswith(RESERVED_ENV):
-        raise BadVariable(f"{name} is set by Fairlead from the lease")
-
-
-def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
-    """What the lease says; the command sees these devices and no others."""
-    return {
+        # What the lease says; the command sees these devices and no others.
         "FAIRLEAD_JOB": job.id,
         "FAIRLEAD_RUN": job.run,
         "FAIRLEAD_OWNER": job.owner,
@@ -72,7 +53,16 @@ def leased(job: Job, visible: Mapping[str, str]) -> dict[str, str]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Empty means none. Unset would mean all.
         "CUDA_VISIBLE_DEVICES": shown(job.devices, visible),
+        "FAIRLEAD_WIDTH_FILE": width_file,
     }
+
+
+def check(name: str) -> None:
+    """Refuse what would not survive the exec, or would contradict the lease."""
+    if not name or "=" in name or "\0" in name:
+        raise Refused(f"{name!r} is no name of a variable")
+    if name.startswith(RESERVED_ENV):
+        raise Refused(f"{name} is set by Fairlead from the lease")
 
 
 def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
@@ -94,12 +84,12 @@ def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     own = os.geteuid()
     user = _lookup(str(own) if name is None else name)
     if user.uid == 0 and not allow_root:
-        raise NoSuchUser(
+        raise Refused(
             "running as root is not allowed here "
             "(submit it as another user, or start `fairlead up --allow-root`)"
         )
     if own not in (0, user.uid):
-        raise NoSuchUser(f"only root can run commands as {user.name}; this executor is user {own}")
+        raise Refused(f"only root can run commands as {user.name}; this executor is user {own}")
     if own == user.uid != 0:
         # Without privileges the groups stay what they are.
         return CommandUser(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)
@@ -112,13 +102,13 @@ def _lookup(name: str) -> CommandUser:
         entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)
     except KeyError:
         if number is None:
-            raise NoSuchUser(f"there is no user {name!r} on this machine") from None
+            raise Refused(f"there is no user {name!r} on this machine") from None
         if not 0 <= number < 2**32 - 1:  # the last number means "leave it as it is" to the kernel
-            raise NoSuchUser(f"{name} is no user number") from None
+            raise Refused(f"{name} is no user number") from None
         # Containers and directory services have users without an entry; the group of the same
         # number grants nothing that was not given to that number on purpose.
         return CommandUser(number, number, (number,), name, "/")
     except (ValueError, OverflowError) as error:
-        raise NoSuchUser(f"{name!r} is no user name") from error
+        raise Refused(f"{name!r} is no user name") from error
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return CommandUser(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir)

@@ -30,7 +30,8 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
         if os.read(go, 1):
             _drop_to(job, shim_pid)
             _enter(job)
-            environment = {**job["env"], **_secrets(job["secrets"])}
+            secrets = {name: _secret(name, path) for name, path in job["secrets"].items()}
+            environment = {**job["env"], **secrets}
             _default_signals()
             os.execvpe(job["argv"][0], job["argv"], environment)
     except CannotStart as failure:
@@ -92,10 +93,6 @@ def _enter(job: dict[str, Any]) -> None:
         if wanted is not None:
             raise CannotStart(f"working directory {wanted}: {error.strerror}") from error
         os.chdir("/")
-
-
-def _secrets(references: dict[str, str]) -> dict[str, str]:
-    return {name: _secret(name, path) for name, path in references.items()}
 
 
 def _secret(name: str, path: str) -> str:

@@ -7,6 +7,7 @@ where this one was. Two at once do no harm: only the holder of a job's lock acts
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,20 +15,123 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from signal import SIGTERM
+from typing import Any
 
 from fairlead.executor import confine, environment, identity, launch, shim
-from fairlead.executor.folder import JobFolder, key
 from fairlead.host import files, process
 from fairlead.host.clock import now_ms
 from fairlead.ports.executor import Exit, Job
-from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault, faults
+from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 LOG_BYTES_MAX = 64 * 2**20
 WIDTH_FILE = "width.json"
+UMASK = 0o027
 # A shim that dies before it can start anything is tried again; one that always dies is a reason.
 _LAUNCHES_MAX = 10
 # A launch takes 0.05 s; on a machine that swaps it may take long, but not for ever.
 _LAUNCH_S_MAX = 60
+_SLUG_MAX = 40
+_HOW = ("time_ms", "code", "signal", "lost", "reason")
+"""The members of exit.json that an `Exit` has too."""
+
+
+def key(text: str) -> str:
+    """A name for a folder: readable for people, and different for different texts."""
+    slug = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_SLUG_MAX]
+    return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+class JobFolder:
+    """One job on disk. Raises OSError as the disk does.
+
+    job.json      written first; from then on the job exists
+    lock          held by the living shim
+    shim.json     the shim's identity      command.json   the command's, before it may begin
+    stop.json     request to end           paused.json    request to pause
+    width.json    how many changes of its width were announced
+    exit.json     how it ended             output.log     its output (and output.1.log before it)
+
+    Requests name the recorded decision that they carry out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = str(path / shim.LOCK)
+        self._job: dict[str, Any] | None = None
+        self._exit: Exit | None = None
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """What was asked; None when a crash came before it was written."""
+        if self._job is None:
+            self._job = files.read_json(self.path / shim.JOB)
+        return self._job
+
+    @property
+    def id(self) -> str:
+        return str(self.document()["id"])
+
+    @property
+    def run(self) -> str:
+        return str(self.document()["run"])
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended; None while it has not."""
+        if self._exit is None:
+            found = files.read_json(self.path / shim.EXIT)
+            if found is not None:
+                how = {name: found[name] for name in _HOW if name in found}
+                self._exit = Exit(self.id, self.run, **how)
+        return self._exit
+
+    def log_parts(self) -> list[Path]:
+        return [
+            part
+            for part in (self.path / shim.OLDER_OUTPUT, self.path / shim.OUTPUT)
+            if part.exists()
+        ]
+
+    def create(self, job: Mapping[str, Any]) -> None:
+        """Write down what is asked, once; a folder left half made by a crash is completed."""
+        if self.job is not None:
+            return
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        files.replace_json(self.path / shim.JOB, dict(job))
+        files.sync_directory(self.path.parent)
+
+    def end(self, time_ms: int, **how: Any) -> None:
+        """Write down an end that no shim can write."""
+        files.replace_json(self.path / shim.EXIT, {"time_ms": time_ms, **how})
+
+    def ask(self, name: str, request: dict[str, Any], *, durable: bool = False) -> None:
+        """Ask the shim for something; holds even if no shim is alive now."""
+        files.replace_json(self.path / name, request, durable=durable)
+        self._wake()
+
+    def withdraw(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+        self._wake()
+
+    def confinement(self) -> confine.Confinement:
+        return confine.described(self.document())
+
+    def move(self, target: Path) -> None:
+        """Put the folder elsewhere, in one step."""
+        source = self.path.parent
+        self.path.rename(target / self.path.name)
+        files.sync_directory(target)
+        files.sync_directory(source)
+
+    def _wake(self) -> None:
+        # Written first, signalled second; the shim names itself first and looks second.
+        identity.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
+
+    def document(self) -> dict[str, Any]:
+        """What was asked; FileNotFoundError when there is nothing."""
+        if self.job is None:
+            raise FileNotFoundError(str(self.path / shim.JOB))
+        return self.job
 
 
 class LocalExecutor:
@@ -44,13 +148,12 @@ class LocalExecutor:
         allow_root: bool = False,
         visible: Mapping[str, str] | None = None,
         log_bytes_max: int = LOG_BYTES_MAX,
-        umask: int = 0o027,
         kinds: tuple[confine.Kind, ...] = confine.KINDS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._folder = folder.resolve()
         self._allow_root, self._visible = allow_root, dict(visible or {})
-        self._log_bytes_max, self._umask, self._now_ms = log_bytes_max, umask, now_ms
+        self._log_bytes_max, self._now_ms = log_bytes_max, now_ms
         self._mutex = threading.RLock()
         self._launches: dict[str, int] = {}
         self._jobs, self._done = self._folder / "jobs", self._folder / "done"
@@ -80,24 +183,27 @@ class LocalExecutor:
         """SIGTERM to the group now, SIGKILL to all that is left after the grace; does not wait."""
         with self._mutex, faults(f"stop {run}"):
             for folder in self._of(run):
-                folder.ask_stop(grace_ms, decision)
+                request = {"grace_ms": grace_ms, "decision": decision}
+                folder.ask(shim.STOP, request, durable=True)
                 self._mend(folder)
 
     def pause(self, run: str, *, decision: str) -> None:
         with self._mutex, faults(f"pause {run}"):
             for folder in self._of(run):
-                folder.ask_pause(decision, paused=True)
+                folder.ask(shim.PAUSED, {"decision": decision})
 
     def resume(self, run: str, *, decision: str) -> None:
         with self._mutex, faults(f"resume {run}"):
             for folder in self._of(run):
-                folder.ask_pause(decision, paused=False)
+                folder.withdraw(shim.PAUSED)
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         with self._mutex, faults(f"resize {run}"):
             for folder in self._of(run):
                 self._write_width(folder, devices)
-                folder.announce_width(decision)
+                announced = files.read_json(folder.path / shim.WIDTH) or {"number": 0}
+                request = {"number": announced["number"] + 1, "decision": decision}
+                folder.ask(shim.WIDTH, request)
 
     def _write_width(self, folder: JobFolder, devices: Iterable[str]) -> None:
         place = self._widths / folder.path.name
@@ -177,7 +283,8 @@ class LocalExecutor:
             newest = self._runs / key(folder.run)
             if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
-        folder.remove()
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder.path)
         return True
 
     def _of(self, run: str) -> list[JobFolder]:
@@ -188,9 +295,7 @@ class LocalExecutor:
         for other in self._of(job.run):
             self._mend(other)
             if other.exit is None:
-                raise TemporaryFault(
-                    f"{job.run} is still running as {other.id}", retry_after_ms=RETRY_AFTER_MS
-                )
+                raise TemporaryFault(f"{job.run} is still running as {other.id}")
 
     def _create(self, folder: JobFolder, job: Job) -> None:
         """Write the job down. What can be refused already ends it here, with the reason."""
@@ -198,7 +303,7 @@ class LocalExecutor:
         reason = None
         try:
             if not job.command:
-                raise environment.BadVariable("the run has no command")
+                raise environment.Refused("the run has no command")
             user = environment.resolve(job.user, allow_root=self._allow_root)
             document |= {
                 "argv": list(job.command),
@@ -209,12 +314,12 @@ class LocalExecutor:
                 "cwd": job.working_directory,
                 "gid": user.gid,
                 "groups": list(user.groups),
-                "umask": self._umask,
+                "umask": UMASK,
                 "allow_root": self._allow_root,
                 "log_bytes_max": self._log_bytes_max,
             }
             uid = user.uid
-        except (environment.NoSuchUser, environment.BadVariable) as refusal:
+        except environment.Refused as refusal:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
         self._write_width(folder, job.devices)
@@ -244,7 +349,7 @@ class LocalExecutor:
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
         job, now_ms = folder.document(), self._now_ms()
-        begun = folder.begun()
+        begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
         if begun is not None:
             holding = folder.confinement()
             if not holding.empty():
@@ -258,7 +363,7 @@ class LocalExecutor:
                 holding.remove()
         elif job["refused"] is not None:
             folder.end(now_ms, code=launch.CANNOT, reason=job["refused"])
-        elif folder.stopping():
+        elif (folder.path / shim.STOP).exists():
             folder.end(now_ms, signal=int(SIGTERM), reason="stopped before it was started")
         elif self._launches.get(folder.id, 0) >= _LAUNCHES_MAX:
             reason = "its shim cannot be started; see shim.err in the job's folder"

@@ -1,11 +1,9 @@
-"""What Linux does for processes: signals without races, ending with the parent, adopting orphans.
+"""What Linux does for processes: ending with the parent, adopting orphans, privileges.
 
 Standard library only, and little of it: the job shim stays in memory with this module.
 """
 
-import contextlib
 import os
-import select
 import signal
 from collections.abc import Callable
 
@@ -35,24 +33,3 @@ def die_with_parent(parent: int, number: int = signal.SIGTERM) -> bool:
     """Have the kernel signal us when our parent ends; False if `parent` was gone before that."""
     load_prctl()(DIE_WITH_PARENT, number)
     return os.getppid() == parent
-
-
-def wait_gone(pidfd: int, *, within_s: float) -> bool:
-    """Whether the process of a pidfd, child or not, has ended within that time."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(within_s * 1000))
-
-
-def terminate(pid: int, *, within_s: float) -> bool:
-    """SIGTERM to a process, child or not; whether it has ended within that time."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-        return wait_gone(pidfd, within_s=within_s)
-    finally:
-        os.close(pidfd)

@@ -68,7 +68,4 @@ def _whole(path: Path) -> Iterator[Path]:
 def _copy(source: sqlite3.Connection, target: Path) -> SignedHead:
     with sqlite_faults(f"write {target}"), closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
-        kept = read_kept(copy.execute)
-    if kept is None:
-        raise Damaged(f"there is no ledger to copy to {target}")
-    return kept.head
+        return read_kept(copy.execute).head

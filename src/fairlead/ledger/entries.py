@@ -9,6 +9,7 @@ in one transaction, and takes over the new position only when that is durable.
 """
 
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ from fairlead.core.audit import Frontier, Head, SignedHead, leaf_hash
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
+from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import Signers, sign_head
 from fairlead.ledger.statements import EPOCH, ROTATED, created
 from fairlead.ledger.store import Effect, Found, StoredBlob, StoredRow
@@ -53,12 +55,12 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of an entry's canonical JSON, in their order."""
 
     author: str
-    body: dict[str, object]
+    body: dict[str, Any]
     effect: str | None
     input_digest: str | None
     kind: str
     plan_id: str | None
-    reasons: list[str]
+    reasons: tuple[str, ...]
     seq: int
     time_ms: int
     version: int
@@ -146,19 +148,7 @@ def parse(data: bytes) -> Entry:
         row = _row.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAnEntry(str(error)) from error
-    return Entry(
-        seq=row.seq,
-        kind=row.kind,
-        time_ms=row.time_ms,
-        author=row.author,
-        body=row.body,
-        plan_id=row.plan_id,
-        effect=row.effect,
-        input_digest=row.input_digest,
-        version=row.version,
-        reasons=tuple(row.reasons),
-        data=data,
-    )
+    return Entry(**msgspec.structs.asdict(row), data=data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +257,10 @@ def _follow(position: Position, row: StoredRow) -> Position:
     return replace(position, epoch=position.epoch + 1)
 
 
-def first_entry(signers: Signers, ledger: str, time_ms: int) -> Sequenced:
-    """What begins a ledger: its first entry, which introduces it and its key."""
-    key = signers.create()
+def first_entry(signers: Signers, ledger: str | None, time_ms: int | None) -> Sequenced:
+    """What begins a ledger: its first entry, which introduces it and its key. None: new, now."""
+    key, ledger = signers.create(), ledger or secrets.token_hex(8)
+    time_ms = now_ms() if time_ms is None else time_ms
     draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
     start = Position(ledger, 0, key.key_id, Frontier())
     return sequence(start, [draft], signers, time_ms=time_ms)

@@ -29,33 +29,8 @@ from fairlead.ports.faults import PermanentFault
 MASTER = "chance.key"
 
 
-class Signer(Protocol):
-    """One key that can sign; where the secret is kept is its own affair."""
-
-    @property
-    def key_id(self) -> str:
-        """The key's short name."""
-
-    @property
-    def public_key(self) -> bytes:
-        """Its 32 public bytes."""
-
-    def sign(self, data: bytes) -> bytes:
-        """64 bytes of signature."""
-
-
-class Signers(Protocol):
-    """Where keys come from."""
-
-    def create(self) -> Signer:
-        """A new key, kept durably."""
-
-    def load(self, key_id: str) -> Signer:
-        """The key of that name; a `PermanentFault` if it is not here."""
-
-
 class SecretKey:
-    """A key in memory."""
+    """One key that can sign."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -73,6 +48,16 @@ class SecretKey:
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
+class Signers(Protocol):
+    """Where keys come from."""
+
+    def create(self) -> SecretKey:
+        """A new key, kept durably."""
+
+    def load(self, key_id: str) -> SecretKey:
+        """The key of that name; a `PermanentFault` if it is not here."""
+
+
 class KeyDirectory:
     """Keys as files `KEY_ID.pem` in a directory of their own."""
 
@@ -80,7 +65,7 @@ class KeyDirectory:
         self._path = Path(path)
         self._loaded: dict[str, SecretKey] = {}
 
-    def create(self) -> Signer:
+    def create(self) -> SecretKey:
         """A new key, in a file of mode 0600 that is durable when this returns."""
         key = SecretKey.generate()
         try:
@@ -90,7 +75,7 @@ class KeyDirectory:
             raise PermanentFault(f"cannot keep a key in {self._path}: {error.strerror}") from error
         return key
 
-    def load(self, key_id: str) -> Signer:
+    def load(self, key_id: str) -> SecretKey:
         """The key of that name. One that others can read is refused: it may not be ours alone."""
         if key_id not in self._loaded:
             self._loaded[key_id] = self._read(key_id)
@@ -114,24 +99,7 @@ class KeyDirectory:
         return self._path / f"{key_id}.pem"
 
 
-class MemoryKeys:
-    """Keys that live as long as the process: for simulation and tests."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, SecretKey] = {}
-
-    def create(self) -> Signer:
-        key = SecretKey.generate()
-        self._keys[key.key_id] = key
-        return key
-
-    def load(self, key_id: str) -> Signer:
-        if key_id not in self._keys:
-            raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
-        return self._keys[key_id]
-
-
-def sign_head(head: Head, signer: Signer) -> SignedHead:
+def sign_head(head: Head, signer: SecretKey) -> SignedHead:
     return SignedHead(head, signer.sign(head.to_sign()).hex())
 
 

@@ -1,4 +1,8 @@
-"""Where ledgers are kept, and what opens them."""
+"""Where ledgers are kept, and what opens them.
+
+Adapters are imported on use: most commands only ask where a ledger is, and should not wait for
+cryptography (40 ms) to learn it.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +45,7 @@ def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
         return open_file(file)
     if file.exists():
         raise PermanentFault(f"{file} is the ledger of this directory; take another with --data")
-    from fairlead.ledger import KeyDirectory  # noqa: PLC0415 - see the package
+    from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - as above
     from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
     ledger = PostgresLedger.open(address, KeyDirectory(data / KEYS), alone=True)
@@ -55,7 +59,8 @@ def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
 
 def open_file(path: Path) -> "SqliteLedger":
     """A ledger for writing, with its keys in the directory `keys` beside it."""
-    from fairlead.ledger import KeyDirectory, SqliteLedger  # noqa: PLC0415 - see the package
+    from fairlead.ledger.keys import KeyDirectory  # noqa: PLC0415 - as above
+    from fairlead.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - as above
 
     return SqliteLedger.open(path, KeyDirectory(path.parent / KEYS))
 
@@ -66,6 +71,6 @@ def open_for_reading(place: str | Path) -> "StoreReader":
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra
 
         return PostgresReader(str(place))
-    from fairlead.ledger import SqliteReader  # noqa: PLC0415 - see the package
+    from fairlead.ledger.sqlite import SqliteReader  # noqa: PLC0415 - as above
 
     return SqliteReader(place)

@@ -8,50 +8,46 @@ all replicas at once; the next one often finds its answer already there. A repli
 its lock with its connection, and what it left waiting is numbered by the next.
 """
 
-import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from hashlib import sha256
 from itertools import count
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
 
 from fairlead.core.audit import Frontier
-from fairlead.host.clock import now_ms
+from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.postgres_connection import (
-    LOCK_SPACE,
-    Connection,
-    Cursor,
-    Database,
-    LockNotAvailable,
-    Session,
-    postgres_faults,
-)
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.statements import KEPT_KINDS
-from fairlead.ledger.store import (
-    KEEP_BLOB,
-    KEEP_SNAPSHOT,
-    STORE_BLOB,
-    Effect,
-    Found,
-    Row,
-    SqlStore,
-    SqlView,
-    drop_content,
-    read_kept,
-    read_nodes,
-    store_head,
-)
 from fairlead.ledger.writing import StoreWriter, check_opening
-from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
+try:
+    import psycopg
+    import psycopg.conninfo
+    from psycopg import errors, sql
+except ImportError as error:  # pragma: no cover - the extra is installed where this is tested
+    raise PermanentFault(
+        "a ledger in PostgreSQL needs psycopg: pip install 'fairlead[postgres]'"
+    ) from error
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+LOCK_TIMEOUT_MS = 10_000
+CONNECT_TIMEOUT_S = 10
+# The first half of the advisory locks' keys ("flea"); the second is the oid of a table of ours,
+# so that ledgers in other schemas of the same database have other locks.
+LOCK_SPACE = 0x666C6561
+# Read back from the server: a commit that returned must survive the loss of power.
+DURABLE = ("synchronous_commit", "fsync", "full_page_writes")
+_DAMAGED = (errors.DataCorrupted, errors.IndexCorrupted)
 SCHEMA = "fairlead"
 # Numbered in one transaction; more wait for the next, so that no append waits for all of them.
 BATCHES_AT_ONCE = 64
@@ -61,9 +57,154 @@ _LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
 _SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 DOING = "read the ledger"
 _PAGE = 2_000
-_Fields = tuple[str, str | None, str | None, bytes, bytes, tuple[tuple[str, bytes], ...]]
-_drafts = msgspec.msgpack.Decoder(list[_Fields])
+# Drafts as one value: a batch is one row, so it is there whole or not at all.
+_drafts = msgspec.msgpack.Decoder(list[Prepared])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
+
+
+def fault(error: psycopg.Error, doing: str) -> Fault:
+    """The fault that an error of PostgreSQL is; raise it `from error`."""
+    message = f"cannot {doing}: {' '.join(str(error).split())}"
+    if isinstance(error, _DAMAGED):
+        return Damaged(message)
+    if isinstance(error, errors.UndefinedTable):
+        return PermanentFault("there is no ledger in this schema of the database")
+    # OperationalError: no connection, no space, no memory, shutting down, timed out.
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return TemporaryFault(message)
+    return PermanentFault(message)
+
+
+def is_address(dsn: str) -> bool:
+    """Whether PostgreSQL's own library can read it; it may hold a password, so it is not shown."""
+    try:
+        ports = str(psycopg.conninfo.conninfo_to_dict(dsn).get("port") or "")
+    except psycopg.Error:
+        return False
+    # A / in a password ends the host, and what follows the colon before it is then the port.
+    return all(port.isdecimal() for port in ports.split(",") if port)
+
+
+@contextmanager
+def postgres_faults(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise fault(error, doing) from error
+
+
+class Database:
+    """Opens connections to one schema of one database."""
+
+    def __init__(self, dsn: str, schema: str) -> None:
+        self._dsn, self.schema = dsn, schema
+
+    def connect(self) -> Connection:
+        """A connection whose commits are durable when they return; what was asked is read back."""
+        with postgres_faults("connect"):
+            connection = psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="fairlead",
+            )
+        try:
+            name = sql.Identifier(self.schema)
+            connection.execute(sql.SQL("SET search_path TO {}").format(name))
+            connection.execute("SET synchronous_commit = on")
+            connection.execute(
+                sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS))
+            )
+            for setting in DURABLE:
+                row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+                if row is None or row[0] != "on":
+                    raise PermanentFault(f"PostgreSQL runs with {setting} off; a ledger needs it")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def one_moment(self) -> Iterator[Connection]:
+        """A connection of its own, inside one repeatable read."""
+        with closing(self.connect()) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            with connection.transaction():
+                yield connection
+
+    def migrate(self, connection: Connection) -> None:
+        """Create or complete the tables; replicas that start together take turns."""
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK_SPACE,))
+            name = sql.Identifier(self.schema)
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
+            )
+            for migration in store.missing_migrations("postgres", self.migrated(connection)):
+                connection.execute(migration.sql.encode())
+                connection.execute(
+                    "INSERT INTO migrations VALUES (%s, %s)", (migration.number, migration.name)
+                )
+
+    def migrated(self, connection: Connection) -> int:
+        """The number of the last migration that the schema has; 0 without any."""
+        row = connection.execute(
+            "SELECT to_regclass(%s) IS NULL", (f"{self.schema}.migrations",)
+        ).fetchone()
+        if row is None or row[0]:
+            return 0
+        found = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
+        return 0 if found is None else int(found[0])
+
+
+class Session:
+    """One connection, used by one thread at a time, opened again after it broke."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = database.connect()
+        self._lock = threading.Lock()
+        self._claim: Callable[[Connection], None] | None = None
+        self._closed = False
+
+    def renew(self, claim: Callable[[Connection], None]) -> None:
+        """Do this first on every connection that takes the place of a broken one."""
+        self._claim = claim
+
+    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+        """Do some work; if the connection turns out to be broken, once more on a new one.
+
+        So the work must bear being done twice.
+        """
+        with self._lock, postgres_faults(doing):
+            try:
+                return work(self._open())
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                if self._connection is not None and not self._connection.broken:
+                    raise
+            return work(self._open())
+
+    def _open(self) -> Connection:
+        if self._closed:
+            raise PermanentFault("the ledger is closed")
+        if self._connection is None or self._connection.closed:
+            connection = self._database.connect()
+            try:
+                if self._claim is not None:
+                    self._claim(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
 
 
 class PostgresReader(StoreReader):
@@ -71,7 +212,7 @@ class PostgresReader(StoreReader):
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
         database = Database(dsn, schema)
-        super().__init__(SqlStore(PostgresSource(database, Session(database))))
+        super().__init__(PostgresSource(database, Session(database)))
 
 
 class _Waiting(NamedTuple):
@@ -89,12 +230,12 @@ class PostgresLedger(StoreWriter):
     def __init__(
         self,
         session: Session,
-        store: SqlStore,
+        source: "PostgresSource",
         position: Position,
         signers: Signers,
         resources: ExitStack,
     ) -> None:
-        super().__init__(store, signers)
+        super().__init__(source, signers)
         self._session, self._position, self._resources = session, position, resources
 
     @classmethod
@@ -114,10 +255,7 @@ class PostgresLedger(StoreWriter):
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
         database = Database(dsn, schema)
-        born_ms = now_ms() if time_ms is None else time_ms
-        begin = partial(
-            _begin, signers=signers, ledger=ledger_id or secrets.token_hex(8), time_ms=born_ms
-        )
+        begin = partial(_begin, signers=signers, ledger=ledger_id, time_ms=time_ms)
         with ExitStack() as resources:
             session = resources.enter_context(closing(Session(database)))
             session.run("open the ledger", database.migrate)
@@ -127,18 +265,18 @@ class PostgresLedger(StoreWriter):
                 session.renew(_take_seat)
             # A lone writer reads on the same connection: without its seat it learns nothing.
             source = PostgresSource(database, session if alone else Session(database))
-            store = resources.enter_context(closing(SqlStore(source)))
-            position = check_opening(store, signers)
-            return cls(session, store, position, signers, resources.pop_all())
+            resources.enter_context(closing(source))
+            position = check_opening(source, signers)
+            return cls(session, source, position, signers, resources.pop_all())
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+    ) -> list[store.Found]:
         """Write, then number or have it numbered. Under one id, so that asking again is safe."""
-        waiting = _Waiting(uuid4(), expected_size, time_ms, _pack(drafts))
+        waiting = _Waiting(uuid4(), expected_size, time_ms, msgspec.msgpack.encode(drafts))
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
-    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[Found]:
+    def _append(self, connection: Connection, *, waiting: _Waiting) -> list[store.Found]:
         connection.execute(
             "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (%s, %s, %s, %b) "
             "ON CONFLICT (id) DO NOTHING",
@@ -162,12 +300,9 @@ class PostgresLedger(StoreWriter):
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        kept = read_kept(_executing(connection))
-        if kept is None:
-            raise Damaged("the ledger has lost its head")
-        head, position = kept.head.head, self._position
+        head, position = store.read_kept(_executing(connection)).head.head, self._position
         if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
-            frontier = Frontier.of(head.size, partial(read_nodes, _executing(connection)))
+            frontier = Frontier.of(head.size, partial(store.read_nodes, _executing(connection)))
             position = Position(head.ledger, head.epoch, head.key_id, frontier)
         rows = connection.execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
@@ -190,7 +325,7 @@ class PostgresLedger(StoreWriter):
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
-            sorted_out = sort_out(_unpack(waiting.drafts), partial(_lookup, connection))
+            sorted_out = sort_out(_drafts.decode(waiting.drafts), partial(_lookup, connection))
             done = None
             if sorted_out.fresh:
                 done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
@@ -204,23 +339,13 @@ class PostgresLedger(StoreWriter):
         )
         return position
 
-    def _drop_content(self, last: int) -> None:
-        def drop(connection: Connection) -> None:
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
+        def change(connection: Connection) -> None:
             with connection.transaction():
                 connection.execute(_LOCK, (LOCK_SPACE,))
-                drop_content(_executing(connection), last, KEPT_KINDS)
+                work(_executing(connection))
 
-        self._session.run("archive entries", drop)
-
-    def blob_put(self, data: bytes) -> str:
-        digest = sha256(data).hexdigest()
-        self._session.run("keep a blob", lambda found: _executing(found)(KEEP_BLOB, digest, data))
-        return digest
-
-    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._session.run(
-            "keep a snapshot", lambda found: _executing(found)(KEEP_SNAPSHOT, name, seq, state)
-        )
+        self._session.run(doing, change)
 
     def close(self) -> None:
         self._resources.close()
@@ -230,7 +355,7 @@ def _wait_for_seat(connection: Connection) -> None:
     """Held as long as the connection; one that just died may hold it a moment longer."""
     try:
         connection.execute(f"SELECT pg_advisory_lock{_SEAT}", (LOCK_SPACE,))
-    except LockNotAvailable as error:
+    except errors.LockNotAvailable as error:
         raise _taken() from error
 
 
@@ -243,14 +368,16 @@ def _take_seat(connection: Connection) -> None:
 
 def _taken() -> TemporaryFault:
     text = "another control plane runs on this ledger"
-    return TemporaryFault(text, retry_after_ms=RETRY_AFTER_MS)
+    return TemporaryFault(text)
 
 
-def _begin(connection: Connection, *, signers: Signers, ledger: str, time_ms: int) -> None:
+def _begin(
+    connection: Connection, *, signers: Signers, ledger: str | None, time_ms: int | None
+) -> None:
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
         connection.execute(_LOCK, (LOCK_SPACE,))
-        if read_kept(_executing(connection)) is None:
+        if not store.has_begun(_executing(connection)):
             _store(connection, first_entry(signers, ledger, time_ms))
 
 
@@ -262,7 +389,7 @@ def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
     return done.rowcount == 1
 
 
-def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
+def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | None:
     row = connection.execute(
         "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
     ).fetchone()
@@ -276,26 +403,13 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[Found] | None:
     rows = connection.execute(
         "SELECT seq, data FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
     ).fetchall()
-    found = {row[0]: Found(*row) for row in rows}
+    found = {row[0]: store.Found(*row) for row in rows}
     return [found[seq] for seq in seqs]
 
 
-def _pack(drafts: Sequence[Prepared]) -> bytes:
-    """Drafts as one value: a batch is one row, so it is there whole or not at all."""
-    return msgspec.msgpack.encode(
-        [
-            (draft.kind, draft.plan_id, draft.effect, draft.front, draft.back, draft.blobs)
-            for draft in drafts
-        ]
-    )
-
-
-def _unpack(data: bytes) -> list[Prepared]:
-    """The drafts of a batch, whichever replica wrote it."""
-    return [Prepared(*fields) for fields in _drafts.decode(data)]
-
-
-def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, Found]:
+def _lookup(
+    connection: Connection, effects: Sequence[store.Effect]
+) -> dict[store.Effect, store.Found]:
     rows = connection.execute(
         "SELECT plan_id, effect, seq FROM entries "
         "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
@@ -303,7 +417,7 @@ def _lookup(connection: Connection, effects: Sequence[Effect]) -> dict[Effect, F
         ([plan for plan, _ in effects], [name for _, name in effects]),
     ).fetchall()
     # The bytes are read with the answer, by the writer that asked.
-    return {(plan, name): Found(seq, None) for plan, name, seq in rows}
+    return {(plan, name): store.Found(seq, None) for plan, name, seq in rows}
 
 
 def _store(connection: Connection, done: Sequenced) -> None:
@@ -313,8 +427,8 @@ def _store(connection: Connection, done: Sequenced) -> None:
             copy.write_row(row)
     execute = _executing(connection)
     for blob in done.blobs:
-        execute(STORE_BLOB, *blob)
-    store_head(execute, done.head, done.rows[0].seq - 1)
+        execute(store.STORE_BLOB, *blob)
+    store.store_head(execute, done.head, done.rows[0].seq - 1)
 
 
 def _executing(connection: Connection) -> Callable[..., Cursor]:
@@ -339,16 +453,16 @@ class PostgresSource:
         self._database, self._session = database, session
         self.close = session.close
 
-    def query(self, text: str, *values: object) -> list[Row]:
+    def query(self, text: str, *values: object) -> list[store.Row]:
         return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
 
     @contextmanager
-    def view(self) -> Iterator[SqlView]:
+    def view(self) -> Iterator[store.SqlView]:
         """One repeatable read."""
         with postgres_faults(DOING), self._database.one_moment() as connection:
             streams = count()
 
-            def stream(text: str, *values: object) -> Iterator[Row]:
+            def stream(text: str, *values: object) -> Iterator[store.Row]:
                 # Page by page: a client-side cursor would hold the whole log in memory.
                 name = f"stream_{next(streams)}"
                 with postgres_faults(DOING), connection.cursor(name) as cursor:
@@ -357,4 +471,4 @@ class PostgresSource:
                     yield from cursor
 
             # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-            yield SqlView(stream, complaint=lambda: "")
+            yield store.SqlView(stream, complaint=lambda: "")

@@ -1,17 +1,17 @@
-"""The reading half of the port, made of a store's few lookups; every adapter inherits it."""
+"""The reading half of the port, as queries that every database answers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
+from fairlead.core.audit import Proof, SignedHead, TreeNode, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
 from fairlead.ledger.entries import NotAnEntry, parse
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
-from fairlead.ledger.store import Found, Store
+from fairlead.ledger.store import Found, Query, SqlSource, read_kept, read_nodes
 from fairlead.ledger.verify import verify
 from fairlead.ports.faults import faults
 from fairlead.ports.ledger import (
@@ -28,14 +28,14 @@ LIMIT_MAX = 100_000
 
 
 class StoreReader:
-    """A `LedgerReader` over any store."""
+    """A `LedgerReader` over the tables of any database. May be used from several threads."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, source: SqlSource) -> None:
+        self._source, self._query = source, source.query
 
     def entry(self, seq: int) -> Entry | None:
-        found = self._store.found(min(seq, INTEGER_MAX))  # no database takes any number
-        return None if found is None else entry_of(found)
+        found = min(seq, INTEGER_MAX)  # no database takes any number
+        return self._one("SELECT seq, data FROM entries WHERE seq = ?", found)
 
     def entries(
         self,
@@ -46,47 +46,60 @@ class StoreReader:
         plan_id: str | None = None,
     ) -> list[Entry]:
         require(1 <= limit <= LIMIT_MAX, f"between 1 and {LIMIT_MAX} entries in one answer")
-        after = min(after, INTEGER_MAX)
-        found = self._store.select(after=after, limit=limit, kind=kind, plan_id=plan_id)
-        return [entry_of(row) for row in found]
+        filters = {"kind": kind, "plan_id": plan_id}
+        wanted = {name: value for name, value in filters.items() if value is not None}
+        where = "".join(f" AND {name} = ?" for name in wanted)
+        text = f"SELECT seq, data FROM entries WHERE seq > ?{where} ORDER BY seq LIMIT ?"
+        rows = self._query(text, min(after, INTEGER_MAX), *wanted.values(), limit)
+        return [entry_of(Found(*row)) for row in rows]
 
     def last(self, kind: str) -> Entry | None:
-        found = self._store.newest(kind)
-        return None if found is None else entry_of(found)
+        text = "SELECT seq, data FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT 1"
+        return self._one(text, kind)
+
+    def _one(self, text: str, value: object) -> Entry | None:
+        rows = self._query(text, value)
+        return entry_of(Found(*rows[0])) if rows else None
 
     def archived_to(self) -> int:
-        return self._store.kept().archived_to
+        return read_kept(self._query).archived_to
 
     def head(self) -> SignedHead:
-        return self._store.kept().head
+        return read_kept(self._query).head
 
     def keys(self) -> Mapping[str, bytes]:
-        return identity_at(self._store, self.head().head.size).keys
+        return identity_at(self._query, self.head().head.size).keys
 
     def inclusion(self, seq: int, size: int) -> Proof:
         """Proof that entry `seq` is in the log of that size, from O(log n) stored nodes."""
         require(1 <= seq <= size <= self.head().head.size, "a proof is about what is there")
-        return inclusion_proof(seq - 1, size, self._store.nodes)
+        return inclusion_proof(seq - 1, size, self._nodes)
 
     def consistency(self, old_size: int, new_size: int) -> Proof:
         require(0 <= old_size <= new_size <= self.head().head.size, "a log only grows")
-        return consistency_proof(old_size, new_size, self._store.nodes)
+        return consistency_proof(old_size, new_size, self._nodes)
+
+    def _nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
+        return read_nodes(self._query, nodes)
 
     def blob_get(self, digest: str) -> bytes | None:
-        return self._store.blob(digest)
+        rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
+        return rows[0][0] if rows else None
 
     def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
-        return self._store.snapshot(name)
+        rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
+        return ProjectionSnapshot(*rows[0]) if rows else None
 
     def verify(
         self, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
     ) -> Verification:
         """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
-        with self._store.view() as view:
+        with self._source.view() as view:
             return verify(view, held, progress=progress)
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
-        return verify_archive(directory, self._store, self.keys(), progress)
+        kept = read_kept(self._query)
+        return verify_archive(directory, kept, self._nodes, self.keys(), progress)
 
     def export(
         self,
@@ -100,7 +113,7 @@ class StoreReader:
         size = self.head().head.size
         last = size if last is None else last
         require(1 <= first <= last <= size, "a run of entries that are there")
-        write_segment(self, self._store, first, last, out, progress=progress)
+        write_segment(self, self._nodes, first, last, out, progress=progress)
         return last
 
     def export_file(
@@ -116,7 +129,7 @@ class StoreReader:
             return self.export(out, first=first, last=last, progress=progress)
 
     def close(self) -> None:
-        self._store.close()
+        self._source.close()
 
     def __enter__(self) -> Self:
         return self
@@ -125,13 +138,12 @@ class StoreReader:
         self.close()
 
 
-def identity_at(store: Store, size: int) -> LedgerIdentity:
+def identity_at(query: Query, size: int) -> LedgerIdentity:
     """The identity after `size` entries, from the few that change it; signatures are checked."""
-    identity, own = LedgerIdentity(), list[Entry]()
-    for kind in (CREATED, ROTATED, EPOCH):
-        found = store.select(after=0, limit=LIMIT_MAX, kind=kind, plan_id=None)
-        own += [entry_of(row) for row in found if row.seq <= size]
-    for entry in sorted(own, key=lambda each: each.seq):
+    text = "SELECT seq, data FROM entries WHERE kind IN (?, ?, ?) AND seq <= ? ORDER BY seq"
+    identity = LedgerIdentity()
+    for row in query(text, CREATED, ROTATED, EPOCH, size):
+        entry = entry_of(Found(*row))
         if problem := identity.follow(entry):
             raise Damaged(f"entry {entry.seq}: {problem}")
     return identity

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fairlead.core.canonical import canonical
 from fairlead.core.lottery import Commitment, Reveal, check_reveal
@@ -34,18 +34,10 @@ def replay_ledger(reader: LedgerReader, kinds: Shipped = SHIPPED) -> Iterator[Re
                 yield replay(reader, entry, kinds)
 
 
-class EntrySource(Protocol):
-    """What a replay reads: other entries, and the documents beside the log."""
-
-    def entry(self, seq: int) -> Entry | None:
-        """One entry, None where there is none; raises `Archived`."""
-
-    def blob_get(self, digest: str) -> bytes | None:
-        """A document by its SHA-256."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Exported:
+    """What a replay reads of a segment."""
+
     entries: dict[int, Entry]
     blobs: dict[str, bytes]
 
@@ -54,6 +46,9 @@ class _Exported:
 
     def blob_get(self, digest: str) -> bytes | None:
         return self.blobs.get(digest)
+
+
+EntrySource = LedgerReader | _Exported
 
 
 def replay_segment(path: Path, kinds: Shipped = SHIPPED) -> Iterator[Replayed]:

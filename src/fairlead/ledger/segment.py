@@ -8,22 +8,24 @@ frontier before the run, a signed head of the ledger, and the proof that the log
 the run begins the log of that head.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from fairlead.core.audit import Frontier, SignedHead, check_consistency, leaf_hash
+from fairlead.core.audit import Frontier, SignedHead, TreeNode, check_consistency, leaf_hash
 from fairlead.core.canonical import canonical
 from fairlead.ledger.entries import NotAnEntry, blobs_named, parse
 from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.store import Store
+from fairlead.ledger.store import Kept
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Entry, LedgerReader, Progress, Verification
 from fairlead.schema.audit import SEGMENT_FORMAT, SegmentDocument, read_segment_header
 from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 
+ReadNodes = Callable[[Sequence[TreeNode]], list[bytes]]
+"""Hashes of the tree's nodes, in the order asked."""
 _PAGE = 1_000
 # What a first line can come to: 64 hashes of 64 digits twice, and a few hundred keys.
 _HEADER_BYTES_MAX = 1 << 20
@@ -31,7 +33,7 @@ _HEADER_BYTES_MAX = 1 << 20
 
 def write_segment(
     reader: LedgerReader,
-    store: Store,
+    nodes: ReadNodes,
     first: int,
     last: int,
     out: BinaryIO,
@@ -43,7 +45,7 @@ def write_segment(
         "format": SEGMENT_FORMAT,
         "first": first,
         "last": last,
-        "before": [peak.hex() for peak in Frontier.of(first - 1, store.nodes).peaks],
+        "before": [peak.hex() for peak in Frontier.of(first - 1, nodes).peaks],
         "head": head.as_document(),
         "consistency": [node.hex() for node in reader.consistency(last, head.head.size)],
         "keys": {name: key.hex() for name, key in reader.keys().items()},
@@ -180,13 +182,16 @@ def segment_name(ledger: str, first: int, last: int) -> str:
 
 
 def verify_archive(
-    directory: Path, store: Store, keys: Mapping[str, bytes], progress: Progress | None = None
+    directory: Path,
+    kept: Kept,
+    nodes: ReadNodes,
+    keys: Mapping[str, bytes],
+    progress: Progress | None = None,
 ) -> Verification:
     """Whether the segments in a directory hold every archived entry, exactly as the tree has them.
 
     A segment's entries are the tree's if the frontiers at both ends are the tree's.
     """
-    kept = store.kept()
     done, root = 0, Frontier().root().hex()
     for path in sorted(directory.glob(f"{kept.head.head.ledger}-*.jsonl")):
         if done >= kept.archived_to:
@@ -202,8 +207,8 @@ def verify_archive(
                 found = segment.verify(keys=keys, progress=progress)
         except BadInput as error:
             return Verification(done, root, f"{path.name}: {error}")
-        start = list(Frontier.of(header.first - 1, store.nodes).peaks)
-        end = Frontier.of(header.last, store.nodes).root().hex()
+        start = list(Frontier.of(header.first - 1, nodes).peaks)
+        end = Frontier.of(header.last, nodes).root().hex()
         if not found.ok or before != start or found.root != end:
             problem = found.problem or "its entries are not those of the ledger"
             return Verification(done, root, f"{path.name}: {problem}", found.seq)

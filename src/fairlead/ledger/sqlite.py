@@ -9,46 +9,19 @@ a connection of their own: they see what is durable and never wait for the write
 """
 
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
 from fairlead.host import files
-from fairlead.host.clock import now_ms
-from fairlead.ledger.entries import (
-    Lookup,
-    Position,
-    Prepared,
-    Sequenced,
-    first_entry,
-    nothing_recorded,
-    sequence,
-    sort_out,
-)
+from fairlead.ledger import entries, store
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.statements import KEPT_KINDS
-from fairlead.ledger.store import (
-    KEEP_BLOB,
-    KEEP_SNAPSHOT,
-    STORE_BLOB,
-    Effect,
-    Found,
-    Row,
-    SqlStore,
-    SqlView,
-    drop_content,
-    missing_migrations,
-    read_kept,
-    store_head,
-)
 from fairlead.ledger.writing import StoreWriter, check_opening
-from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault, faults
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, HeadMoved
 
 BUSY_TIMEOUT_S = 5.0
@@ -76,7 +49,7 @@ class SqliteReader(StoreReader):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(SqlStore(SqliteSource(Path(path))))
+        super().__init__(SqliteSource(Path(path)))
 
 
 class SqliteLedger(StoreWriter):
@@ -85,12 +58,12 @@ class SqliteLedger(StoreWriter):
     def __init__(
         self,
         connection: sqlite3.Connection,
-        store: SqlStore,
-        position: Position,
+        source: "SqliteSource",
+        position: entries.Position,
         signers: Signers,
         resources: ExitStack,
     ) -> None:
-        super().__init__(store, signers)
+        super().__init__(source, signers)
         self._connection, self._position, self._resources = connection, position, resources
         self._writer = threading.Lock()
 
@@ -112,18 +85,16 @@ class SqliteLedger(StoreWriter):
         with ExitStack() as resources:
             resources.callback(os.close, _lock(path))
             connection = resources.enter_context(closing(open_writer(path)))
-            if read_kept(_executing(connection)) is None:
-                born_ms = now_ms() if time_ms is None else time_ms
-                first = first_entry(signers, ledger_id or secrets.token_hex(8), born_ms)
+            if not store.has_begun(connection.execute):
                 with transaction(connection, "begin a ledger"):
-                    _store(connection, first)
-            store = resources.enter_context(closing(SqlStore(SqliteSource(path))))
-            position = check_opening(store, signers)
-            return cls(connection, store, position, signers, resources.pop_all())
+                    _store(connection, entries.first_entry(signers, ledger_id, time_ms))
+            source = resources.enter_context(closing(SqliteSource(path)))
+            position = check_opening(source, signers)
+            return cls(connection, source, position, signers, resources.pop_all())
 
     def _record(
-        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+        self, drafts: Sequence[entries.Prepared], *, time_ms: int, expected_size: int | None
+    ) -> list[store.Found]:
         """Number and store under the writer's lock.
 
         Hardly any effect is a repeated one, and the index over them is written anyway: only when
@@ -131,52 +102,48 @@ class SqliteLedger(StoreWriter):
         """
         with self._writer:
             try:
-                return self._try(drafts, time_ms, expected_size, nothing_recorded)
+                return self._try(drafts, time_ms, expected_size, entries.nothing_recorded)
             except _Repeated:
                 return self._try(drafts, time_ms, expected_size, self._lookup)
 
     def _try(
-        self, drafts: Sequence[Prepared], time_ms: int, expected_size: int | None, lookup: Lookup
-    ) -> list[Found]:
+        self,
+        drafts: Sequence[entries.Prepared],
+        time_ms: int,
+        expected_size: int | None,
+        lookup: entries.Lookup,
+    ) -> list[store.Found]:
         with transaction(self._connection, "append to the ledger"):
             size = self._position.frontier.size
             if expected_size is not None and expected_size != size:
                 raise HeadMoved(expected=expected_size, size=size)
-            sorted_out = sort_out(drafts, lookup)
+            sorted_out = entries.sort_out(drafts, lookup)
             if not sorted_out.fresh:
                 return sorted_out.found(())
-            done = sequence(self._position, sorted_out.fresh, self._signers, time_ms=time_ms)
+            done = entries.sequence(
+                self._position, sorted_out.fresh, self._signers, time_ms=time_ms
+            )
             try:
                 _store(self._connection, done)
             except sqlite3.IntegrityError as error:
-                if lookup is nothing_recorded:
+                if lookup is entries.nothing_recorded:
                     raise _Repeated from error
                 raise
         self._position = done.position  # only now: what is not durable never was
         return sorted_out.found(done.rows)
 
-    def _lookup(self, effects: Sequence[Effect]) -> dict[Effect, Found]:
+    def _lookup(self, effects: Sequence[store.Effect]) -> dict[store.Effect, store.Found]:
         sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
         execute, found = self._connection.execute, {}
         for effect in effects:
             row = execute(sql, effect).fetchone()
             if row is not None:
-                found[effect] = Found(*row)
+                found[effect] = store.Found(*row)
         return found
 
-    def _drop_content(self, last: int) -> None:
-        with self._writer, transaction(self._connection, "archive entries"):
-            drop_content(_executing(self._connection), last, KEPT_KINDS)
-
-    def blob_put(self, data: bytes) -> str:
-        digest = sha256(data).hexdigest()
-        with self._writer, transaction(self._connection, "keep a blob"):
-            self._connection.execute(KEEP_BLOB, (digest, data))
-        return digest
-
-    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        with self._writer, transaction(self._connection, "keep a snapshot"):
-            self._connection.execute(KEEP_SNAPSHOT, (name, seq, state))
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
+        with self._writer, transaction(self._connection, doing):
+            work(_executing(self._connection))
 
     def close(self) -> None:
         with self._writer:
@@ -187,12 +154,12 @@ def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
     return lambda text, *values: connection.execute(text, values)
 
 
-def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
+def _store(connection: sqlite3.Connection, done: entries.Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
     if done.blobs:
-        connection.executemany(STORE_BLOB, done.blobs)
-    store_head(_executing(connection), done.head, done.rows[0].seq - 1)
+        connection.executemany(store.STORE_BLOB, done.blobs)
+    store.store_head(_executing(connection), done.head, done.rows[0].seq - 1)
 
 
 class SqliteSource:
@@ -203,34 +170,37 @@ class SqliteSource:
         self._connection: sqlite3.Connection | None = open_reader(path)
         self._lock = threading.Lock()
 
-    def query(self, text: str, *values: object) -> list[Row]:
+    def query(self, text: str, *values: object) -> list[store.Row]:
         with self._lock, sqlite_faults(f"read {self.path}"):
             if self._connection is None:
                 raise sqlite3.ProgrammingError("the ledger is closed")
             return self._connection.execute(text, values).fetchall()
 
     @contextmanager
-    def view(self) -> Iterator[SqlView]:
+    def view(self) -> Iterator[store.SqlView]:
         with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
-
-            def stream(text: str, *values: object) -> Iterator[Row]:
-                with sqlite_faults(f"read {self.path}"):
-                    yield from connection.execute(text, values)
-
-            def complaint() -> str:
-                # An index that lost an effect would let it be recorded twice.
-                ((first,),) = stream("PRAGMA integrity_check(1)")
-                return "" if first == "ok" else str(first)
-
-            # NOT INDEXED: the order of the table itself, whatever an index may claim.
-            yield SqlView(stream, hint="NOT INDEXED", complaint=complaint)
+            yield view_of(connection, self.path)
 
     def close(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def view_of(connection: sqlite3.Connection, path: Path) -> store.SqlView:
+    def stream(text: str, *values: object) -> Iterator[store.Row]:
+        with sqlite_faults(f"read {path}"):
+            yield from connection.execute(text, values)
+
+    def complaint() -> str:
+        # An index that lost an effect would let it be recorded twice.
+        ((first,),) = stream("PRAGMA integrity_check(1)")
+        return "" if first == "ok" else str(first)
+
+    # NOT INDEXED: the order of the table itself, whatever an index may claim.
+    return store.SqlView(stream, hint="NOT INDEXED", complaint=complaint)
 
 
 def fault(error: sqlite3.Error, doing: str) -> Fault:
@@ -240,7 +210,7 @@ def fault(error: sqlite3.Error, doing: str) -> Fault:
     if code is None:
         return PermanentFault(message)
     if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
-        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+        return TemporaryFault(message)
     if code & 0xFF in _DAMAGED:
         return Damaged(message)
     return PermanentFault(message)
@@ -306,7 +276,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
             connection.execute("PRAGMA cache_size = -65536")  # KiB
-            _migrate(connection)
+            migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -323,7 +293,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA cell_size_check = ON")
             (applied,) = connection.execute("PRAGMA user_version").fetchone()
-            if missing_migrations("sqlite", applied):
+            if store.missing_migrations("sqlite", applied):
                 raise PermanentFault(f"{path} is not a ledger, or one of an earlier release")
         except BaseException:
             connection.close()
@@ -351,9 +321,9 @@ def _set(
         raise PermanentFault(f"{path}: SQLite refuses {pragma} = {value} (it stays {found!r})")
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection) -> None:
     (applied,) = connection.execute("PRAGMA user_version").fetchone()
-    for migration in missing_migrations("sqlite", applied):
+    for migration in store.missing_migrations("sqlite", applied):
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{migration.sql}\nPRAGMA user_version = {migration.number};\nCOMMIT;"
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.audit import Head, SignedHead, key_id, statement_to_sign
-from fairlead.ledger.keys import Signer, signature_holds
+from fairlead.ledger.keys import SecretKey, signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
 CREATED, ROTATED, EPOCH, ARCHIVED = (
@@ -35,19 +35,19 @@ FORMAT = 1
 AUTHOR = "ledger"
 
 
-def created(ledger: str, key: Signer, *, time_ms: int) -> Draft:
+def created(ledger: str, key: SecretKey, *, time_ms: int) -> Draft:
     body = {"format": FORMAT, "ledger": ledger, "public_key": key.public_key.hex()}
     return _signed(CREATED, ledger, body, key, time_ms=time_ms, author=AUTHOR)
 
 
-def rotated(ledger: str, old: Signer, new: Signer, *, time_ms: int, author: str) -> Draft:
+def rotated(ledger: str, old: SecretKey, new: SecretKey, *, time_ms: int, author: str) -> Draft:
     """The old key introduces the new one."""
     body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
     return _signed(ROTATED, ledger, body, old, time_ms=time_ms, author=author)
 
 
 def restored(
-    head: Head, key: Signer, *, time_ms: int, author: str, reason: str, lost: SignedHead | None
+    head: Head, key: SecretKey, *, time_ms: int, author: str, reason: str, lost: SignedHead | None
 ) -> Draft:
     """A new epoch begins after `head`, the end of the backup."""
     body = {
@@ -66,7 +66,7 @@ def archived(segment: str, *, first: int, last: int, time_ms: int, author: str) 
 
 
 def _signed(
-    kind: str, ledger: str, body: dict[str, Any], key: Signer, *, time_ms: int, author: str
+    kind: str, ledger: str, body: dict[str, Any], key: SecretKey, *, time_ms: int, author: str
 ) -> Draft:
     body = {**body, "key_id": key.key_id}
     signature = key.sign(statement_to_sign(ledger, {"kind": kind, **body})).hex()

@@ -14,8 +14,8 @@ from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
-from fairlead.ledger.store import StoredRow, View
-from fairlead.ports.ledger import Damaged, Progress, Verification
+from fairlead.ledger.store import SqlView, StoredRow
+from fairlead.ports.ledger import Damaged, Entry, Progress, Verification
 
 BATCH = 2_000
 _MARK = f'"{BLOBS}":'.encode()
@@ -31,12 +31,12 @@ class Problem(Exception):
 
 
 def verify(
-    view: View, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
+    view: SqlView, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
 ) -> Verification:
     return _Walk(view, held, progress).run()
 
 
-def verify_tail(view: View, start: Frontier, identity: LedgerIdentity) -> Verification:
+def verify_tail(view: SqlView, start: Frontier, identity: LedgerIdentity) -> Verification:
     """Follow what came after a checkpoint, of which the caller knows frontier and identity."""
     walk = _Walk(view, (), None)
     walk.frontier, walk.identity, walk.whole = start, identity, False
@@ -46,7 +46,9 @@ def verify_tail(view: View, start: Frontier, identity: LedgerIdentity) -> Verifi
 class _Walk:
     """One pass over a view."""
 
-    def __init__(self, view: View, held: Sequence[SignedHead], progress: Progress | None) -> None:
+    def __init__(
+        self, view: SqlView, held: Sequence[SignedHead], progress: Progress | None
+    ) -> None:
         self.view, self.held, self.progress = view, held, progress
         self.frontier, self.identity, self.whole = Frontier(), LedgerIdentity(), True
         self.named: dict[str, tuple[int, int]] = {}
@@ -97,7 +99,8 @@ class _Walk:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
                 if _MARK in row.data and seq > archived_to:  # blobs go, whatever entries stay
-                    self._names_blobs(row.seq, row.data)
+                    named = blobs_named(_entry(row))
+                    self.named |= {digest: (seq, size) for digest, size in named.items()}
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])
             else:
@@ -109,22 +112,8 @@ class _Walk:
             raise _difference(completed, batch)
         self.frontier = frontier
 
-    def _names_blobs(self, seq: int, data: bytes) -> None:
-        try:
-            named = blobs_named(parse(data))
-        except NotAnEntry as error:
-            raise Problem(f"entry {seq} cannot be read: {error}", seq) from error
-        self.named |= {digest: (seq, size) for digest, size in named.items()}
-
     def _own(self, row: StoredRow) -> None:
-        if row.data is None:
-            raise Problem(f"the content of entry {row.seq} is missing", row.seq)
-        try:
-            entry = parse(row.data)
-        except NotAnEntry as error:
-            raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
-        problem = self.identity.follow(entry, root_before=self.frontier.root())
-        if problem:
+        if problem := self.identity.follow(_entry(row), root_before=self.frontier.root()):
             raise Problem(f"entry {row.seq}: {problem}", row.seq)
 
     def _head(self, signed: SignedHead, which: str) -> None:
@@ -186,6 +175,15 @@ def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[St
             batch = []
     if batch:
         yield batch
+
+
+def _entry(row: StoredRow) -> Entry:
+    if row.data is None:
+        raise Problem(f"the content of entry {row.seq} is missing", row.seq)
+    try:
+        return parse(row.data)
+    except NotAnEntry as error:
+        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
 
 
 def _check_index(row: StoredRow, data: bytes) -> None:

@@ -2,16 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
+from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, prepare
 from fairlead.ledger.keys import Signers
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
-from fairlead.ledger.statements import LedgerIdentity, archived, restored, rotated
-from fairlead.ledger.store import Found, Store
+from fairlead.ledger.statements import KEPT_KINDS, LedgerIdentity, archived, restored, rotated
 from fairlead.ledger.verify import verify_tail
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
@@ -20,18 +22,22 @@ StatementMaker = Callable[[Head], Draft]
 
 
 class StoreWriter(StoreReader, ABC):
-    """A `Ledger` over any store that can record."""
+    """A `Ledger` over any database that can record."""
 
-    def __init__(self, store: Store, signers: Signers) -> None:
-        super().__init__(store)
+    def __init__(self, source: store.SqlSource, signers: Signers) -> None:
+        super().__init__(source)
         self._signers = signers
         self._failure: str | None = None
 
     @abstractmethod
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
-    ) -> list[Found]:
+    ) -> list[store.Found]:
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
+
+    @abstractmethod
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
+        """Change something else than entries, in a transaction of its own."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
         require(len(drafts) > 0, "there is something to append")
@@ -76,7 +82,7 @@ class StoreWriter(StoreReader, ABC):
         Their places in the tree stay, so everything still proves and verifies; so do their plans
         and effects. Kinds that are never moved are in the segment too, but are kept.
         """
-        kept = self._store.kept()
+        kept = store.read_kept(self._query)
         first, head = kept.archived_to + 1, kept.head.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
         path = directory / segment_name(head.ledger, first, last)
@@ -85,12 +91,20 @@ class StoreWriter(StoreReader, ABC):
         self._state(
             lambda _: archived(path.name, first=first, last=last, time_ms=time_ms, author=author)
         )
-        self._drop_content(last)
+        self._change(
+            "archive entries", lambda execute: store.drop_content(execute, last, KEPT_KINDS)
+        )
         return path
 
-    @abstractmethod
-    def _drop_content(self, last: int) -> None:
-        """Forget the bytes of entries up to `last`, but the ledger's own."""
+    def blob_put(self, data: bytes) -> str:
+        digest = sha256(data).hexdigest()
+        self._change("keep a blob", lambda execute: execute(store.KEEP_BLOB, digest, data))
+        return digest
+
+    def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
+        self._change(
+            "keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, name, seq, state)
+        )
 
     def _state(self, make: StatementMaker) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""
@@ -106,21 +120,22 @@ class StoreWriter(StoreReader, ABC):
             return entry_of(recorded)
 
 
-def check_opening(store: Store, signers: Signers) -> Position:
+def check_opening(source: store.SqlSource, signers: Signers) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
     A log of any length opens in the time that the entries since then take, about 10 µs each; what
     lies before is what `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault`
     without the key.
     """
-    with store.view() as view:
+    nodes = partial(store.read_nodes, source.query)
+    with source.view() as view:
         head = view.kept().head.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
         frontier, identity = Frontier(), LedgerIdentity()
         if checkpoints:
             start = checkpoints[-1]
-            frontier = Frontier.of(start.head.size, store.nodes)
-            identity = identity_at(store, start.head.size)
+            frontier = Frontier.of(start.head.size, nodes)
+            identity = identity_at(source.query, start.head.size)
             if start.head.root != frontier.root().hex():
                 raise Damaged(f"the tree is not that of the checkpoint of size {start.head.size}")
             if problem := identity.check(start):
@@ -129,4 +144,4 @@ def check_opening(store: Store, signers: Signers) -> Position:
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)
-    return Position(head.ledger, head.epoch, head.key_id, Frontier.of(head.size, store.nodes))
+    return Position(head.ledger, head.epoch, head.key_id, Frontier.of(head.size, nodes))

@@ -8,7 +8,7 @@ ones were allowed, the connection goes to that very address, and redirects are n
 import ipaddress
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +20,6 @@ from fairlead.ports.notifier import Notice
 
 TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
-RETRY_AFTER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,14 @@ class WebhookNotifier:
     def deliver(self, notice: Notice, now_ms: int) -> None:
         """One POST; only a reply of 2xx is a delivery."""
         receiver = self._receivers[notice.receiver]
-        parts = urlsplit(receiver.url)
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "fairlead",
             **sign(receiver.secret, notice.id, now_ms // 1000, notice.body),
         }
-        secure = parts.scheme == "https"
-        endpoint = http.HttpEndpoint(
-            parts.hostname or "",
-            parts.port or (443 if secure else 80),
-            tls=self._tls if secure else None,
-            check=partial(_refuse_private, receiver),
-        )
+        parts = urlsplit(receiver.url)
+        endpoint = http.parse(parts.geturl(), tls=self._tls)  # its scheme in lower case
+        endpoint = replace(endpoint, check=partial(_refuse_private, receiver))
         try:
             with http.stream(
                 endpoint,
@@ -127,7 +121,7 @@ def _refuse_private(receiver: Receiver, address: str) -> None:
 
 
 def _fault(receiver: Receiver, what: str) -> TemporaryFault:
-    return TemporaryFault(f"receiver {receiver.name!r}: {what}", retry_after_ms=RETRY_AFTER_MS)
+    return TemporaryFault(f"receiver {receiver.name!r}: {what}")
 
 
 def read_secret(path: Path) -> bytes:

@@ -12,8 +12,6 @@ class EntropySource(Protocol):
 
     def owner_secret(self, owner: str) -> bytes:
         """What an owner's pseudonyms are made with; disclosed to that owner alone."""
-        ...
 
     def entropy(self, chain: str, k: int) -> bytes:
         """The operator's part of outcome k of a scope; disclosed with that outcome, not before."""
-        ...

@@ -69,19 +69,15 @@ class Executor(Protocol):
 
     def start(self, job: Job) -> None:
         """Start a job, or do nothing when this id was started before (running or ended)."""
-        ...
 
     def stop(self, run: str, grace_ms: int, *, decision: str) -> None:
         """Ask a run's job to end, and end it after the grace; nothing to do when none runs."""
-        ...
 
     def pause(self, run: str, *, decision: str) -> None:
         """Stop the run's processes in place; idempotent."""
-        ...
 
     def resume(self, run: str, *, decision: str) -> None:
         """Let them go on; idempotent."""
-        ...
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         """Tell a run's job which devices it keeps, or has by now: by a file and a signal.
@@ -92,19 +88,15 @@ class Executor(Protocol):
         `{"devices", "visible", "width"}` from its start on. The signal is SIGWINCH, because a
         command that does not know it ignores it.
         """
-        ...
 
     def poll(self) -> list[Exit]:
         """Exits not acknowledged yet, by time and then run."""
-        ...
 
     def acknowledge(self, exits: Iterable[Exit]) -> None:
         """These stand in the ledger; `poll` need not report them again."""
-        ...
 
     def running(self) -> set[str]:
         """Ids of the jobs (not runs) that have started and not ended."""
-        ...
 
     def log_parts(self, run: str, jobs: str = "") -> list[Path]:
         """All that is kept of a run's newest output, oldest first; the last part may grow.
@@ -113,4 +105,3 @@ class Executor(Protocol):
         `jobs`: what the ids of the run's jobs begin with. Another run that had the name before
         may have had another owner, and its output is not this one's.
         """
-        ...

@@ -25,18 +25,13 @@ class PermanentFault(Fault):
     """Trying again will not help."""
 
 
-def as_fault(error: OSError, doing: str) -> Fault:
-    """The fault for an error of the operating system; raise it `from error`."""
-    message = f"cannot {doing}: {error.strerror or error}"
-    if error.errno in TEMPORARY:
-        return TemporaryFault(message)
-    return PermanentFault(message)
-
-
 @contextmanager
 def faults(doing: str) -> Iterator[None]:
     """Translate errors of the operating system inside into faults."""
     try:
         yield
     except OSError as error:
-        raise as_fault(error, doing) from error
+        message = f"cannot {doing}: {error.strerror or error}"
+        if error.errno in TEMPORARY:
+            raise TemporaryFault(message) from error
+        raise PermanentFault(message) from error

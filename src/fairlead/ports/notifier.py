@@ -22,4 +22,3 @@ class Notifier(Protocol):
 
     def deliver(self, notice: Notice, now_ms: int) -> None:
         """Returns when the receiver has acknowledged it."""
-        ...

@@ -100,6 +100,3 @@ class FlightRecorder(Recorder, Protocol):
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds
         everything to the newest, so that a new process can go on from there."""
-
-    def last(self, kind: str) -> Mapping[str, Any] | None:
-        """`input` and `output` of the newest entry of a kind; None where it is not at hand."""

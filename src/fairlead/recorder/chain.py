@@ -87,11 +87,6 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def documents_of(line: bytes) -> Document:
-    document = parse(line)
-    return {"input": document["input"], "output": document["output"]}
-
-
 class RecordChain:
     """The end of the chain so far, and the entries that wait for a mark."""
 

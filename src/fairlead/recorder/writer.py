@@ -9,7 +9,6 @@ verifies the newest segment, which it goes on writing; `verify` follows the whol
 
 import gzip
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,9 +18,9 @@ from typing import Any, Self
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
-from fairlead.ports.faults import PermanentFault, as_fault, faults
+from fairlead.ports.faults import PermanentFault, faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
-from fairlead.recorder.chain import GENESIS, RecordChain, documents_of, header_body, link, seal
+from fairlead.recorder.chain import GENESIS, RecordChain, header_body, link, seal
 from fairlead.recorder.reader import (
     SEALED,
     CorruptRecord,
@@ -100,7 +99,6 @@ class FileRecorder:
     def _open(self) -> None:
         """Stand at the end of the newest segment, its torn line cut off; or begin the first."""
         chain, whole_bytes = RecordChain(), 0
-        self._lines: dict[str, bytes | RecordEntry] = {}
         self._kinds: set[str] = set()
         self._parts = [_part(path) for path in segments(self._directory)]
         for before, after in pairwise(self._parts):
@@ -108,10 +106,7 @@ class FileRecorder:
                 raise CorruptRecord(after.path.name, 1, "the segment before it is missing")
         if self._parts:
             newest = RecordSegment(self._parts[-1].path, chain)
-            for found in newest:
-                if isinstance(found, RecordEntry):
-                    self._lines[found.kind] = found
-                    self._kinds.add(found.kind)
+            self._kinds = {found.kind for found in newest if isinstance(found, RecordEntry)}
             whole_bytes = newest.whole_bytes
             if newest.path.suffix != SEALED:
                 self._file = _SegmentFile.open(newest.path, whole_bytes=whole_bytes)
@@ -144,8 +139,7 @@ class FileRecorder:
         if self._full():
             canonical(entry)  # what cannot be recorded begins no segment
             self._begin_segment()
-        line = self._write(entry, doing=f"record {kind}")
-        self._lines[kind] = line
+        self._write(entry, doing=f"record {kind}")
         self._kinds.add(kind)
         self._pending.add(self._end.seq)
         return self._end.seq
@@ -178,13 +172,6 @@ class FileRecorder:
 
     def head(self) -> RecordHead:
         return RecordHead(self._end.seq, self._end.hash.hex())
-
-    def last(self, kind: str) -> Mapping[str, Any] | None:
-        """Documents of the newest entry; None if neither we nor the newest segment have one."""
-        found = self._lines.get(kind)
-        if isinstance(found, RecordEntry):
-            return {"input": found.input, "output": found.output}
-        return None if found is None else documents_of(found)
 
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one, read and verified anew."""
@@ -223,7 +210,7 @@ class FileRecorder:
         empty = self._end.seq == self._parts[-1].first_seq
         return not empty and self._end.segment_bytes >= self._segment_bytes
 
-    def _write(self, document: dict[str, Any], *, doing: str) -> bytes:
+    def _write(self, document: dict[str, Any], *, doing: str) -> None:
         """Make a line the end of the chain, durably, or raise a fault and leave all as it was."""
         file, end = known(self._file, "an open recorder is written to"), self._end
         body = canonical({**document, "seq": end.seq + 1})
@@ -235,14 +222,13 @@ class FileRecorder:
                 self._names_durable = True
             file.append(line, at=end.segment_bytes, sync=self._sync_each)
         self._end = _End(end.seq + 1, hash, end.segment_bytes + len(line))
-        return line
 
     def _begin_segment(self) -> None:
         """Make room, then go on in a new segment, and compress the one before."""
         number = self._parts[-1].number + 1 if self._parts else 1
         path = self._directory / f"segment-{number:08d}.jsonl"
         seq, chain = self._end.seq + 1, self._end.hash
-        try:
+        with faults(f"begin {path.name}"):
             # First make room: on a full disk that is what lets us go on.
             self._drop_oldest()
             if self._file is not None and not self._sync_each:
@@ -251,8 +237,6 @@ class FileRecorder:
             hash = link(chain, body)
             header = seal(body, hash.hex())
             file = _SegmentFile.create(path, header)
-        except OSError as error:
-            raise as_fault(error, f"begin {path.name}") from error
         old, self._file = self._file, file
         self._end = _End(seq, hash, len(header))
         self._parts.append(_Part(path, number, seq, self._segment_bytes))

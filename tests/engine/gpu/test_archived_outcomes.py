@@ -6,12 +6,13 @@ import pytest
 
 from fairlead.compose.archive import archivable
 from fairlead.engine.gpu.state import OutcomeStage
-from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.place import open_file
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import PermanentFault
 from tests.engine.gpu.resolving import outcomes, reserve, run
 from tests.engine.gpu.test_protocol import ADMIN, BEACON, BOB, crowded
 from tests.engine.gpu.worlds import START
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 from verify import fairlead_verify
 
 

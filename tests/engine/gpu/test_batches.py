@@ -6,13 +6,13 @@ import pytest
 
 from fairlead.engine.gpu import EditConflict, Forbidden, Refused
 from fairlead.engine.gpu.checkpoint import NAME
-from fairlead.ledger import MemoryLedger
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import HeadMoved
 from fairlead.schema.border import BadInput
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.worlds import ADMIN, ALICE, START, World, budget, envelope, node, run
+from tests.ledger.memory import MemoryLedger
 
 
 def batches(ledger: MemoryLedger) -> list[int]:

@@ -8,9 +8,10 @@ import pytest
 from fairlead.core.gpu import Scope
 from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
 from fairlead.engine.gpu.state import OutcomeStage
-from fairlead.ledger import MemoryKeys, SqliteLedger
+from fairlead.ledger.sqlite import SqliteLedger
 from tests.engine.gpu.resolving import closed, outcomes, phases, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, run, state_of
+from tests.ledger.memory import MemoryKeys
 
 HERE = (Scope("H100", {"domain": "d1"}), 2)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.engine.gpu import Config
-from fairlead.ledger import MemoryKeys, SqliteLedger
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, node, run, state_of
+from tests.ledger.memory import MemoryKeys
 
 
 def room(ledger: SqliteLedger, pages: int) -> None:

@@ -12,9 +12,9 @@ from fairlead.core.gpu import resolve
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu import Author, BeaconSource, Forbidden, NotFound, Projection, Refused
 from fairlead.engine.gpu.state import OutcomeStage
-from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.gpu import ResolveDocument, to_conflict
@@ -22,6 +22,7 @@ from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 from verify import fairlead_verify
 
 BOB = Author("bob", frozenset({"b"}))

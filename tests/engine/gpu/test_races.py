@@ -8,12 +8,13 @@ import pytest
 
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.engine.gpu import checkpoint as checkpoints
-from fairlead.ledger import MemoryKeys, MemoryLedger, SqliteLedger
 from fairlead.ledger.replay import replay
+from fairlead.ledger.sqlite import SqliteLedger
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.ledger import HeadMoved
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.worlds import ADMIN, HOUR, START, World, budget, envelope, node, run, state_of
+from tests.ledger.memory import MemoryKeys, MemoryLedger
 
 
 def test_two_replicas_never_spend_the_last_gpus_twice() -> None:

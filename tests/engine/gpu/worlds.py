@@ -7,11 +7,11 @@ from typing import Any
 
 from fairlead.engine.gpu import Author, Config, ControlPlane, Projection
 from fairlead.engine.gpu.checkpoint import export
-from fairlead.ledger import MemoryLedger
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.executor import Exit, Job
 from fairlead.ports.ledger import Entry, Ledger
 from fairlead.schema.objects import API_VERSION
+from tests.ledger.memory import MemoryLedger
 
 HOUR = 3_600_000
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z, a Thursday

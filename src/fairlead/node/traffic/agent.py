@@ -226,13 +226,13 @@ class TrafficAgent:
         if name not in self._recorders:
             self._recorders[name] = self._open_recorder(self.directory.path / RECORD / name)
         recorder = self._recorders[name]
-        last = recorder.last(KIND)
         try:
             if name in stored.get("groups", {}):
                 governor.restore(stored["groups"][name])
-            if last is not None and may_resume(now_ms() - last["input"]["sighting"]["now_ms"]):
-                governor.resume(recorder.tail(KIND), applied=not recorder.unapplied())
-        except (BadTrafficState, TypeError) as error:
+            tail = recorder.tail(KIND)
+            if tail and may_resume(now_ms() - tail[-1].input["sighting"]["now_ms"]):
+                governor.resume(tail, applied=not recorder.unapplied())
+        except (BadTrafficState, TypeError, PermanentFault) as error:
             self._warn(f"{error}; starting without it")
             governor = GroupGovernor(name, spec.rules)
         return Group(self._route(spec), governor, spec.nodes)

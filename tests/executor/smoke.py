@@ -1,6 +1,6 @@
 """One tiny job through the real executor, reported as JSON; exit 0 when all went as promised.
 
-    python -m fairlead.executor.smoke [--user NAME]
+    python -m tests.executor.smoke [--user NAME]
 
 Needs Python's standard library and this repository; nvidia-ml-py to find GPUs. On a machine with a
 GPU the job gets the first one and asks CUDA's driver how many it can see; the answer must be one.
@@ -81,7 +81,7 @@ def _wait(executor: LocalExecutor) -> Exit | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="fairlead.executor.smoke", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.executor.smoke", description=__doc__)
     parser.add_argument(
         "--user", default=_UNPRIVILEGED if os.geteuid() == 0 else None, metavar="NAME"
     )
