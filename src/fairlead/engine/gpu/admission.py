@@ -39,6 +39,7 @@ class RunAdmission:
     def __init__(self, committer: Committer, config: Config) -> None:
         self._committer, self._hold_ms = committer, config.hold_ms
         self._projection = committer.projection
+        self._rows: dict[str, tuple[object, gpu.WaitingRun]] = {}
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
@@ -47,7 +48,7 @@ class RunAdmission:
         behind it, and the order that was last recorded does not say so already.
         """
         projection = self._projection
-        waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
+        waiting = gpu.Waiting(now_ms, self._waiting_runs(), _holds(projection, self._hold_ms))
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
 
@@ -76,6 +77,21 @@ class RunAdmission:
 
         self._decide_all(sorted(run for run in live if may_grow(live[run])), decide)
 
+    def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
+        """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
+        projection, before, self._rows = self._projection, self._rows, {}
+        for run, state in sorted(projection.live.items()):
+            if state.phase is not Phase.PENDING or state.stopping:
+                continue
+            reserved = projection.reserved.get(run)
+            slot = reserved and projection.objects["Reservation", reserved].version
+            key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
+            row = before.get(run)
+            if row is None or row[0] != key:
+                row = (key, _waiting_run(projection, run))
+            self._rows[run] = row
+        return tuple(row for _, row in self._rows.values())
+
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
 
@@ -103,36 +119,32 @@ def opens_leases(made: list[NewEntry]) -> bool:
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
 
 
-def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Waiting:
-    """The input of the queue: every run that waits, and what is held for open outcomes."""
-    runs = []
-    for name, state in projection.live.items():
-        if state.phase is not Phase.PENDING or state.stopping:
-            continue
-        request, start = to_request(projection.run_spec(name)), None
-        if projection.waits_for_time(name):
-            reservation = projection.objects["Reservation", projection.reserved[name]]
-            start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
-        runs.append(
-            gpu.WaitingRun(
-                id=name,
-                owner=request.owner,
-                flavor=request.flavor,
-                gpus=request.gpus,
-                submitted=state.submitted_seq,
-                waiting_since_ms=state.since_ms,
-                min_gpus=request.min_gpus,
-                duration_ms=request.duration_ms,
-                reservation=start,
-            )
-        )
+def _holds(projection: Projection, hold_ms: int) -> tuple[gpu.FlavorHold, ...]:
+    """Flavors whose free devices are kept for the run of an open outcome."""
     holds = []
     for flavor, seq in sorted(projection.resolver.open_seqs.items()):
         outcome = projection.resolver.outcomes[seq]
         drawn = outcome.stage is OutcomeStage.DRAWN
-        until_ms = None if drawn else outcome.time_ms + hold_ms
-        holds.append(gpu.FlavorHold(flavor, seq, until_ms))
-    return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
+        holds.append(gpu.FlavorHold(flavor, seq, None if drawn else outcome.time_ms + hold_ms))
+    return tuple(holds)
+
+
+def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
+    state, request, start = projection.runs[run], to_request(projection.run_spec(run)), None
+    if projection.waits_for_time(run):
+        reservation = projection.objects["Reservation", projection.reserved[run]]
+        start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
+    return gpu.WaitingRun(
+        id=run,
+        owner=request.owner,
+        flavor=request.flavor,
+        gpus=request.gpus,
+        submitted=state.submitted_seq,
+        waiting_since_ms=state.since_ms,
+        min_gpus=request.min_gpus,
+        duration_ms=request.duration_ms,
+        reservation=start,
+    )
 
 
 def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
@@ -229,18 +241,27 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
 
 
 def _still_refused(
-    projection: Projection, spec: RunSpec, refusal: FundRefusal, now_ms: int
+    projection: Projection, spec: RunSpec, recorded: FundRefusal, now_ms: int
 ) -> bool:
-    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover."""
-    request = to_request(spec)
-    plan = gpu.cover(projection.book(now_ms), request, now_ms)
-    return not plan.funded and _gist(Assessment(request, plan).refusal()) == _gist(refusal)
+    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover.
 
-
-def _gist(refusal: FundRefusal) -> object:
-    """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
-    caps = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in refusal.binding]
-    return (refusal.code, refusal.shortfall_gpus, caps)
+    Code, shortfall and caps count; use goes up every millisecond, that alone is not news.
+    """
+    refusal = gpu.cover(projection.book(now_ms), to_request(spec), now_ms).refusal
+    if refusal is None:
+        return False
+    caps = [
+        (cap.kind, cap.budget, cap.name, cap.limit / gpu.HOUR_MS)
+        if cap.hours and cap.limit is not None
+        else (cap.kind, cap.budget, cap.name, cap.limit)
+        for cap in refusal.binding
+    ]
+    before = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in recorded.binding]
+    return (refusal.code, refusal.shortfall_gpus, caps) == (
+        recorded.code,
+        recorded.shortfall_gpus,
+        before,
+    )
 
 
 def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
