@@ -28,7 +28,7 @@ from fairlead.ledger import KeyDirectory, SqliteLedger
 from fairlead.ledger import store as ledger_store
 from fairlead.ledger.entries import prepare
 from fairlead.ledger.sqlite import create, open_writer
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Draft
 
 BATCHES = (1, 100, 1_000, 10_000)
@@ -78,7 +78,7 @@ class Meter:
         self.cpu_s += time.process_time() - cpu
 
 
-def append(ledger: Writing, *, first: int, count: int, batch: int) -> Meter:
+def append(ledger: StoreWriter, *, first: int, count: int, batch: int) -> Meter:
     meter = Meter()
     for start in range(first, first + count, batch):
         drafts = [charge(number) for number in range(start, start + batch)]
@@ -150,7 +150,7 @@ def latencies(call: Callable[[int], object], numbers: list[int]) -> Line:
     }
 
 
-def at_length(ledger: Writing, entries: int) -> Line:
+def at_length(ledger: StoreWriter, entries: int) -> Line:
     """A ledger of full length: append, prove, verify."""
     rng = random.Random(1)
     appended = append(ledger, first=0, count=entries, batch=1_000)

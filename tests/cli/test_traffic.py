@@ -193,13 +193,13 @@ def test_orders_wait_for_an_agent(place: Path) -> None:
 def test_transitions_and_anchors_are_in_the_ledger(place: Path) -> None:
     """The record of every group is anchored, and the anchor is in the record."""
     from fairlead.ledger.place import open_for_reading  # noqa: PLC0415 - only here
-    from fairlead.ports.recorder import Head  # noqa: PLC0415
+    from fairlead.ports.recorder import RecordHead  # noqa: PLC0415
     from fairlead.recorder import verify  # noqa: PLC0415
 
     reader = open_for_reading(place / "ledger" / "ledger.db")
     anchors = [entry.body["heads"]["web"] for entry in reader.entries(kind="traffic.anchor")]
     reader.close()
-    heads = [Head(each["seq"], each["hash"]) for each in anchors]
+    heads = [RecordHead(each["seq"], each["hash"]) for each in anchors]
     assert heads
     found = verify(place / "state" / "record" / "web", anchors=heads)
     assert found.anchors_met == len(heads)

@@ -8,7 +8,7 @@ from fairlead.core.cpu import Counters, Guardrails
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
 from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.recorder import Entry, Head, Status
+from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 
 CONFIG = CpuConfig(
     node_millicores=1000, reserve=0.0, guardrails=Guardrails(cooldown_ms=0, grace_ms=0)
@@ -50,7 +50,7 @@ class World:
 class Diary:
     """A recorder that only remembers, or fails."""
 
-    def __init__(self, world: World, left: list[Entry] | None = None) -> None:
+    def __init__(self, world: World, left: list[RecordEntry] | None = None) -> None:
         self.world, self.left, self.fault = world, left or [], None
 
     fault: Exception | None
@@ -64,11 +64,11 @@ class Diary:
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         self.world.diary.append((status, seq))
 
-    def unapplied(self) -> list[Entry]:
+    def unapplied(self) -> list[RecordEntry]:
         return self.left
 
-    def head(self) -> Head:
-        return Head(0, "")
+    def head(self) -> RecordHead:
+        return RecordHead(0, "")
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -195,7 +195,7 @@ def test_observing_records_and_writes_nothing() -> None:
 def test_a_start_voids_what_was_recorded_but_not_applied() -> None:
     """Never decided anew with new luck, never applied from an old snapshot."""
     world = World(a=100)
-    left = Entry(3, 0, "cpu.clear", 1, {}, {}, "")
+    left = RecordEntry(3, 0, "cpu.clear", 1, {}, {}, "")
     loop = turned(world, Diary(world, [left]))
     assert loop.heal(0) == 1
     assert world.diary[-1] == ("voided", 3)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.engine.traffic import KIND, BadTrafficState, GroupGovernor, GroupRules
-from fairlead.ports.recorder import Entry
+from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import FileRecorder, read
 from tests.engine.traffic_worlds import TrafficWorld
 
@@ -161,6 +161,6 @@ def test_a_record_that_is_not_ours_is_refused() -> None:
     governor = GroupGovernor("web", GroupRules())
     governor.resume([], applied=True)
     assert governor.memory.now_ms is None
-    entry = Entry(1, 0, KIND, 1, {"group": "web"}, {}, "")
+    entry = RecordEntry(1, 0, KIND, 1, {"group": "web"}, {}, "")
     with pytest.raises(BadTrafficState, match="is required"):
         governor.resume([entry], applied=True)

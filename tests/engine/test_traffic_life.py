@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.ports.recorder import Entry
+from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import read, replay
 from tests.engine.traffic_life import live, verdicts
 
@@ -35,7 +35,7 @@ def test_what_is_left_after_old_segments_are_dropped_replays(record: Path, tmp_p
     assert verdicts(tmp_path).keys() == {"same"}
 
 
-def changed(entries: list[Entry], index: int, *path: str) -> list[Entry]:
+def changed(entries: list[RecordEntry], index: int, *path: str) -> list[RecordEntry]:
     """The entries with one bit of one number of a sighting flipped."""
     entry = entries[index]
     input = copy.deepcopy(dict(entry.input))
@@ -44,7 +44,7 @@ def changed(entries: list[Entry], index: int, *path: str) -> list[Entry]:
         here = here[step]
     here[path[-1]] ^= 1
     fields = {name: getattr(entry, name) for name in entry.__slots__} | {"input": input}
-    return [*entries[:index], Entry(**fields), *entries[index + 1 :]]
+    return [*entries[:index], RecordEntry(**fields), *entries[index + 1 :]]
 
 
 @pytest.mark.parametrize("field", ["successes", "admitted", "open", "errors"])

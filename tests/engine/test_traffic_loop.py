@@ -12,7 +12,7 @@ from fairlead.core.traffic.limits import Concurrency
 from fairlead.engine.traffic import ANCHOR_EVERY_MS, GroupGovernor, GroupRound, GroupRules
 from fairlead.ports.dataplane import GroupSeen, Liveness, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.recorder import Head
+from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay, verify
 from tests.engine.traffic_worlds import TrafficWorld
@@ -413,7 +413,7 @@ class Diary:
         return []
 
     def head(self) -> Any:
-        return Head(1, "00")
+        return RecordHead(1, "00")
 
     def sync(self) -> None:
         """Nothing is put off."""

@@ -8,7 +8,7 @@ from fairlead.core.traffic import Config, HealthRules
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
-from fairlead.ports.recorder import Head
+from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import NodeReading, Probed, Reading, Transition
 
 TICK_MS = 200
@@ -36,7 +36,7 @@ class Eyes:
         self.asked: list[tuple[str, str]] = []
         self.answers: list[Probed] = []
         self.told: list[Transition] = []
-        self.anchors: list[tuple[int, dict[str, Head]]] = []
+        self.anchors: list[tuple[int, dict[str, RecordHead]]] = []
 
     def covers(self, group: str) -> Sequence[str]:
         return self.covered
@@ -57,7 +57,7 @@ class Eyes:
     def transition(self, transition: Transition) -> None:
         self.told.append(transition)
 
-    def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
+    def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         self.anchors.append((now_ms, dict(heads)))
 
     def close(self) -> None:

@@ -35,11 +35,11 @@ def serving(listener: socket.socket, serve: Serve) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tcp(serve: Serve) -> Iterator[http.Endpoint]:
+def tcp(serve: Serve) -> Iterator[http.HttpEndpoint]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with serving(listener, serve):
-        yield http.Endpoint("127.0.0.1", port)
+        yield http.HttpEndpoint("127.0.0.1", port)
 
 
 def trickle(connection: socket.socket) -> None:
@@ -106,11 +106,11 @@ def test_what_is_no_reply(sent: bytes, reason: str) -> None:
 
 def test_nothing_listens(tmp_path: Path) -> None:
     with pytest.raises(http.NoReply, match="No such file"):
-        http.exchange(http.Endpoint(unix=str(tmp_path / "s")), "GET", "/", timeout_s=10)
+        http.exchange(http.HttpEndpoint(unix=str(tmp_path / "s")), "GET", "/", timeout_s=10)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(http.NoReply, match="refused"):
-        http.exchange(http.Endpoint("127.0.0.1", port), "GET", "/", timeout_s=10)
+        http.exchange(http.HttpEndpoint("127.0.0.1", port), "GET", "/", timeout_s=10)
 
 
 def test_every_address_is_checked_before_any_is_used() -> None:
@@ -119,13 +119,13 @@ def test_every_address_is_checked_before_any_is_used() -> None:
     def check(address: str) -> None:
         raise LookupError(address)
 
-    endpoint = http.Endpoint("127.0.0.1", 9, check=check)
+    endpoint = http.HttpEndpoint("127.0.0.1", 9, check=check)
     with pytest.raises(LookupError, match=r"127\.0\.0\.1"):
         http.exchange(endpoint, "GET", "/", timeout_s=10)
 
 
 def test_addresses() -> None:
-    assert http.parse("http://[::1]:8470") == http.Endpoint("::1", 8470)
+    assert http.parse("http://[::1]:8470") == http.HttpEndpoint("::1", 8470)
     assert http.parse("/run/x.sock") == http.parse("unix:/run/x.sock")
     secure = http.parse("https://example.org")
     assert (secure.host, secure.port, secure.tls is not None) == ("example.org", 443, True)

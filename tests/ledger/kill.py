@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.audit import SignedHead
-from fairlead.ledger.reading import Reading
+from fairlead.ledger.reading import StoreReader
 from fairlead.schema.audit import HeadDocument
 from tests.ledger.victim import open_ledger
 
@@ -48,7 +48,7 @@ class Books:
         self.numbers: set[int] = set()
         self.heads: list[SignedHead] = []
 
-    def check(self, ledger: Reading, said: list[Any]) -> None:
+    def check(self, ledger: StoreReader, said: list[Any]) -> None:
         """All that was acknowledged is there, once, where it was said to be."""
         while page := ledger.entries(len(self.found), 10_000):
             for entry in page:
@@ -64,7 +64,7 @@ class Books:
             self.heads.append(HeadDocument(**head).to_head())
         self.said += len(said)
 
-    def verify(self, ledger: Reading) -> None:
+    def verify(self, ledger: StoreReader) -> None:
         """The tree verifies, and every head that a writer was shown is one of its heads."""
         verified = ledger.verify(self.heads)
         assert verified.ok, f"seed {self.seed}: {verified.problem}"

@@ -13,7 +13,7 @@ from fairlead.ledger import SqliteReader
 from fairlead.ledger.backup import backup
 from fairlead.ledger.memory import MemoryLedger
 from fairlead.ledger.segment import open_segment
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Damaged, Draft, HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
 from tests.ledger.worlds import SqliteWorld, World
@@ -24,7 +24,7 @@ NAMES = [sha256(data).hexdigest() for data in LARGE]
 
 
 @pytest.fixture
-def ledger(world: World) -> Iterator[Writing]:
+def ledger(world: World) -> Iterator[StoreWriter]:
     """A ledger that was just begun."""
     with world.open() as opened:
         yield opened
@@ -45,7 +45,7 @@ def test_a_blob_comes_with_its_entry(world: World) -> None:
         assert ledger.verify().ok
 
 
-def test_both_or_neither(ledger: Writing) -> None:
+def test_both_or_neither(ledger: StoreWriter) -> None:
     """A lost race leaves no blob behind, a repeated effect stores none again."""
     with pytest.raises(HeadMoved):
         ledger.append([with_blobs(1, LARGE[0])], expected_size=99)
@@ -65,7 +65,7 @@ def test_what_no_export_could_carry_is_refused(blob: bytes) -> None:
         ledger.append([draft(1, body={"blobs": {}}, blobs=(b"1",))])
 
 
-def test_an_export_carries_the_blobs_of_its_entries(ledger: Writing, tmp_path: Path) -> None:
+def test_an_export_carries_the_blobs_of_its_entries(ledger: StoreWriter, tmp_path: Path) -> None:
     """Each once; a changed, missing or strange one is found."""
     ledger.append([with_blobs(1, LARGE[0]), with_blobs(2, LARGE[1]), with_blobs(3, LARGE[0])])
     ledger.append([with_blobs(4, LARGE[2])])
@@ -92,7 +92,7 @@ def test_an_export_carries_the_blobs_of_its_entries(ledger: Writing, tmp_path: P
         assert segment.verify((ledger.head(),)).ok
 
 
-def test_an_archived_entry_takes_its_blobs_along(ledger: Writing, tmp_path: Path) -> None:
+def test_an_archived_entry_takes_its_blobs_along(ledger: StoreWriter, tmp_path: Path) -> None:
     """But not one that a later entry names, nor one that was kept for its own sake."""
     ledger.append([with_blobs(1, LARGE[0]), with_blobs(2, LARGE[1]), with_blobs(3, LARGE[2])])
     ledger.append([with_blobs(4, LARGE[1])])

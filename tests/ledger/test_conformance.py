@@ -11,20 +11,20 @@ from fairlead.core.audit import Frontier, check_consistency, check_inclusion, le
 from fairlead.core.canonical import NotCanonical, canonical
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts
 from tests.ledger.worlds import World
 
 
 @pytest.fixture
-def ledger(world: World) -> Iterator[Writing]:
+def ledger(world: World) -> Iterator[StoreWriter]:
     """A ledger that was just begun."""
     with world.open() as opened:
         yield opened
 
 
-def test_a_ledger_begins_with_its_own_entry(ledger: Writing) -> None:
+def test_a_ledger_begins_with_its_own_entry(ledger: StoreWriter) -> None:
     """It names itself and its key; the head is signed by that key."""
     (first,) = ledger.entries()
     assert (first.seq, first.kind, first.author) == (1, "ledger.created", "ledger")
@@ -37,7 +37,7 @@ def test_a_ledger_begins_with_its_own_entry(ledger: Writing) -> None:
     assert not signature_holds(key, head.head.to_sign() + b" ", head.signature)
 
 
-def test_what_is_appended_is_there_in_order(ledger: Writing) -> None:
+def test_what_is_appended_is_there_in_order(ledger: StoreWriter) -> None:
     """With every field, as canonical bytes, under consecutive numbers."""
     given = [
         draft(1),
@@ -80,7 +80,7 @@ def test_what_is_appended_is_there_in_order(ledger: Writing) -> None:
     assert ledger.head().head.time_ms == TIME_MS + 3
 
 
-def test_entries_are_found_by_page_kind_and_plan(ledger: Writing) -> None:
+def test_entries_are_found_by_page_kind_and_plan(ledger: StoreWriter) -> None:
     """Every question a projection or a person asks."""
     ledger.append(drafts(0, 10))
     ledger.append([draft(10, kind="lease.open", plan_id="plan-3", effect="open")])
@@ -102,13 +102,13 @@ def test_entries_are_found_by_page_kind_and_plan(ledger: Writing) -> None:
         ledger.entries(0, 0)
 
 
-def test_a_number_beyond_any_ledger_is_no_entry(ledger: Writing) -> None:
+def test_a_number_beyond_any_ledger_is_no_entry(ledger: StoreWriter) -> None:
     """Whatever somebody types."""
     assert ledger.entry(10**30) is None
     assert ledger.entries(10**30) == []
 
 
-def test_the_same_effect_is_never_recorded_twice(ledger: Writing) -> None:
+def test_the_same_effect_is_never_recorded_twice(ledger: StoreWriter) -> None:
     """The second is answered with the first one's entry; in one batch too; the rest is recorded."""
     (first,) = ledger.append([draft(1)])
     again, other = ledger.append([draft(1, body={"number": 99}), draft(2)])
@@ -126,7 +126,7 @@ def test_the_same_effect_is_never_recorded_twice(ledger: Writing) -> None:
     assert ledger.verify().ok
 
 
-def test_an_expected_size_is_a_condition(ledger: Writing) -> None:
+def test_an_expected_size_is_a_condition(ledger: StoreWriter) -> None:
     """Who decided on an old state is told so, and nothing is recorded."""
     ledger.append([draft(1)], expected_size=1)
     with pytest.raises(HeadMoved) as raised:
@@ -137,7 +137,7 @@ def test_an_expected_size_is_a_condition(ledger: Writing) -> None:
     assert ledger.verify().ok
 
 
-def test_every_head_proves_every_entry_and_every_earlier_head(ledger: Writing) -> None:
+def test_every_head_proves_every_entry_and_every_earlier_head(ledger: StoreWriter) -> None:
     """Whatever the sizes of the batches."""
     heads = [ledger.head()]
     for number, count in enumerate((1, 2, 1, 5, 8, 3)):
@@ -169,7 +169,7 @@ def test_every_head_proves_every_entry_and_every_earlier_head(ledger: Writing) -
         ledger.consistency(3, 99)
 
 
-def test_a_bad_draft_records_nothing_of_its_batch(ledger: Writing) -> None:
+def test_a_bad_draft_records_nothing_of_its_batch(ledger: StoreWriter) -> None:
     """Our own mistakes stop before anything is written."""
     for bad, error in [
         (draft(2, body={"nan": float("nan")}), NotCanonical),
@@ -253,7 +253,7 @@ def test_a_key_is_rotated_by_an_entry_of_the_old_one(world: World) -> None:
         assert ledger.verify([before, after, ledger.head()]).ok
 
 
-def test_a_restored_ledger_says_so(ledger: Writing) -> None:
+def test_a_restored_ledger_says_so(ledger: StoreWriter) -> None:
     """A signed entry begins an epoch; heads carry it; an older head is explained or refused."""
     ledger.append(drafts(0, 3))
     before = ledger.head()
@@ -264,7 +264,7 @@ def test_a_restored_ledger_says_so(ledger: Writing) -> None:
     assert ledger.verify([before, ledger.head()]).ok
 
 
-def test_threads_append_without_losing_or_mixing(ledger: Writing) -> None:
+def test_threads_append_without_losing_or_mixing(ledger: StoreWriter) -> None:
     """Four threads, batches of different sizes: whole batches, every draft once."""
     mine: dict[int, list[list[int]]] = {worker: [] for worker in range(4)}
 

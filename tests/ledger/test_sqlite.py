@@ -14,7 +14,7 @@ import pytest
 from fairlead.ledger import KeyDirectory, SqliteLedger, SqliteReader, store
 from fairlead.ledger import sqlite as adapter
 from fairlead.ledger.sqlite import open_writer
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged
 from tests.ledger.drafts import draft, drafts
@@ -119,7 +119,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def _fill(ledger: Writing) -> int:
+def _fill(ledger: StoreWriter) -> int:
     """Append until the disk is full; returns how many drafts were acknowledged."""
     for first in range(0, 100_000, 20):
         try:

@@ -9,7 +9,7 @@ import pytest
 from fairlead.ledger import SqliteReader
 from fairlead.ledger.backup import backup, restore
 from fairlead.ledger.segment import open_segment
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Archived, Damaged, Verification
 from fairlead.schema.border import BadInput
@@ -20,7 +20,7 @@ BY = {"time_ms": TIME_MS, "author": "root"}
 
 
 @pytest.fixture
-def ledger(world: World) -> Iterator[Writing]:
+def ledger(world: World) -> Iterator[StoreWriter]:
     """Thirty entries and a rotated key, in every adapter."""
     with world.open() as opened:
         opened.append(drafts(0, 20))
@@ -38,7 +38,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_an_archive_keeps_content_and_the_ledger_keeps_proof(
-    ledger: Writing, archive: Path
+    ledger: StoreWriter, archive: Path
 ) -> None:
     """Twice in a row: content is gone from the ledger, everything else is as it was."""
     held, before = ledger.head(), ledger.entries(0, 100)
@@ -63,7 +63,7 @@ def test_an_archive_keeps_content_and_the_ledger_keeps_proof(
     assert kept == [entry.data for entry in before[:25]]
 
 
-def test_segments_verify_alone_and_damage_is_found(ledger: Writing, archive: Path) -> None:
+def test_segments_verify_alone_and_damage_is_found(ledger: StoreWriter, archive: Path) -> None:
     """A line changed, dropped, added, swapped; another head; a segment that is missing."""
     held = ledger.head()
     path = ledger.archive(archive, last=12, **BY)
@@ -107,7 +107,7 @@ def _verify(path: Path, *held) -> Verification:  # type: ignore[no-untyped-def]
 
 
 def test_an_archive_of_another_history_is_not_ours(
-    ledger: Writing, archive: Path, tmp_path: Path
+    ledger: StoreWriter, archive: Path, tmp_path: Path
 ) -> None:
     """The same ledger id, entries that verify by themselves, but not those of our tree."""
     ledger.archive(archive, last=10, **BY)
@@ -122,7 +122,7 @@ def test_an_archive_of_another_history_is_not_ours(
 
 
 def test_a_crash_between_the_segment_and_the_dropping_is_repaired_by_doing_it_again(
-    ledger: Writing, archive: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: StoreWriter, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Content in both places is no harm; the next segment begins where the last one did."""
     with monkeypatch.context() as patch:

@@ -11,11 +11,11 @@ import random
 import sys
 
 from fairlead.ledger import KeyDirectory, SqliteLedger
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from tests.ledger.drafts import TIME_MS, drafts
 
 
-def open_ledger(place: str, keys: str, schema: str) -> Writing:
+def open_ledger(place: str, keys: str, schema: str) -> StoreWriter:
     """The ledger that is written."""
     if not place.startswith("postgresql://"):
         return SqliteLedger.open(place, KeyDirectory(keys), ledger_id="l", time_ms=TIME_MS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.ledger import KeyDirectory, MemoryKeys, MemoryLedger, SqliteLedger
-from fairlead.ledger.writing import Writing
+from fairlead.ledger.writing import StoreWriter
 from tests.ledger.drafts import TIME_MS
 
 
@@ -15,7 +15,7 @@ class World(Protocol):
 
     name: str
 
-    def open(self) -> Writing:
+    def open(self) -> StoreWriter:
         """Open it, or begin it. Opening again after `close` finds what was there."""
 
 
@@ -26,7 +26,7 @@ class MemoryWorld:
     name: str = "memory"
     _ledger: MemoryLedger | None = None
 
-    def open(self) -> Writing:
+    def open(self) -> StoreWriter:
         self._ledger = self._ledger or MemoryLedger(MemoryKeys(), ledger_id="l", time_ms=TIME_MS)
         return self._ledger
 
@@ -46,7 +46,7 @@ class SqliteWorld:
     def path(self) -> Path:
         return self.directory / "ledger.db"
 
-    def open(self) -> Writing:
+    def open(self) -> StoreWriter:
         return SqliteLedger.open(self.path, self.keys, ledger_id="l", time_ms=TIME_MS)
 
 
@@ -59,7 +59,7 @@ class PostgresWorld:
     name: str = "postgres"
     schema: str = field(default_factory=lambda: f"test_{secrets.token_hex(8)}")
 
-    def open(self) -> Writing:
+    def open(self) -> StoreWriter:
         from fairlead.ledger.postgres import PostgresLedger  # noqa: PLC0415 - an extra
 
         return PostgresLedger.open(

@@ -7,7 +7,7 @@ import pytest
 from fairlead.engine.gpu import notifications
 from fairlead.engine.gpu.notifications import Notifications, Subscription
 from fairlead.ledger.keys import signature_holds
-from fairlead.notify.signing import Guard
+from fairlead.notify.signing import ReplayGuard
 from fairlead.notify.webhook import Receiver, WebhookNotifier
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.notifier import Notice
@@ -199,5 +199,5 @@ def test_over_http_to_the_end(answer: int) -> None:
         assert f"answers {answer}" in deliveries.faults["ops"]
         assert deliveries.turn(world.now_ms + 60_000) == 1
         ((headers, body),) = inbox.messages
-        assert Guard(SECRET).problem(headers, body, world.now_ms / 1000 + 60) is None
+        assert ReplayGuard(SECRET).problem(headers, body, world.now_ms / 1000 + 60) is None
         assert len(json.loads(body)["events"]) == world.plane.seq

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fairlead.notify.signing import ID, SIGNATURE, TIMESTAMP, Guard, sign
+from fairlead.notify.signing import ID, SIGNATURE, TIMESTAMP, ReplayGuard, sign
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.notifier import Notice
@@ -32,7 +32,7 @@ def test_a_notice_arrives_signed() -> None:
         ((headers, body),) = inbox.messages
     assert body == NOTICE.body
     assert (headers[ID], headers[TIMESTAMP]) == ("n-1", "1767225600")
-    assert Guard(SECRET).problem(headers, body, NOW_MS / 1000) is None
+    assert ReplayGuard(SECRET).problem(headers, body, NOW_MS / 1000) is None
     for changed, data in (
         (headers, body + b" "),
         ({**headers, ID: "n-2"}, body),
@@ -40,13 +40,16 @@ def test_a_notice_arrives_signed() -> None:
         ({**headers, SIGNATURE: "v1=00"}, body),
         ({}, body),
     ):
-        assert Guard(SECRET).problem(changed, data, NOW_MS / 1000) == "the signature does not hold"
-    assert Guard(b"another secret of bytes").problem(headers, body, NOW_MS / 1000) is not None
+        assert (
+            ReplayGuard(SECRET).problem(changed, data, NOW_MS / 1000)
+            == "the signature does not hold"
+        )
+    assert ReplayGuard(b"another secret of bytes").problem(headers, body, NOW_MS / 1000) is not None
 
 
 def test_a_recording_is_refused() -> None:
     """Twice inside the window, and any time outside of it; ids are forgotten when they may be."""
-    guard, headers = Guard(SECRET, window_s=300), sign(SECRET, "n", 1_000, b"x")
+    guard, headers = ReplayGuard(SECRET, window_s=300), sign(SECRET, "n", 1_000, b"x")
     assert guard.problem(headers, b"x", 1_100) is None
     assert guard.problem(headers, b"x", 1_101) == "it was received before"
     assert guard.problem(headers, b"x", 1_301) == "it is not of now"

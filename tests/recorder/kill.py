@@ -6,9 +6,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.ports.recorder import Entry, Mark
+from fairlead.ports.recorder import Mark, RecordEntry
 from fairlead.recorder import FileRecorder, read, verify
-from fairlead.recorder.chain import Chain
+from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links, segments
 from tests.recorder.victim import RING
 
@@ -43,9 +43,9 @@ def kill_writers(directory: Path, *, count: int, seed: int) -> dict[str, int]:
 
 def _without_mark(directory: Path) -> set[int]:
     """The unmarked entries by reading everything; the recorder knows them without."""
-    found = list(links(segments(directory), Chain()))
+    found = list(links(segments(directory), RecordChain()))
     marked = {link.entry_seq for link in found if isinstance(link, Mark)}
-    return {link.seq for link in found if isinstance(link, Entry)} - marked
+    return {link.seq for link in found if isinstance(link, RecordEntry)} - marked
 
 
 def _let_live(

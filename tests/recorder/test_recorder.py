@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairlead.core.canonical import NotCanonical, canonical
 from fairlead.core.invariant import InvariantBroken
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.recorder import Head, Recorder
+from fairlead.ports.recorder import Recorder, RecordHead
 from fairlead.recorder import FileRecorder, read, verify
 from tests.recorder.documents import record, small
 from tests.recorder.strategies import json_objects
@@ -92,7 +92,9 @@ def test_the_record_is_bounded_and_what_is_left_verifies(tmp_path: Path) -> None
     entries = list(read(tmp_path))
     assert [entry.seq for entry in entries] == numbers[-len(entries) :]
     assert entries[-1].input["number"] == 399
-    seen = verify(tmp_path, anchors=[Head(1, "00"), Head(entries[0].seq, entries[0].hash)])
+    seen = verify(
+        tmp_path, anchors=[RecordHead(1, "00"), RecordHead(entries[0].seq, entries[0].hash)]
+    )
     assert seen.first_seq > 1
     assert seen.entries == len(entries)
     assert seen.anchors_met == 1, "an anchor older than the record cannot be checked any more"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.ports.recorder import Entry, Mark
+from fairlead.ports.recorder import Mark, RecordEntry
 from fairlead.recorder import FileRecorder, read, replay, replay_record, verify
-from fairlead.recorder.chain import Chain
+from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links
 from fairlead.schema.replay import SHIPPED, Verdict
 from tests.recorder.fill_golden import FORMAT_1, GOLDEN
@@ -60,8 +60,8 @@ def test_a_record_of_format_1_is_gone_on_with(tmp_path: Path) -> None:
 def test_the_golden_segment_is_what_is_written_today(tmp_path: Path) -> None:
     """The same entries and marks, the same bytes: lines and hashes are part of the format."""
     with FileRecorder(tmp_path) as recorder:
-        for link in links([GOLDEN], Chain()):
-            if isinstance(link, Entry):
+        for link in links([GOLDEN], RecordChain()):
+            if isinstance(link, RecordEntry):
                 recorder.append(
                     link.kind,
                     version=link.version,

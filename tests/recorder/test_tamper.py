@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.recorder import CorruptRecord, FileRecorder, read, verify
-from fairlead.recorder.chain import GENESIS, BrokenLink, Chain, link, seal
+from fairlead.recorder.chain import GENESIS, BrokenLink, RecordChain, link, seal
 from tests.recorder.documents import record
 from tests.recorder.fill_golden import FORMAT_1
 
@@ -135,7 +135,7 @@ HEADER = {"header": {"chain": GENESIS.hex(), "format": 1, "pending": []}, "seq":
 def test_a_forged_header_is_a_broken_link(document: object) -> None:
     """Whatever it holds, no other error leaves the reader."""
     with pytest.raises(BrokenLink):
-        Chain().begin(sealed(GENESIS, document))
+        RecordChain().begin(sealed(GENESIS, document))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_forged_header_is_a_broken_link(document: object) -> None:
 )
 def test_a_forged_line_is_a_broken_link(document: object) -> None:
     """The hash fits, the rest does not."""
-    chain = Chain()
+    chain = RecordChain()
     chain.begin(sealed(GENESIS, HEADER))
     assert chain.hash is not None
     with pytest.raises(BrokenLink):
@@ -174,7 +174,7 @@ def test_a_forged_line_is_a_broken_link(document: object) -> None:
 def test_rubbish_is_a_broken_link(line: bytes) -> None:
     """Bytes that are no JSON, no object, too deep or too long."""
     with pytest.raises(BrokenLink):
-        Chain().begin(line)
+        RecordChain().begin(line)
 
 
 def test_a_patch_that_fits_nothing_is_corruption(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Waiting
 from fairlead.cli.table import Decorator, Output, output_option
-from fairlead.host.http import Endpoint, NoReply, Reply, Stream, parse, stream
+from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, Reply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
@@ -159,7 +159,9 @@ class Client:
                 raise PermanentFault(f"{self.where}: the server closed the connection") from error
 
     @contextmanager
-    def _stream(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Iterator[Stream]:
+    def _stream(
+        self, method: str, path: str, body: Any, query: dict[str, Any]
+    ) -> Iterator[HttpStream]:
         values = {key: _text(value) for key, value in query.items() if value is not None}
         target = path + ("?" + urlencode(values) if values else "")
         headers = {"Accept": "*/*"}
@@ -179,7 +181,7 @@ class Client:
                 raise PermanentFault(_unreachable(self.where, error)) from error
             yield reply
 
-    def _endpoint(self) -> Endpoint:
+    def _endpoint(self) -> HttpEndpoint:
         try:
             endpoint = parse(self.where)
         except ValueError as error:

@@ -42,8 +42,8 @@ class Waiting:
 class Counter:
     """Prints how much of long work is done; called with the count and, if known, the total."""
 
-    def __init__(self, doing: str) -> None:
-        self._doing, self._shown = doing, False
+    def __init__(self, doing: str, unit: str = "entries") -> None:
+        self._doing, self._unit, self._shown = doing, unit, False
         self._next = time.monotonic() + WORK_QUIET_S
 
     def __call__(self, done: int, total: int | None = None) -> None:
@@ -54,7 +54,7 @@ class Counter:
         self._next, self._shown = now + WORK_EVERY_S, True
         share = "" if total is None else f" of {total}"
         ratio = "" if total is None else f" ({100 * done // max(1, total)} %)"
-        click.echo(f"\r{self._doing} {done}{share} entries{ratio}", err=True, nl=False)
+        click.echo(f"\r{self._doing} {done}{share} {self._unit}{ratio}", err=True, nl=False)
 
     def __enter__(self) -> Self:
         return self

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import msgspec
 
 from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.progress import Counter
 from fairlead.cli.table import Output, figures, output_option
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
@@ -18,7 +18,6 @@ from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bu
 from fairlead.sim.clock import SEED_MAX
 from fairlead.sim.record import NodeFigures
 from fairlead.sim.report import as_document, pod_row, write_report
-from fairlead.sim.simulation import Progress
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 from fairlead.sim.whatif_report import (
     LIMITS_OF_THE_ANSWER,
@@ -112,8 +111,10 @@ def run(
         document = _under(document, policies)
     target = report_target(out, document.name)
     plots = not no_plots and can_plot()
-    with _progress(document) as progress:
-        played = play(document, seed=seed, progress=progress)
+    with Counter(f"{document.name}: simulated", "s") as progress:
+        played = play(
+            document, seed=seed, progress=lambda _, second: progress(second, document.duration_s)
+        )
     write_report(played, target, plots=plots)
     _print(played, output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
@@ -163,8 +164,13 @@ def whatif(
     if report is not None:
         report_target(report, "whatif", option="--report")
     try:
-        with _counter() as progress:
-            result = what_if(records, Policy(policy), guardrails=guardrails, progress=progress)
+        with Counter("decided", "snapshots") as progress:
+            result = what_if(
+                records,
+                Policy(policy),
+                guardrails=guardrails,
+                progress=lambda _, count: progress(count),
+            )
     except NoDecisions as error:
         raise BadFile(str(error)) from error
     document = whatif_document(result, top=top)
@@ -172,18 +178,6 @@ def whatif(
     if report is not None:
         write_whatif(result, report, top=top, plots=not no_plots and can_plot())
         click.echo(f"report: {report / 'report.md'}", err=True)
-
-
-@contextmanager
-def _counter() -> Iterator[Callable[[str, int], None] | None]:
-    """A count of decided snapshots on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield lambda node, count: status.update(f"{node}: {count} snapshots")
 
 
 def _load(scenario: str) -> ScenarioDocument:
@@ -197,23 +191,6 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
         policies=[Policy(policy) for policy in dict.fromkeys(policies)],
         acts=[msgspec.structs.replace(act, policy=None) for act in document.acts],
     )
-
-
-@contextmanager
-def _progress(document: ScenarioDocument) -> Iterator[Progress | None]:
-    """A progress bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        tasks = {
-            policy: bar.add_task(f"{document.name} {policy.value}", total=document.duration_s)
-            for policy in document.policies
-        }
-        yield lambda policy, second: bar.update(tasks[policy], completed=second)
 
 
 def _print(played: ScenarioResult, output: str, target: Path) -> None:

@@ -19,7 +19,7 @@ class NoSuchUser(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class CommandUser:
     """The identity that a command runs under."""
 
     uid: int
@@ -33,7 +33,9 @@ class BadVariable(Exception):
     """A variable that cannot be given, or not by the submitter."""
 
 
-def compose(job: Job, user: User, visible: Mapping[str, str], width_file: str) -> dict[str, str]:
+def compose(
+    job: Job, user: CommandUser, visible: Mapping[str, str], width_file: str
+) -> dict[str, str]:
     for name in (*job.env, *job.secret_env):
         check(name)
     return {
@@ -84,7 +86,7 @@ def width_document(devices: Iterable[str], visible: Mapping[str, str]) -> dict[s
     return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}
 
 
-def resolve(name: str | None, *, allow_root: bool) -> User:
+def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     """The user of a job. `None` is the user of the executor; a number needs no passwd entry.
 
     Root is refused unless it was configured, whatever it is called here: the number decides.
@@ -100,11 +102,11 @@ def resolve(name: str | None, *, allow_root: bool) -> User:
         raise NoSuchUser(f"only root can run commands as {user.name}; this executor is user {own}")
     if own == user.uid != 0:
         # Without privileges the groups stay what they are.
-        return User(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)
+        return CommandUser(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)
     return user
 
 
-def _lookup(name: str) -> User:
+def _lookup(name: str) -> CommandUser:
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else None
     try:
         entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)
@@ -115,8 +117,8 @@ def _lookup(name: str) -> User:
             raise NoSuchUser(f"{name} is no user number") from None
         # Containers and directory services have users without an entry; the group of the same
         # number grants nothing that was not given to that number on purpose.
-        return User(number, number, (number,), name, "/")
+        return CommandUser(number, number, (number,), name, "/")
     except (ValueError, OverflowError) as error:
         raise NoSuchUser(f"{name!r} is no user name") from error
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
-    return User(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir)
+    return CommandUser(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir)

@@ -43,7 +43,7 @@ class Shim:
             raise FileNotFoundError(self._path(JOB))
         self._job = job
         self._confine = confine.described(job)
-        self._output = Output(folder, job["log_bytes_max"])
+        self._output = OutputFile(folder, job["log_bytes_max"])
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
@@ -243,7 +243,7 @@ class Shim:
         return os.path.join(self._folder, name)
 
 
-class Output:
+class OutputFile:
     """A job's output, bounded; at half the bound `output.log` becomes `output.1.log`.
 
     A full disk costs output, never the job.

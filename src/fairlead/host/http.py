@@ -1,6 +1,6 @@
 """One blocking HTTP/1.1 client: TCP, TLS and Unix sockets, a total deadline, a bound on the body.
 
-    reply = exchange(Endpoint(unix="/run/x.sock"), "GET", "/stats", timeout_s=10)
+    reply = exchange(HttpEndpoint(unix="/run/x.sock"), "GET", "/stats", timeout_s=10)
     with stream(parse("http://127.0.0.1:8470"), "GET", "/v1/logs", timeout_s=90) as reply:
         for chunk in reply.chunks(): ...           # silence is allowed from here on
 
@@ -39,7 +39,7 @@ class NoReply(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class HttpEndpoint:
     """Where a server listens: a Unix socket, or a host and port, with TLS where there is one."""
 
     host: str = "localhost"
@@ -69,20 +69,20 @@ class Endpoint:
             raise
 
 
-def parse(where: str, *, tls: "ssl.SSLContext | None" = None) -> Endpoint:
+def parse(where: str, *, tls: "ssl.SSLContext | None" = None) -> HttpEndpoint:
     """The endpoint of a URL, or of a socket's path (`unix:PATH`, `PATH`); raises ValueError."""
     if not where.startswith(("http://", "https://")):
-        return Endpoint(unix=where.removeprefix("unix:"))
+        return HttpEndpoint(unix=where.removeprefix("unix:"))
     parts = urlsplit(where)
     if not parts.hostname:
         raise ValueError("names no host")
     if parts.scheme == "http":
-        return Endpoint(parts.hostname, parts.port or 80)
+        return HttpEndpoint(parts.hostname, parts.port or 80)
     if tls is None:
         import ssl  # noqa: PLC0415 - 15 ms that a client of a socket does not pay
 
         tls = ssl.create_default_context()
-    return Endpoint(parts.hostname, parts.port or 443, tls=tls)
+    return HttpEndpoint(parts.hostname, parts.port or 443, tls=tls)
 
 
 def target_of(parts: SplitResult) -> str:
@@ -100,7 +100,7 @@ class Reply:
     body: bytes
 
 
-class Stream:
+class HttpStream:
     """A reply whose body is still to come."""
 
     def __init__(self, response: http.client.HTTPResponse, timed: "_Timed") -> None:
@@ -131,7 +131,7 @@ class Stream:
 
 
 def exchange(
-    endpoint: Endpoint,
+    endpoint: HttpEndpoint,
     method: str,
     target: str,
     *,
@@ -147,14 +147,14 @@ def exchange(
 
 @contextlib.contextmanager
 def stream(
-    endpoint: Endpoint,
+    endpoint: HttpEndpoint,
     method: str,
     target: str,
     *,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
-) -> Iterator[Stream]:
+) -> Iterator[HttpStream]:
     """One request, and its reply up to the body; raises `NoReply`."""
     deadline = time.monotonic() + timeout_s
     with _as_no_reply():
@@ -166,7 +166,7 @@ def stream(
         with _as_no_reply():
             connection.request(method, target, body, dict(headers or {}))
             response = connection.getresponse()
-        yield Stream(response, timed)
+        yield HttpStream(response, timed)
 
 
 class _Timed(io.RawIOBase):

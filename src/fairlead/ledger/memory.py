@@ -9,11 +9,11 @@ from fairlead.ledger.entries import Prepared, first_entry, sequence, sort_out
 from fairlead.ledger.keys import MemoryKeys, Signers
 from fairlead.ledger.statements import KEPT_KINDS
 from fairlead.ledger.store import Effect, Found, MemoryStore
-from fairlead.ledger.writing import Writing
-from fairlead.ports.ledger import HeadMoved, Snapshot
+from fairlead.ledger.writing import StoreWriter
+from fairlead.ports.ledger import HeadMoved, ProjectionSnapshot
 
 
-class MemoryLedger(Writing):
+class MemoryLedger(StoreWriter):
     """A ledger that lives as long as the object."""
 
     def __init__(
@@ -65,4 +65,4 @@ class MemoryLedger(Writing):
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._memory.snapshots[name] = Snapshot(name, seq, state)
+        self._memory.snapshots[name] = ProjectionSnapshot(name, seq, state)

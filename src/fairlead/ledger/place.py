@@ -8,7 +8,7 @@ from fairlead.ports.faults import PermanentFault
 
 if TYPE_CHECKING:
     from fairlead.ledger.postgres import PostgresLedger
-    from fairlead.ledger.reading import Reading
+    from fairlead.ledger.reading import StoreReader
     from fairlead.ledger.sqlite import SqliteLedger
 
 FILE, KEYS, ELSEWHERE = "ledger.db", "keys", "ledger.elsewhere"
@@ -60,7 +60,7 @@ def open_file(path: Path) -> "SqliteLedger":
     return SqliteLedger.open(path, KeyDirectory(path.parent / KEYS))
 
 
-def open_for_reading(place: str | Path) -> "Reading":
+def open_for_reading(place: str | Path) -> "StoreReader":
     """A ledger's file, or a PostgreSQL database as `postgresql://…`."""
     if is_postgres(place):
         from fairlead.ledger.postgres import PostgresReader  # noqa: PLC0415 - an extra

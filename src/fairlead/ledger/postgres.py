@@ -32,7 +32,7 @@ from fairlead.ledger.postgres_connection import (
     Session,
     postgres_faults,
 )
-from fairlead.ledger.reading import Reading
+from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.statements import KEPT_KINDS
 from fairlead.ledger.store import (
     KEEP_BLOB,
@@ -48,7 +48,7 @@ from fairlead.ledger.store import (
     read_nodes,
     store_head,
 )
-from fairlead.ledger.writing import Writing, check_opening
+from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import RETRY_AFTER_MS, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
@@ -66,7 +66,7 @@ _drafts = msgspec.msgpack.Decoder(list[_Fields])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 
 
-class PostgresReader(Reading):
+class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
@@ -83,7 +83,7 @@ class _Waiting(NamedTuple):
     drafts: bytes
 
 
-class PostgresLedger(Writing):
+class PostgresLedger(StoreWriter):
     """Writes a ledger; `open` is the way to get one."""
 
     def __init__(

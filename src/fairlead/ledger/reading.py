@@ -14,13 +14,20 @@ from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Found, Store
 from fairlead.ledger.verify import verify
 from fairlead.ports.faults import faults
-from fairlead.ports.ledger import Archived, Damaged, Entry, Progress, Snapshot, Verification
+from fairlead.ports.ledger import (
+    Archived,
+    Damaged,
+    Entry,
+    Progress,
+    ProjectionSnapshot,
+    Verification,
+)
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
 
 
-class Reading:
+class StoreReader:
     """A `LedgerReader` over any store."""
 
     def __init__(self, store: Store) -> None:
@@ -68,7 +75,7 @@ class Reading:
     def blob_get(self, digest: str) -> bytes | None:
         return self._store.blob(digest)
 
-    def snapshot_get(self, name: str) -> Snapshot | None:
+    def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
         return self._store.snapshot(name)
 
     def verify(

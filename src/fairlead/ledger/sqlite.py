@@ -31,7 +31,7 @@ from fairlead.ledger.entries import (
     sort_out,
 )
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.reading import Reading
+from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.statements import KEPT_KINDS
 from fairlead.ledger.store import (
     KEEP_BLOB,
@@ -47,7 +47,7 @@ from fairlead.ledger.store import (
     read_kept,
     store_head,
 )
-from fairlead.ledger.writing import Writing, check_opening
+from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import RETRY_AFTER_MS, Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, HeadMoved
 
@@ -72,14 +72,14 @@ class _Repeated(Exception):
     """An effect is recorded already."""
 
 
-class SqliteReader(Reading):
+class SqliteReader(StoreReader):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(SqlStore(SqliteSource(Path(path))))
 
 
-class SqliteLedger(Writing):
+class SqliteLedger(StoreWriter):
     """Writes a ledger's file; `open` is the way to get one."""
 
     def __init__(
@@ -190,7 +190,8 @@ def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
 def _store(connection: sqlite3.Connection, done: Sequenced) -> None:
     """All rows of a step, inside the caller's transaction."""
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-    connection.executemany(STORE_BLOB, done.blobs)
+    if done.blobs:
+        connection.executemany(STORE_BLOB, done.blobs)
     store_head(_executing(connection), done.head, done.rows[0].seq - 1)
 
 

@@ -14,7 +14,7 @@ from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.core.invariant import known
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.ledger import Damaged, Snapshot
+from fairlead.ports.ledger import Damaged, ProjectionSnapshot
 
 CHECKPOINT_EVERY = 10_000
 """A signed head is kept each time the log passes a multiple of this: an opening verifies at most
@@ -75,7 +75,7 @@ class MemoryStore:
         self.blob_data: dict[str, bytes] = {}
         self.blob_entry: dict[str, int | None] = {}
         """The last entry that has a blob; None: kept for its own sake."""
-        self.snapshots: dict[str, Snapshot] = {}
+        self.snapshots: dict[str, ProjectionSnapshot] = {}
         self.head: SignedHead | None = None
         self.archived_to = 0
 
@@ -115,7 +115,7 @@ class MemoryStore:
     def blob(self, digest: str) -> bytes | None:
         return self.blob_data.get(digest)
 
-    def snapshot(self, name: str) -> Snapshot | None:
+    def snapshot(self, name: str) -> ProjectionSnapshot | None:
         return self.snapshots.get(name)
 
     def nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
@@ -144,7 +144,7 @@ class MemoryStore:
         """Nothing to let go of."""
 
 
-class Source(Protocol):
+class SqlSource(Protocol):
     """Runs queries in which `?` stands for a value; each sees the newest durable state."""
 
     def query(self, text: str, *values: object) -> list[Row]:
@@ -161,12 +161,18 @@ Query = Callable[..., Iterable[Row]]
 """A query's text and values to its rows."""
 _HEAD = "ledger, epoch, size, root, time_ms, key_id, signature"
 _EXCLUDED = ", ".join(f"excluded.{name}" for name in _HEAD.split(", "))
+_MARKS = ", ".join("?" for _ in _HEAD.split(", "))
+_STORE_HEAD = (
+    f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {_MARKS}) ON CONFLICT (one) "
+    f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})"
+)
+_STORE_CHECKPOINT = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({_MARKS})"
 
 
 class SqlStore:
     """Lookups in tables. May be used from several threads."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SqlSource) -> None:
         self._source, self._query = source, source.query
         self.view, self.close = source.view, source.close
 
@@ -196,9 +202,9 @@ class SqlStore:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)
         return rows[0][0] if rows else None
 
-    def snapshot(self, name: str) -> Snapshot | None:
+    def snapshot(self, name: str) -> ProjectionSnapshot | None:
         rows = self._query("SELECT name, seq, state FROM snapshots WHERE name = ?", name)
-        return Snapshot(*rows[0]) if rows else None
+        return ProjectionSnapshot(*rows[0]) if rows else None
 
 
 class SqlView:
@@ -253,17 +259,11 @@ def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
 
 def store_head(execute: Callable[..., object], signed: SignedHead, old_size: int) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
-    head, marks = signed.head, ", ".join("?" * len(_HEAD.split(",")))
+    head = signed.head
     row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
-    execute(
-        f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {marks}) ON CONFLICT (one) "
-        f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})",
-        *row,
-        signed.signature,
-    )
+    execute(_STORE_HEAD, *row, signed.signature)
     if passes_checkpoint(old_size, head.size):
-        text = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({marks})"
-        execute(text, *row, signed.signature)
+        execute(_STORE_CHECKPOINT, *row, signed.signature)
 
 
 STORE_BLOB = (

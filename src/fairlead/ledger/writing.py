@@ -8,7 +8,7 @@ from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger.entries import Position, Prepared, prepare
 from fairlead.ledger.keys import Signers
-from fairlead.ledger.reading import Reading, entry_of, identity_at
+from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
 from fairlead.ledger.statements import LedgerIdentity, archived, restored, rotated
 from fairlead.ledger.store import Found, Store
@@ -19,7 +19,7 @@ from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 StatementMaker = Callable[[Head], Draft]
 
 
-class Writing(Reading, ABC):
+class StoreWriter(StoreReader, ABC):
     """A `Ledger` over any store that can record."""
 
     def __init__(self, store: Store, signers: Signers) -> None:

@@ -5,7 +5,7 @@
     Fairlead-Signature: v1=…        HMAC-SHA256(secret, id "." timestamp "." body), hex
 
 A receiver that checks the signature, refuses timestamps outside of a window and remembers ids for
-as long as that window cannot be fooled by a recording: `Guard` does all three.
+as long as that window cannot be fooled by a recording: `ReplayGuard` does all three.
 """
 
 import hmac
@@ -28,7 +28,7 @@ def _code(secret: bytes, notice_id: str, timestamp: str, body: bytes) -> str:
     return hmac.new(secret, message, "sha256").hexdigest()
 
 
-class Guard:
+class ReplayGuard:
     """A receiver's side: whether a message is one of ours, is new, and is of now."""
 
     def __init__(self, secret: bytes, window_s: int = WINDOW_S) -> None:

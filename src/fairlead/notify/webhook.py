@@ -59,7 +59,7 @@ class WebhookNotifier:
             **sign(receiver.secret, notice.id, now_ms // 1000, notice.body),
         }
         secure = parts.scheme == "https"
-        endpoint = http.Endpoint(
+        endpoint = http.HttpEndpoint(
             parts.hostname or "",
             parts.port or (443 if secure else 80),
             tls=self._tls if secure else None,

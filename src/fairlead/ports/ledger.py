@@ -64,7 +64,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProjectionSnapshot:
     """The state of a projection after entry `seq`, from which it goes on with `entries(seq)`."""
 
     name: str
@@ -146,7 +146,7 @@ class LedgerReader(Protocol):
     def blob_get(self, digest: str) -> bytes | None:
         """The blob with that SHA-256 (hex); None if there is none."""
 
-    def snapshot_get(self, name: str) -> Snapshot | None:
+    def snapshot_get(self, name: str) -> ProjectionSnapshot | None:
         """The newest snapshot of a projection."""
 
     def verify(

@@ -16,7 +16,7 @@ Status = Literal["applied", "voided"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordEntry:
     """One recorded decision. Documents are to be looked at only: entries share their parts."""
 
     seq: int
@@ -42,7 +42,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RecordHead:
     """The end of the chain. Who holds it elsewhere can tell whether anything before was changed."""
 
     seq: int
@@ -70,10 +70,10 @@ class Recorder(Protocol):
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         """Record what became of an entry, once; durable when it returns."""
 
-    def unapplied(self) -> list[Entry]:
+    def unapplied(self) -> list[RecordEntry]:
         """Entries without a mark, oldest first."""
 
-    def head(self) -> Head:
+    def head(self) -> RecordHead:
         """The end of the chain."""
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class FlightRecorder(Recorder, Protocol):
         later ones of its segment leave out.
         """
 
-    def tail(self, kind: str) -> list[Entry]:
+    def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds
         everything to the newest, so that a new process can go on from there."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.core.traffic.sighting import CpuTimes, Look, NodeReading, Probed, Reading
-from fairlead.ports.recorder import Head
+from fairlead.ports.recorder import RecordHead
 
 __all__ = [
     "CpuTimes",
@@ -78,7 +78,7 @@ class Transition:
     after: str | None
     reasons: tuple[str, ...]
     backend: str | None = None
-    record: Head | None = None
+    record: RecordHead | None = None
     """The tick that led to it, in the flight recorder."""
 
 
@@ -89,7 +89,7 @@ class EventLog(Protocol):
         """Keep this change."""
         ...
 
-    def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
+    def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         """Keep the ends of the groups' records: what is before them can no longer be changed."""
         ...
 

@@ -2,7 +2,7 @@
 
 Every line is a link with a sequence number: a segment's header, an entry or a mark. It is canonical
 JSON with its link's hash in front; the link's body is the line without the hash. README.md has the
-format. The reader and the opening writer both drive a `Chain`; it knows lines, not files.
+format. The reader and the opening writer both drive a `RecordChain`; it knows lines, not files.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from fairlead.core.canonical import canonical
 from fairlead.core.units import INTEGER_MAX
-from fairlead.ports.recorder import Entry, Head, Mark
+from fairlead.ports.recorder import Mark, RecordEntry, RecordHead
 from fairlead.recorder.format1 import patch_documents
 
 FORMAT = 2
@@ -48,7 +48,7 @@ class Header:
     hash: str
 
 
-Link = Header | Entry | Mark
+Link = Header | RecordEntry | Mark
 
 
 def link(previous: bytes, body: bytes) -> bytes:
@@ -92,7 +92,7 @@ def documents_of(line: bytes) -> Document:
     return {"input": document["input"], "output": document["output"]}
 
 
-class Chain:
+class RecordChain:
     """The end of the chain so far, and the entries that wait for a mark."""
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class Chain:
         """Format 1: the last documents of each kind in this segment, which a patch changes."""
 
     @property
-    def head(self) -> Head:
-        return Head(self.seq, (self.hash or GENESIS).hex())
+    def head(self) -> RecordHead:
+        return RecordHead(self.seq, (self.hash or GENESIS).hex())
 
     def begin(self, line: bytes) -> Header:
         """The first line of a segment, newline included; raises `BrokenLink`."""
@@ -122,7 +122,7 @@ class Chain:
             self.pending, self._last = set(pending), {}
             return Header(self.seq, tuple(pending), claimed)
 
-    def take(self, line: bytes) -> Entry | Mark:
+    def take(self, line: bytes) -> RecordEntry | Mark:
         """The next line of a segment, newline included; raises `BrokenLink`."""
         with _reading():
             document, body, claimed = _open(line)
@@ -155,13 +155,15 @@ class Chain:
         changes = document.pop("patch")
         return {**document, **patch_documents(self._last[kind], changes)}
 
-    def _entry(self, entry: Document, body: bytes, claimed: str) -> Entry:
+    def _entry(self, entry: Document, body: bytes, claimed: str) -> RecordEntry:
         self._advance(body, claimed)
         kind, input, output = entry["kind"], entry["input"], entry["output"]
         if self._format == 1:
             self._last[kind] = {"input": input, "output": output}
         self.pending.add(self.seq)
-        return Entry(self.seq, entry["time_ms"], kind, entry["version"], input, output, claimed)
+        return RecordEntry(
+            self.seq, entry["time_ms"], kind, entry["version"], input, output, claimed
+        )
 
     def _mark(self, document: Document, body: bytes, claimed: str) -> Mark:
         status = document["status"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.recorder import Entry, Head
-from fairlead.recorder.chain import BrokenLink, Chain, Link, parse
+from fairlead.ports.recorder import RecordEntry, RecordHead
+from fairlead.recorder.chain import BrokenLink, Link, RecordChain, parse
 from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped
 
 _SEGMENT = re.compile(r"segment-(\d{8,})\.jsonl(\.gz)?")
@@ -38,7 +38,7 @@ class RecordVerified:
 
     first_seq: int
     """The oldest link that is left."""
-    head: Head
+    head: RecordHead
     entries: int
     anchors_met: int
     """Anchors found in the chain; those older than `first_seq` can no longer be checked."""
@@ -66,10 +66,10 @@ def sealed(path: Path) -> Path:
     return path.with_name(path.name + SEALED)
 
 
-class Segment:
+class RecordSegment:
     """One segment file, read from its beginning through a chain."""
 
-    def __init__(self, path: Path, chain: Chain) -> None:
+    def __init__(self, path: Path, chain: RecordChain) -> None:
         self.path = path
         self.chain = chain
         self.line = 0
@@ -122,27 +122,27 @@ class Segment:
         raise CorruptRecord(self.path.name, self.line, "another byte stands for its newline")
 
 
-def links(paths: list[Path], chain: Chain) -> Iterator[Link]:
+def links(paths: list[Path], chain: RecordChain) -> Iterator[Link]:
     """All links of these consecutive segments. Only the last segment may end in a torn line."""
     for path in paths:
-        segment = Segment(path, chain)
+        segment = RecordSegment(path, chain)
         yield from segment
         if segment.torn and path is not paths[-1]:
             raise CorruptRecord(path.name, segment.line, "is torn, and yet a segment follows")
 
 
-def read(path: str | Path) -> Iterator[Entry]:
+def read(path: str | Path) -> Iterator[RecordEntry]:
     """The entries of a directory or of one segment, oldest first, verified as they come.
 
     Raises `CorruptRecord` where the chain breaks; what came before that is good.
     """
     with _opening(path) as paths:
-        for found in links(paths, Chain()):
-            if isinstance(found, Entry):
+        for found in links(paths, RecordChain()):
+            if isinstance(found, RecordEntry):
                 yield found
 
 
-def replay(entries: Iterable[Entry], kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
+def replay(entries: Iterable[RecordEntry], kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
     """Run recorded decisions again, in order, and compare their bytes."""
     replayer = Replayer(kinds)
     for entry in entries:
@@ -154,18 +154,18 @@ def replay_record(path: str | Path) -> Iterator[Replayed]:
     return replay(read(path))
 
 
-def verify(path: str | Path, *, anchors: Iterable[Head] = ()) -> RecordVerified:
+def verify(path: str | Path, *, anchors: Iterable[RecordHead] = ()) -> RecordVerified:
     """Follow the whole chain; raises `CorruptRecord` where it breaks or misses an anchor.
 
     A chain alone cannot show that its end was cut off or that all of it was written anew; a head
     kept elsewhere can.
     """
     wanted = {anchor.seq: anchor.hash for anchor in anchors}
-    chain, first, entries, met = Chain(), -1, 0, 0
+    chain, first, entries, met = RecordChain(), -1, 0, 0
     with _opening(path) as paths:
         for found in links(paths, chain):
             first = found.seq if first < 0 else first
-            entries += isinstance(found, Entry)
+            entries += isinstance(found, RecordEntry)
             if found.seq in wanted:
                 met += 1
                 if wanted[found.seq] != found.hash:

@@ -20,12 +20,12 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
 from fairlead.ports.faults import PermanentFault, as_fault, faults
-from fairlead.ports.recorder import Entry, Head, Status
-from fairlead.recorder.chain import GENESIS, Chain, documents_of, header_body, link, seal
+from fairlead.ports.recorder import RecordEntry, RecordHead, Status
+from fairlead.recorder.chain import GENESIS, RecordChain, documents_of, header_body, link, seal
 from fairlead.recorder.reader import (
     SEALED,
     CorruptRecord,
-    Segment,
+    RecordSegment,
     links,
     number_of,
     sealed,
@@ -99,17 +99,17 @@ class FileRecorder:
 
     def _open(self) -> None:
         """Stand at the end of the newest segment, its torn line cut off; or begin the first."""
-        chain, whole_bytes = Chain(), 0
-        self._lines: dict[str, bytes | Entry] = {}
+        chain, whole_bytes = RecordChain(), 0
+        self._lines: dict[str, bytes | RecordEntry] = {}
         self._kinds: set[str] = set()
         self._parts = [_part(path) for path in segments(self._directory)]
         for before, after in pairwise(self._parts):
             if after.number != before.number + 1:
                 raise CorruptRecord(after.path.name, 1, "the segment before it is missing")
         if self._parts:
-            newest = Segment(self._parts[-1].path, chain)
+            newest = RecordSegment(self._parts[-1].path, chain)
             for found in newest:
-                if isinstance(found, Entry):
+                if isinstance(found, RecordEntry):
                     self._lines[found.kind] = found
                     self._kinds.add(found.kind)
             whole_bytes = newest.whole_bytes
@@ -164,7 +164,7 @@ class FileRecorder:
         )
         self._pending.discard(seq)
 
-    def unapplied(self) -> list[Entry]:
+    def unapplied(self) -> list[RecordEntry]:
         """Entries without a mark, oldest first, read and verified anew."""
         if not self._pending:
             return []
@@ -176,17 +176,17 @@ class FileRecorder:
             if entry.seq in self._pending
         ]
 
-    def head(self) -> Head:
-        return Head(self._end.seq, self._end.hash.hex())
+    def head(self) -> RecordHead:
+        return RecordHead(self._end.seq, self._end.hash.hex())
 
     def last(self, kind: str) -> Mapping[str, Any] | None:
         """Documents of the newest entry; None if neither we nor the newest segment have one."""
         found = self._lines.get(kind)
-        if isinstance(found, Entry):
+        if isinstance(found, RecordEntry):
             return {"input": found.input, "output": found.output}
         return None if found is None else documents_of(found)
 
-    def tail(self, kind: str) -> list[Entry]:
+    def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one, read and verified anew."""
         for part in reversed(self._parts):
             found = [entry for entry in self._entries([part]) if entry.kind == kind]
@@ -194,10 +194,12 @@ class FileRecorder:
                 return found
         return []
 
-    def _entries(self, parts: list[_Part]) -> list[Entry]:
+    def _entries(self, parts: list[_Part]) -> list[RecordEntry]:
         with faults(f"read {self._directory}"):
             paths = [part.path for part in parts]
-            return [found for found in links(paths, Chain()) if isinstance(found, Entry)]
+            return [
+                found for found in links(paths, RecordChain()) if isinstance(found, RecordEntry)
+            ]
 
     def sync(self) -> None:
         with faults("sync the record"):
@@ -292,7 +294,7 @@ class FileRecorder:
 def _part(path: Path) -> _Part:
     if path.suffix == SEALED:  # its writer died before it removed the plain one
         path.with_name(path.name.removesuffix(SEALED)).unlink(missing_ok=True)
-    header = next(iter(Segment(path, Chain())))
+    header = next(iter(RecordSegment(path, RecordChain())))
     return _Part(path, number_of(path), header.seq, path.stat().st_size)
 
 

@@ -15,7 +15,7 @@ from fairlead.core.invariant import require
 from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
 from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.recorder import Entry, Head, Status
+from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 from fairlead.schema.scenario import FaultDocument, FaultPoint
 from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
@@ -173,7 +173,7 @@ class SimRecorder:
 
     def __init__(self, context: SimContext, on_decision: Callable[[Decision], None]) -> None:
         self._context, self._on_decision = context, on_decision
-        self._open: dict[int, Entry] = {}
+        self._open: dict[int, RecordEntry] = {}
 
     def append(
         self,
@@ -187,7 +187,7 @@ class SimRecorder:
         record = self._context.record
         decision = record.decision(time_ms, input, output)
         seq = len(record.decisions)
-        self._open[seq] = Entry(seq, time_ms, kind, version, input, output, record.digest)
+        self._open[seq] = RecordEntry(seq, time_ms, kind, version, input, output, record.digest)
         self._on_decision(decision)
         self._context.may_crash("between the record and the apply")
         return seq
@@ -197,12 +197,12 @@ class SimRecorder:
         if status == "voided":
             self._context.record.event(time_ms, "fault", f"decision {seq} is void: {note}")
 
-    def unapplied(self) -> list[Entry]:
+    def unapplied(self) -> list[RecordEntry]:
         return [self._open[seq] for seq in sorted(self._open)]
 
-    def head(self) -> Head:
+    def head(self) -> RecordHead:
         record = self._context.record
-        return Head(len(record.decisions), record.digest)
+        return RecordHead(len(record.decisions), record.digest)
 
     def close(self) -> None:
         """Nothing to close."""

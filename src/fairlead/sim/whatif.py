@@ -28,7 +28,7 @@ from fairlead.core.cpu import (
     clear,
 )
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.recorder import Entry
+from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
@@ -258,7 +258,7 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
     yield previous._replace(duration_ms=duration_ms)
 
 
-def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
+def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | None:
     reader = _READERS.get((entry.kind, entry.version))
     if reader is None:
         return None
@@ -273,13 +273,13 @@ def _sample(path: Path, entry: Entry, *, guardrails: bool) -> Sample | None:
     return Sample(entry.time_ms, 0, snapshot, needs, allocations)
 
 
-def _read_allocate(entry: Entry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
+def _read_allocate(entry: RecordEntry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
     node = to_node_snapshot(check_shape(dict(entry.input), AllocateDocument))
     memory = entry.output["memory"]
     return node if guardrails else node.claims({u: m["headroom_misses"] for u, m in memory.items()})
 
 
-def _read_clear(entry: Entry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - called from a table
+def _read_clear(entry: RecordEntry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - called from a table
     """Records of earlier releases: the guardrails are bounds in the snapshot already."""
     snapshot = to_snapshot(check_shape(dict(entry.input), ClearDocument))
     if guardrails:
@@ -288,7 +288,7 @@ def _read_clear(entry: Entry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - c
     return replace(snapshot, pods=tuple(pods))
 
 
-_READERS: Mapping[tuple[str, int], Callable[[Entry, bool], Snapshot | NodeSnapshot]] = {
+_READERS: Mapping[tuple[str, int], Callable[[RecordEntry, bool], Snapshot | NodeSnapshot]] = {
     ("cpu.allocate", 1): _read_allocate,
     ("cpu.clear", 1): _read_clear,
 }

@@ -9,12 +9,12 @@ from fairlead.ledger.place import open_file
 from fairlead.node.traffic.event_log import LedgerEventLog
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Draft
-from fairlead.ports.recorder import Head
+from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import Transition
 from tests.node.traffic.servers import until
 
 
-def change(number: int, record: Head | None = None) -> Transition:
+def change(number: int, record: RecordHead | None = None) -> Transition:
     return Transition(
         time_ms=number,
         group="web",
@@ -22,7 +22,7 @@ def change(number: int, record: Head | None = None) -> Transition:
         before="normal",
         after="soft",
         reasons=("conductance",),
-        record=record or Head(number, f"{number:064x}"),
+        record=record or RecordHead(number, f"{number:064x}"),
     )
 
 
@@ -33,7 +33,7 @@ def test_transitions_and_anchors_are_entries(tmp_path: Path) -> None:
     chronicle.transition(change(1))
     chronicle.transition(change(1))
     chronicle.transition(change(2))
-    chronicle.anchor(3, {"web": Head(7, "ab" * 32)})
+    chronicle.anchor(3, {"web": RecordHead(7, "ab" * 32)})
     chronicle.close()
     with open_file(path) as ledger:
         moves = ledger.entries(kind="traffic.transition")

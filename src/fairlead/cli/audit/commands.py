@@ -16,7 +16,7 @@ from fairlead.cli.progress import Counter
 from fairlead.cli.table import Output, columns, moment_ms, output_option, show_canonical, to_yaml
 from fairlead.core.audit import Proof, SignedHead, check_consistency, check_inclusion, leaf_hash
 from fairlead.ledger.place import open_for_reading
-from fairlead.ledger.reading import Reading
+from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.segment import open_segment
 from fairlead.ports.ledger import Entry, Progress, Verification
 
@@ -117,7 +117,7 @@ def _print_entries(entries: Sequence[Entry], output: str) -> None:
         Output(output).rows(entries, _ENTRIES)
 
 
-def _newest(reader: Reading, limit: int, kind: str | None, plan_id: str | None) -> list[Entry]:
+def _newest(reader: StoreReader, limit: int, kind: str | None, plan_id: str | None) -> list[Entry]:
     """The last `limit`; a filter is searched backwards, page by page."""
     newest, end, page = list[Entry](), reader.head().head.size, limit
     while end > 0 and len(newest) < limit:
@@ -163,7 +163,7 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
     show_canonical({**document, "public_key": key})
 
 
-def _inclusion(reader: Reading, seq: int, signed: SignedHead) -> dict[str, object] | None:
+def _inclusion(reader: StoreReader, seq: int, signed: SignedHead) -> dict[str, object] | None:
     head = signed.head
     if seq > head.size:
         raise click.BadParameter(
@@ -185,7 +185,7 @@ def _inclusion(reader: Reading, seq: int, signed: SignedHead) -> dict[str, objec
     }
 
 
-def _consistency(reader: Reading, old: SignedHead, new: SignedHead) -> dict[str, object] | None:
+def _consistency(reader: StoreReader, old: SignedHead, new: SignedHead) -> dict[str, object] | None:
     proof = reader.consistency(old.head.size, new.head.size)
     holds = check_consistency(
         old_size=old.head.size,

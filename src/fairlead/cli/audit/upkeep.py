@@ -1,7 +1,6 @@
 """Maintenance of the ledger: `audit backup`, `restore`, `archive`, `rotate-key`."""
 
 import getpass
-import time
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from fairlead.cli.audit.ledger import held_head, ledger_option, print_head
 from fairlead.cli.input import dry_run_option
 from fairlead.cli.progress import Counter
 from fairlead.compose.archive import archivable
+from fairlead.host.clock import now_ms
 from fairlead.ledger import backup as backups
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
@@ -74,7 +74,7 @@ def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledg
         click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
         return
     entry = backups.restore(
-        source, path, keys, time_ms=_now_ms(), author=_author(), reason=reason, lost=held
+        source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
     )
     click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
 
@@ -109,7 +109,7 @@ def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
         size = opened.head().head.size
         if last > size:
             raise click.UsageError(f"the ledger has entries 1 to {size}")
-        path = opened.archive(directory, last=last, time_ms=_now_ms(), author=_author())
+        path = opened.archive(directory, last=last, time_ms=now_ms(), author=_author())
     click.echo(str(path))
 
 
@@ -130,12 +130,8 @@ def rotate_key(*, dry_run: bool, ledger: str) -> None:
         click.echo(f"a new key would take over from {key} (dry run)")
         return
     with open_file(file_of(ledger)) as opened:
-        entry = opened.rotate_key(time_ms=_now_ms(), author=_author())
+        entry = opened.rotate_key(time_ms=now_ms(), author=_author())
     click.echo(f"key {entry.body['new_key_id']} signs from entry {entry.seq} on")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _author() -> str:

@@ -1,6 +1,5 @@
 """`resolve` and `reserve`: preempt runs by hand, or reserve a start that may preempt."""
 
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +13,7 @@ from fairlead.cli.gpu.render import forecast_of, print_forecast, print_outcome, 
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.table import Output, moment, note, show
+from fairlead.host.clock import now_ms
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION, parse_duration
 from fairlead.schema.times import format_time, parse_time
@@ -201,7 +201,7 @@ def start_time(text: str) -> str:
     try:
         if text.startswith("+"):
             ahead_ms = 0 if text in ("+0", "+0s") else parse_duration(text[1:], "TIME")
-            return format_time(time.time_ns() // 1_000_000 + ahead_ms)
+            return format_time(now_ms() + ahead_ms)
         return format_time(parse_time(text, "TIME"))
     except BadInput as error:
         raise click.BadParameter(f"{error.message}; or +30m from now") from error

@@ -34,7 +34,7 @@ from fairlead.dataplane.proxy import (
     wait_for_end,
 )
 from fairlead.host.clock import wait_until
-from fairlead.host.http import Endpoint, NoReply, exchange
+from fairlead.host.http import HttpEndpoint, NoReply, exchange
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -54,7 +54,9 @@ _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_
 
 def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     try:
-        reply = exchange(Endpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S)
+        reply = exchange(
+            HttpEndpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S
+        )
     except NoReply as error:
         raise TemporaryFault(
             f"Envoy does not answer at {path}: {error}", retry_after_ms=RETRY_MS

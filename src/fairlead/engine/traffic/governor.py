@@ -24,7 +24,7 @@ from fairlead.core.traffic import (
     rested,
     settle,
 )
-from fairlead.ports.recorder import Entry, FlightRecorder
+from fairlead.ports.recorder import FlightRecorder, RecordEntry
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.traffic_govern import (
     KIND,
@@ -129,7 +129,7 @@ class GroupGovernor:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         self.memory, self._linked = memory, False
 
-    def resume(self, entries: Iterable[Entry], *, applied: bool) -> None:
+    def resume(self, entries: Iterable[RecordEntry], *, applied: bool) -> None:
         """Go on from the newest of these recorded decisions; `applied`: was its plan applied?"""
         last: Settled | None = None
         try:

@@ -28,7 +28,7 @@ from fairlead.engine.traffic.values import (
 )
 from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
-from fairlead.ports.recorder import Head, Status
+from fairlead.ports.recorder import RecordHead, Status
 from fairlead.ports.traffic import Transition
 
 ANCHOR_EVERY_MS = 10_000
@@ -285,7 +285,7 @@ class TrafficLoop:
         )
         if events is None or not due:
             return
-        heads: dict[str, Head] = {}
+        heads: dict[str, RecordHead] = {}
         for name in self.groups:
             recorder = self.ports.record(name)
             if recorder is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fairlead.core.traffic import AdmissionMode, Cause, Decision, Node, Snapshot, TickPlan
 from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import GroupSeen, Liveness, RouteGroup
-from fairlead.ports.recorder import FlightRecorder, Head
+from fairlead.ports.recorder import FlightRecorder, RecordHead
 from fairlead.ports.traffic import (
     EventLog,
     NodeSensor,
@@ -110,7 +110,7 @@ def transitions(
     time_ms: int,
     group: str,
     reasons: tuple[str, ...],
-    record: Head | None,
+    record: RecordHead | None,
 ) -> tuple[Transition, ...]:
     """Every change, in a fixed order: the dataplane's trust, admission, then backends by id."""
     changes: list[tuple[str, str | None, str | None, str | None]] = []

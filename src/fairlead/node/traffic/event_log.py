@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from fairlead.ports.faults import Fault, TemporaryFault
 from fairlead.ports.ledger import Draft, Ledger
-from fairlead.ports.recorder import Head
+from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import Transition
 
 AUTHOR = "traffic-agent"
@@ -55,7 +55,7 @@ class LedgerEventLog:
             )
         )
 
-    def anchor(self, now_ms: int, heads: Mapping[str, Head]) -> None:
+    def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         ends = {name: _head(head) for name, head in sorted(heads.items())}
         self._put(
             Draft(
@@ -104,5 +104,5 @@ class LedgerEventLog:
                 return
 
 
-def _head(head: Head | None) -> dict[str, object] | None:
+def _head(head: RecordHead | None) -> dict[str, object] | None:
     return None if head is None else {"seq": head.seq, "hash": head.hash}

@@ -23,8 +23,8 @@ from typing import Any
 from fairlead.node.state import StateDirectory
 from fairlead.node.traffic.commands import BackendCommand, change_command
 from fairlead.ports.faults import PermanentFault
-from fairlead.ports.recorder import Entry, Mark
-from fairlead.recorder.chain import Chain
+from fairlead.ports.recorder import Mark, RecordEntry
+from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links, segments
 from fairlead.schema.border import check_shape
 from fairlead.schema.traffic import from_snapshot
@@ -79,11 +79,11 @@ def read_ticks(
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
     logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
-    entries: list[tuple[Entry, dict[str, Any]]] = []
+    entries: list[tuple[RecordEntry, dict[str, Any]]] = []
     voided: set[int] = set()
     life: Settled | None = None
-    for link in links(segments(record), Chain()):
-        if isinstance(link, Entry):
+    for link in links(segments(record), RecordChain()):
+        if isinstance(link, RecordEntry):
             life = follow(check_shape(dict(link.input), GovernDocument), life)
             entries.append((link, from_snapshot(life.decision.snapshot)))
         elif isinstance(link, Mark) and link.status == "voided":
