@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 # Phrase (case-insensitive regular expression) and what to say instead.
 DIALECT: dict[str, str] = {
@@ -36,8 +36,8 @@ DIALECT: dict[str, str] = {
     r"\btelling\b|\btightening\b": "reports, caps",
     r"\b(?:tame|wild)\b": "name the property",
 }
-# A line with this comment names a word of a recorded format, which keeps its bytes.
-EXEMPT = "# recorded format"
+# A line that says so names a word of a recorded format, which keeps its bytes.
+EXEMPT = "recorded format"
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), word) for pattern, word in DIALECT.items()]
 
 

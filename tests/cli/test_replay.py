@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from fairlead.cli.main import LazyGroup, main
 from fairlead.cli.replay import first_difference
-from fairlead.ledger.place import open_file
+from fairlead.ledger.place import open_file, open_for_reading
 from fairlead.recorder import FileRecorder
 from tests.ledger.test_replay import INPUT, OUTPUT, decision
 
@@ -57,6 +60,17 @@ def test_several_places_at_once(state: Path) -> None:
     assert yaml.safe_load(spoken.stdout) == document
 
 
+def test_an_export_replays_without_its_ledger(state: Path) -> None:
+    """Entries and the documents beside them are in the file."""
+    with open_for_reading(state / "ledger.db") as reader:
+        reader.export_file(state / "export.jsonl")
+    done = replay(state / "export.jsonl", state=state)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 same, 0 different, 0 unknown")
+    (state / "odd.jsonl").write_text("{}\n")
+    odd = replay(state / "odd.jsonl", state=state)
+    assert (odd.returncode, odd.stderr.startswith("error: ")) == (2, True)
+
+
 def test_the_first_difference_is_named(state: Path) -> None:
     """Exit code 1, with the entry and the field."""
     with open_file(state / "ledger.db") as ledger:
@@ -89,3 +103,20 @@ def test_first_difference_walks_into_lists_and_objects() -> None:
     )
     assert first_difference(one, one) == ""
     assert first_difference([1], [1, 2]).startswith("output: recorded")
+
+
+@pytest.mark.parametrize("former", [("node", "replay"), ("traffic", "replay")])
+def test_the_former_spellings_still_replay(former: tuple[str, str]) -> None:
+    """Scripts written for 0.1 go on: `fairlead node replay PATH` is `fairlead replay PATH`."""
+    done = CliRunner().invoke(main, [*former, "--help"])
+    assert done.exit_code == 0
+    assert "Run recorded decisions again" in done.output
+
+
+def test_the_former_spelling_of_a_withdrawal() -> None:
+    """`runs nominate --take-back` is `nominate --withdraw`."""
+    context = click.Context(main)
+    args = ["runs", "nominate", "sweep-3", "--take-back"]
+    assert isinstance(main, LazyGroup)
+    name, _, rest = main.resolve_command(context, args)
+    assert (name, rest) == ("nominate", ["sweep-3", "--withdraw"])

@@ -70,10 +70,10 @@ def test_a_refused_run_says_what_would_help(plane: Plane) -> None:
     refused = plane.run("plan", "-f", "-", input=documents(big))
     assert refused.returncode == 1
     assert "ConcurrencyCapExceeded" in refused.stdout
-    assert "would help: concurrency of envelope team-a/main from 2 to 3" in refused.stdout
+    assert "would fund it: concurrency of envelope team-a/main from 2 to 3" in refused.stdout
     plane.ok("submit", "-f", "-", input=documents(big))
     plane.until("refused", lambda: plane.ask("/v1/objects/Run/big")["status"]["refusal"])
-    assert "would help" in plane.ok("explain", "run/big")
+    assert "would fund it" in plane.ok("explain", "run/big")
     lines = [json.loads(each) for each in plane.log.read_text().splitlines() if each[0] == "{"]
     (failed,) = [each for each in lines if each["event"] == "cover failed"]
     assert (failed["code"], failed["owner"]) == ("ConcurrencyCapExceeded", "team-a")

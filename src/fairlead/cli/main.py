@@ -20,6 +20,15 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 EXIT_REFUSED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 3, 70, 130
 
 
+# Spellings of 0.1, still accepted: two words in place of one.
+FORMER = {
+    ("runs", "nominate"): "nominate",
+    ("runs", "shrink"): "shrink",
+    ("node", "replay"): "replay",
+    ("traffic", "replay"): "replay",
+}
+
+
 class LazyGroup(click.Group):
     """A group that imports the module of a command on use (start-up: 60 ms)."""
 
@@ -75,6 +84,15 @@ class LazyGroup(click.Group):
         module, _, name = self.MODULES[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, by a former spelling too."""
+        present = FORMER.get((args[0], args[1])) if len(args) > 1 else None
+        if present is not None:
+            args = [present, *("--withdraw" if arg == "--take-back" else arg for arg in args[2:])]
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete commands from the table, without importing them."""

@@ -9,19 +9,21 @@ from typing import Any
 import click
 
 from fairlead.cli.audit.ledger import ledger_option
+from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Counter
 from fairlead.cli.table import Output, columns, note, output_option, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
 from fairlead.ledger.replay import replay as replay_entry
-from fairlead.ledger.replay import replay_ledger
+from fairlead.ledger.replay import replay_ledger, replay_segment
 from fairlead.recorder import CorruptRecord, replay_record
 from fairlead.schema.replay import Replayed, Verdict
 
 HELP = """Run recorded decisions again and compare them.
 
 Without WHAT: every decision in this machine's ledger. WHAT is the number of one entry, a ledger
-file, or the record of a node or traffic agent (a directory or one segment).
+file, an export or archived segment of a ledger, or the record of a node or traffic agent (a
+directory or one segment).
 
 Exit code 0: every decision is the same. 1: one differs; the first difference is named. 2: bad
 usage. 3: a record is damaged, or holds a decision that this release cannot run.
@@ -83,9 +85,20 @@ def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
         records = [] if is_postgres(place) else _records(Path(place))
         for record in records:
             yield from zip(itertools.repeat(str(record)), replay_record(record), strict=False)
-        if not records:
+        if records:
+            continue
+        if not is_postgres(place) and _is_segment(Path(place)):
+            with reading(place):
+                yield from zip(itertools.repeat(place), replay_segment(Path(place)), strict=False)
+        else:
             with open_for_reading(place) as reader:
                 yield from zip(itertools.repeat(place), replay_ledger(reader), strict=False)
+
+
+def _is_segment(path: Path) -> bool:
+    """Whether a file is an export or an archived segment: its first line is JSON."""
+    with path.open("rb") as file:
+        return file.read(1) == b"{"
 
 
 def _records(path: Path) -> list[Path]:

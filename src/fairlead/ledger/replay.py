@@ -1,17 +1,21 @@
 """Runs the decisions of a ledger again. An input is in the entry's body, or among the blobs.
 
     replay_ledger(reader)            # every decision, in order
+    replay_segment(path)             # those of an export or an archive
     replay(reader, reader.entry(42))
 
 The result of a lottery stands in the entry of its draw; its input, in the one of its commitment.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from fairlead.core.canonical import canonical
 from fairlead.core.lottery import Commitment, Reveal, check_reveal
+from fairlead.ledger.segment import open_segment
 from fairlead.ports.ledger import Archived, Entry, LedgerReader
 from fairlead.schema.border import BadInput, parse_json
 from fairlead.schema.replay import SHIPPED, Replayed, Replayer, Shipped, Verdict
@@ -30,6 +34,38 @@ def replay_ledger(reader: LedgerReader, kinds: Shipped = SHIPPED) -> Iterator[Re
                 yield replay(reader, entry, kinds)
 
 
+class EntrySource(Protocol):
+    """What a replay reads: other entries, and the documents beside the log."""
+
+    def entry(self, seq: int) -> Entry | None:
+        """One entry, None where there is none; raises `Archived`."""
+
+    def blob_get(self, digest: str) -> bytes | None:
+        """A document by its SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exported:
+    entries: dict[int, Entry]
+    blobs: dict[str, bytes]
+
+    def entry(self, seq: int) -> Entry | None:
+        return self.entries.get(seq)
+
+    def blob_get(self, digest: str) -> bytes | None:
+        return self.blobs.get(digest)
+
+
+def replay_segment(path: Path, kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
+    """Run every decision of an exported or archived segment again; raises BadInput."""
+    with open_segment(path) as segment:
+        entries = {entry.seq: entry for entry in segment.entries()}
+        source = _Exported(entries, {sha256(blob).hexdigest(): blob for blob in segment.blobs()})
+    for entry in entries.values():
+        if is_decision(entry):
+            yield replay(source, entry, kinds)
+
+
 def is_decision(entry: Entry) -> bool:
     """Whether an entry holds a decision that can be run again."""
     if entry.kind in DRAWN:
@@ -37,7 +73,7 @@ def is_decision(entry: Entry) -> bool:
     return isinstance(entry.body.get("output"), dict) and entry.input_digest is not None
 
 
-def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Replayed:
+def replay(reader: EntrySource, entry: Entry, kinds: Shipped = SHIPPED) -> Replayed:
     """Run an entry's decision again and compare with its recorded output."""
 
     def answer(verdict: Verdict, detail: str) -> Replayed:
@@ -64,7 +100,7 @@ def replay(reader: LedgerReader, entry: Entry, kinds: Shipped = SHIPPED) -> Repl
 Found = tuple[str, dict[str, Any], dict[str, Any]]
 
 
-def _decided(reader: LedgerReader, entry: Entry) -> Found | None:
+def _decided(reader: EntrySource, entry: Entry) -> Found | None:
     """Kind, input and output; None where neither body nor blobs have the input."""
     input = entry.body.get("input")
     if input is None and entry.input_digest is not None:
@@ -73,7 +109,7 @@ def _decided(reader: LedgerReader, entry: Entry) -> Found | None:
     return (entry.kind, input, entry.body["output"]) if isinstance(input, dict) else None
 
 
-def _drawn(reader: LedgerReader, entry: Entry) -> Found | None:
+def _drawn(reader: EntrySource, entry: Entry) -> Found | None:
     """The conflict that the commitment froze, with the seed that the draw disclosed."""
     try:
         commit = reader.entry(entry.body["commit_seq"])
@@ -86,7 +122,7 @@ def _drawn(reader: LedgerReader, entry: Entry) -> Found | None:
     return "gpu.resolve", {**parse_json(frozen), "seed": entry.body["seed"]}, parse_json(result)
 
 
-def _doubts(reader: LedgerReader, entry: Entry) -> tuple[str, ...]:
+def _doubts(reader: EntrySource, entry: Entry) -> tuple[str, ...]:
     """Why a reveal does not fit the commitment before it, as far as both are kept."""
     try:
         commit = reader.entry(entry.body["commit_seq"])
