@@ -7,33 +7,12 @@ from typing import Any
 from starlette.responses import Response
 
 from fairlead import __version__
+from fairlead.api import shapes
 from fairlead.api.access import User
 from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
 from fairlead.api.metrics import CONTENT_TYPE, render
 from fairlead.api.reports import idle_rows, period_of, usage_rows
 from fairlead.api.service import Service
-from fairlead.api.shapes import (
-    BudgetRow,
-    Consistency,
-    ConsistencyQuery,
-    DryRunQuery,
-    EntriesQuery,
-    HeadDocument,
-    Health,
-    LeaseRow,
-    NewToken,
-    OwesRow,
-    OwnEntry,
-    ReportQuery,
-    ReportRow,
-    SponsorRow,
-    SponsorsQuery,
-    TokenBody,
-    TokenRow,
-    UserBody,
-    UserRow,
-    WhoAmI,
-)
 from fairlead.core.gpu.usage import DAY_MS
 from fairlead.engine.gpu import Forbidden
 from fairlead.schema.border import BadInput
@@ -45,34 +24,36 @@ OWN_ENTRIES_MAX = 10_000
 Rows = list[dict[str, Any]]
 
 
-@routes.get("/v1/budgets", list[BudgetRow])
+@routes.get("/v1/budgets", list[shapes.BudgetRow])
 def budgets(service: Service, call: Call) -> Rows:
     """List what each envelope grants, uses and has left."""
     return service.plane.reports.budgets()
 
 
-@routes.get("/v1/leases", list[LeaseRow])
+@routes.get("/v1/leases", list[shapes.LeaseRow])
 def leases(service: Service, call: Call) -> Rows:
     """List open leases."""
     return service.plane.reports.leases()
 
 
-@routes.get("/v1/sponsors", list[SponsorRow], SponsorsQuery)
+@routes.get("/v1/sponsors", list[shapes.SponsorRow], shapes.SponsorsQuery)
 def sponsors(service: Service, call: Call) -> Rows:
     """List envelopes that lend to an owner."""
     return service.plane.reports.sponsors(call.query.owner, call.query.flavor)
 
 
-@routes.get("/v1/owes", list[OwesRow])
+@routes.get("/v1/owes", list[shapes.OwesRow])
 def owes(service: Service, call: Call) -> Rows:
     """List who owes whom."""
     return service.plane.reports.owes()
 
 
-@routes.get("/v1/report", list[ReportRow], ReportQuery, errors=(409,), also=("text/csv",))
+@routes.get(
+    "/v1/report", list[shapes.ReportRow], shapes.ReportQuery, errors=(409,), also=("text/csv",)
+)
 def report(service: Service, call: Call) -> Any:
     """Report GPU-hours for chargeback, then idle devices."""
-    query: ReportQuery = call.query
+    query: shapes.ReportQuery = call.query
     end_ms = service.now_ms() if query.until is None else parse_now(query.until, "query.until")
     if query.since is None:
         start_ms = period_of(query.period, max(0, end_ms - REPORT_DAYS * DAY_MS)).start_ms
@@ -86,7 +67,7 @@ def report(service: Service, call: Call) -> Any:
     if query.format == "json":
         return rows
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(ReportRow.__struct_fields__))
+    writer = csv.DictWriter(text, fieldnames=list(shapes.ReportRow.__struct_fields__))
     writer.writeheader()
     writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
     return Response(text.getvalue(), media_type="text/csv")
@@ -102,13 +83,13 @@ def _cell(value: Any) -> Any:
 # --- the ledger
 
 
-@routes.get("/v1/head", HeadDocument)
+@routes.get("/v1/head", shapes.HeadDocument)
 def head(service: Service, call: Call) -> dict[str, Any]:
     """Show the ledger's checkpoint (signed tree head)."""
     return service.ledger.head().as_document()
 
 
-@routes.get("/v1/consistency", Consistency, ConsistencyQuery)
+@routes.get("/v1/consistency", shapes.Consistency, shapes.ConsistencyQuery)
 def consistency(service: Service, call: Call) -> dict[str, Any]:
     """Prove that a larger log continues a smaller one."""
     old, new, size = call.query.old, call.query.new, service.ledger.head().head.size
@@ -118,7 +99,7 @@ def consistency(service: Service, call: Call) -> dict[str, Any]:
     return {"old": old, "new": new, "proof": [node.hex() for node in proof]}
 
 
-@routes.get("/v1/ledger", list[OwnEntry], EntriesQuery)
+@routes.get("/v1/ledger", list[shapes.OwnEntry], shapes.EntriesQuery)
 def own_entries(service: Service, call: Call) -> Rows:
     """List the ledger's creation, keys and epochs, with proofs."""
     newest = service.ledger.head().head.size
@@ -144,7 +125,7 @@ def own_entries(service: Service, call: Call) -> Rows:
 # --- users and tokens
 
 
-@routes.get("/v1/whoami", WhoAmI)
+@routes.get("/v1/whoami", shapes.WhoAmI)
 def whoami(service: Service, call: Call) -> dict[str, Any]:
     """Show the caller as the server authenticated it."""
     author = call.author
@@ -156,13 +137,15 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
     }
 
 
-@routes.get("/v1/users", list[UserRow], needs="admin")
+@routes.get("/v1/users", list[shapes.UserRow], needs="admin")
 def list_users(service: Service, call: Call) -> Rows:
     """List users and their owners."""
     return service.access.users()
 
 
-@routes.put("/v1/users/{name}", UserRow, DryRunQuery, body=UserBody, needs="admin")
+@routes.put(
+    "/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, body=shapes.UserBody, needs="admin"
+)
 def bind_user(service: Service, call: Call) -> dict[str, Any]:
     """Bind a user to owners."""
     _refuse_token(call)
@@ -176,20 +159,20 @@ def _refuse_token(call: Call) -> None:
         raise Forbidden("a token cannot grant rights: use this machine's socket, without a token")
 
 
-@routes.delete("/v1/users/{name}", UserRow, DryRunQuery, needs="admin")
+@routes.delete("/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, needs="admin")
 def unbind_user(service: Service, call: Call) -> dict[str, Any]:
     """Remove a user's bindings."""
     name, dry_run = call.path["name"], call.query.dry_run
     return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
 
 
-@routes.get("/v1/tokens", list[TokenRow], needs="user")
+@routes.get("/v1/tokens", list[shapes.TokenRow], needs="user")
 def list_tokens(service: Service, call: Call) -> Rows:
     """List the caller's tokens, for an admin all; without secrets."""
     return service.access.tokens(None if call.author.admin else call.author.user)
 
 
-@routes.post("/v1/tokens", NewToken, DryRunQuery, body=TokenBody, needs="user")
+@routes.post("/v1/tokens", shapes.NewToken, shapes.DryRunQuery, body=shapes.TokenBody, needs="user")
 def create_token(service: Service, call: Call) -> dict[str, Any]:
     """Create a token for the caller; an admin creates them for any user."""
     _refuse_token(call)
@@ -204,7 +187,7 @@ def create_token(service: Service, call: Call) -> dict[str, Any]:
     )
 
 
-@routes.delete("/v1/tokens/{id}", TokenRow, DryRunQuery, needs="user", errors=(409,))
+@routes.delete("/v1/tokens/{id}", shapes.TokenRow, shapes.DryRunQuery, needs="user", errors=(409,))
 def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     """Revoke a token."""
     token = call.path["id"]
@@ -216,7 +199,7 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
 # --- health
 
 
-@routes.get("/healthz", Health)
+@routes.get("/healthz", shapes.Health)
 def health(service: Service, call: Call) -> Any:
     """Check that the server is alive and can record; 503 if not."""
     plane, failure = service.plane, service.ledger.failure() or service.fault

@@ -18,15 +18,8 @@ from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
 from fairlead.engine.gpu.projection import Projection, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
-from fairlead.engine.gpu.values import Config
+from fairlead.schema import objects
 from fairlead.schema.gpu import from_plan, fund_document
-from fairlead.schema.objects import (
-    budget_document,
-    to_gang,
-    to_request,
-    with_spares,
-    without_spares,
-)
 from fairlead.schema.place import STYLE as PLACE_STYLE
 from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
 from fairlead.schema.specs import BudgetSpec, RunSpec
@@ -36,8 +29,8 @@ from fairlead.schema.waiting import from_queue, queue_document
 class RunAdmission:
     """Starts runs that wait, and gives back to runs what outcomes took."""
 
-    def __init__(self, committer: Committer, config: Config) -> None:
-        self._committer, self._hold_ms = committer, config.hold_ms
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._hold_ms = committer, committer.config.hold_ms
         self._projection = committer.projection
         self._rows: dict[str, tuple[object, gpu.WaitingRun]] = {}
 
@@ -130,7 +123,7 @@ def _holds(projection: Projection, hold_ms: int) -> tuple[gpu.FlavorHold, ...]:
 
 
 def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
-    state, request, start = projection.runs[run], to_request(projection.run_spec(run)), None
+    state, request, start = projection.runs[run], objects.to_request(projection.run_spec(run)), None
     if projection.waits_for_time(run):
         reservation = projection.objects["Reservation", projection.reserved[run]]
         start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
@@ -189,7 +182,7 @@ def assess(
 
     `request`: a part of it only, which has its groups and place.
     """
-    request, book = request or to_request(spec), projection.book(now_ms)
+    request, book = request or objects.to_request(spec), projection.book(now_ms)
     first: Assessment | None = None
     while True:
         plan, remedy = gpu.cover_or_remedy(book, request, now_ms)
@@ -214,7 +207,7 @@ def assess(
 def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
     """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
     elsewhere = any(line.tier.value.endswith("elsewhere") for line in plan.lines)
-    return to_gang(spec, without_spares(spec, plan.gpus), elsewhere=elsewhere)
+    return objects.to_gang(spec, objects.without_spares(spec, plan.gpus), elsewhere=elsewhere)
 
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
@@ -247,7 +240,7 @@ def _still_refused(
 
     Code, shortfall and caps count; use goes up every millisecond, that alone is not news.
     """
-    refusal = gpu.cover(projection.book(now_ms), to_request(spec), now_ms).refusal
+    refusal = gpu.cover(projection.book(now_ms), objects.to_request(spec), now_ms).refusal
     if refusal is None:
         return False
     caps = [
@@ -360,7 +353,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
         for budget in book.by_owner.get(owner, ()):
             stored = projection.objects["Budget", budget.name]
             spec = of_kind(stored.spec, BudgetSpec, "a Budget has a budget's spec")
-            document = budget_document(budget.name, spec)
+            document = objects.budget_document(budget.name, spec)
             if owner not in kin:  # an uncle makes cousins but pays for nothing
                 document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
             documents.append(document)
@@ -426,7 +419,7 @@ def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Re
     left_ms = None if until_ms is None else until_ms - now_ms
     if steps is None or group is None or lacking <= 0 or (left_ms is not None and left_ms <= 0):
         return []
-    whole = to_request(spec)
+    whole = objects.to_request(spec)
     borrowed = sum(lease.gpus for lease in state.leases.values() if lease.borrowed)
     limit = whole.max_borrow_gpus
     unit = lcm(group, steps.step_gpus)
@@ -437,10 +430,11 @@ def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Re
     )
     requests = []
     if lacking % unit:
-        gpus = with_spares(spec, lacking)
+        gpus = objects.with_spares(spec, lacking)
         requests.append(replace(base, gpus=gpus, min_gpus=None, step_gpus=None))
     if lacking >= unit:
-        gpus, least = with_spares(spec, lacking // unit * unit), with_spares(spec, unit)
+        gpus = objects.with_spares(spec, lacking // unit * unit)
+        least = objects.with_spares(spec, unit)
         requests.append(replace(base, gpus=gpus, min_gpus=least, step_gpus=least))
     return requests
 
@@ -463,6 +457,6 @@ def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) 
 
 
 def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:
-    groups = to_gang(spec, state.grows_to, elsewhere=False).groups()
+    groups = objects.to_gang(spec, state.grows_to, elsewhere=False).groups()
     there = {lease.group for lease in state.leases.values() if lease.is_active}
     return [number for number in range(len(groups)) if number not in there]

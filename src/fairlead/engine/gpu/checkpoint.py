@@ -7,11 +7,10 @@ gives the same projection, only later.
 import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
-from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
-from fairlead.schema.objects import read_spec, to_budget
+from fairlead.schema.objects import to_budget
 from fairlead.schema.specs import BudgetSpec, ReservationSpec
 
 NAME = "gpu.control"
@@ -19,23 +18,11 @@ VERSION = 2
 _TABLES = ("conditions", "charges", "denied", "posted")
 
 
-class _Object(msgspec.Struct, frozen=True):
-    kind: str
-    name: str
-    uid: str
-    generation: int
-    version: int
-    created_ms: int
-    labels: dict[str, str]
-    document: Document
-    user: str
-
-
 class _State(msgspec.Struct, frozen=True):
     version: int
     seq: int
     time_ms: int
-    objects: list[_Object]
+    objects: list[Stored]
     runs: dict[str, RunState]
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
@@ -54,10 +41,7 @@ def export(projection: Projection) -> bytes:
         version=VERSION,
         seq=projection.seq,
         time_ms=projection.time_ms,
-        objects=[
-            msgspec.convert(stored, _Object, from_attributes=True)
-            for _, stored in sorted(projection.objects.items())
-        ],
+        objects=[stored for _, stored in sorted(projection.objects.items())],
         runs=dict(sorted(projection.runs.items())),
         closed=list(projection.closed),
         accounts=projection.accounts.states(),
@@ -76,9 +60,9 @@ def restore(data: bytes) -> Projection:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
-    for kept in state.objects:
-        name, spec = kept.name, read_spec(kept.kind, kept.document)
-        projection.put(Stored(spec=spec, **msgspec.structs.asdict(kept)))
+    for stored in state.objects:
+        name, spec = stored.name, stored.spec
+        projection.put(stored)
         if isinstance(spec, BudgetSpec):
             projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from fairlead.core.gpu import Budget, aggregate
 from fairlead.engine.gpu.entries import BudgetCondition, NewEntry
 from fairlead.engine.gpu.projection import Projection
@@ -120,15 +122,9 @@ def condition_entries(
             new = (condition.status, condition.generation)
             if before is not None and (before.status, before.generation) == new:
                 continue
-            body = BudgetCondition(
-                stored.name,
-                condition.type,
-                condition.status,
-                condition.reason,
-                condition.message,
-                condition.generation,
-            )
-            made.append(NewEntry(body, now_ms))
+            facts = msgspec.structs.asdict(condition)
+            del facts["since_ms"]  # the time of the entry
+            made.append(NewEntry(BudgetCondition(stored.name, **facts), now_ms))
     return made
 
 

@@ -26,7 +26,7 @@ from fairlead.engine.gpu.state import (
     Stored,
     parse_slot,
 )
-from fairlead.schema.objects import read_spec, to_budget
+from fairlead.schema.objects import to_budget
 from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -47,22 +47,16 @@ COUNTED = {
 
 def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied) -> None:
     kind, name = body.kind, body.name
-    before, spec = known.get(kind, name), read_spec(kind, body.spec)
+    before = known.get(kind, name)
     created_ms, user = at.time_ms, at.author
     if before is not None:
         created_ms, user = before.created_ms, before.user
-    facts = msgspec.structs.asdict(body)
-    known.put(
-        Stored(
-            document=facts.pop("spec"),
-            spec=spec,
-            version=at.seq,
-            created_ms=created_ms,
-            user=user,
-            **facts,
-        )
+    stored = Stored(
+        kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, body.spec, user
     )
+    known.put(stored)
     known.devices_moved()
+    spec = stored.spec
     if isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
@@ -93,14 +87,9 @@ def _budget_condition(known: "Projection", at: Stamp, body: entries.BudgetCondit
     key = (body.budget, body.type)
     before = known.conditions.get(key)
     same = before is not None and before.status == body.status
-    known.conditions[key] = Condition(
-        body.type,
-        body.status,
-        body.reason,
-        body.message,
-        body.generation,
-        before.since_ms if same and before is not None else at.time_ms,
-    )
+    since_ms = before.since_ms if same and before is not None else at.time_ms
+    facts = (body.status, body.reason, body.message, body.generation)
+    known.conditions[key] = Condition(body.type, *facts, since_ms)
 
 
 # -- runs and leases ------------------------------------------------------------------------------

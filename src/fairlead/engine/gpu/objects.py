@@ -23,7 +23,7 @@ from fairlead.engine.gpu.submissions import (
     preview,
     refuse_in_use,
 )
-from fairlead.engine.gpu.values import Applied, Author, Config
+from fairlead.engine.gpu.values import Applied, Author
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import API_VERSION, ReservationManifest, RunManifest, read_manifest
 from fairlead.schema.times import parse_time
@@ -40,12 +40,11 @@ class Objects:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
         settlement: Settlement,
         introductions: Introductions,
         previews: Previews,
     ) -> None:
-        self._committer, self._config, self._settlement = committer, config, settlement
+        self._committer, self._settlement = committer, settlement
         self._introductions, self._previews = introductions, previews
         self._projection = committer.projection
 
@@ -131,7 +130,7 @@ class Objects:
         return self.render(self._committer.stored(kind, name))
 
     def render(self, stored: Stored) -> Document:
-        percent = self._config.near_limit_percent
+        percent = self._committer.config.near_limit_percent
         return object_document(self._projection, stored, self._committer.now(), percent)
 
     def _apply(

@@ -42,29 +42,20 @@ class ControlPlane:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}
         """What last failed, by run or `*call` of the executor, `*clock`, `*chance`."""
-        self.committer = committer = Committer(
-            ledger, now_ms, checkpoint_every=config.checkpoint_every
-        )
+        self.committer = committer = Committer(ledger, now_ms, config)
         if chance is not None and not is_the_ledgers(committer.projection, chance):
             # Nothing may be fixed or drawn with another secret: it could never be revealed.
             chance, self.faults["*chance"] = None, ANOTHER_MASTER
         self._introductions = introductions = Introductions(committer, chance)
-        previews = Previews(committer, config, chance)
-        self.effects = Effects(committer, executor, config, self.faults)
+        previews = Previews(committer, chance)
+        self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
-        self.admission = RunAdmission(committer, config)
-        self.objects = Objects(committer, config, self.settlement, introductions, previews)
-        self.outcomes = Outcomes(committer, config, self.effects, introductions, chance)
-        self.resolver = Resolver(
-            committer,
-            config,
-            settlement=self.settlement,
-            effects=self.effects,
-            outcomes=self.outcomes,
-            previews=previews,
-        )
-        self.reservations = Reservations(committer, config, self.outcomes, previews)
-        self.verbs = Verbs(committer, config, self.effects, self.objects, self.resolver)
+        self.admission = RunAdmission(committer)
+        self.objects = Objects(committer, self.settlement, introductions, previews)
+        self.outcomes = Outcomes(committer, self.effects, introductions, chance)
+        self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
+        self.reservations = Reservations(committer, self.outcomes, previews)
+        self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
         self.events = EventFeed(committer)

@@ -26,7 +26,7 @@ from fairlead.engine.gpu.resolver.deficit import (
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
-from fairlead.engine.gpu.values import Config, Refused
+from fairlead.engine.gpu.values import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,8 @@ class ReservationChange:
 class Reservations:
     """Looks after every reservation once a turn."""
 
-    def __init__(
-        self, committer: Committer, config: Config, outcomes: Outcomes, previews: Previews
-    ) -> None:
-        self._committer, self._config = committer, config
+    def __init__(self, committer: Committer, outcomes: Outcomes, previews: Previews) -> None:
+        self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
         self._tried: dict[str, int] = {}

@@ -6,12 +6,14 @@ earlier versions wrote.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct, field
 
 from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, Place
+from fairlead.schema.objects import read_spec
 from fairlead.schema.specs import Spec
 
 
@@ -28,8 +30,7 @@ class Phase(StrEnum):
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True, dict=True):
     """An object as it was last applied; `version` is the ledger's number of that entry."""
 
     kind: str
@@ -39,11 +40,14 @@ class Stored:
     version: int
     created_ms: int
     labels: dict[str, str]
-    spec: Spec
     document: Document
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        return read_spec(self.kind, self.document)
 
 
 def job_prefix(run: str, uid: str) -> str:
@@ -180,8 +184,7 @@ class RunState(Struct):
         return self.stopping or (self.reclaim is not None and self.reclaim.preempts)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One condition of a budget; `since_ms` moves only with the status."""
 
     type: str

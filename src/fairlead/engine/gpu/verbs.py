@@ -12,7 +12,7 @@ from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.submissions import may_touch
-from fairlead.engine.gpu.values import Applied, Author, Config, Refused
+from fairlead.engine.gpu.values import Applied, Author, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,9 @@ class Verbs:
     uncordon, drain, fail."""
 
     def __init__(
-        self,
-        committer: Committer,
-        config: Config,
-        effects: Effects,
-        objects: Objects,
-        resolver: Resolver,
+        self, committer: Committer, effects: Effects, objects: Objects, resolver: Resolver
     ) -> None:
-        self._committer, self._config, self._effects = committer, config, effects
+        self._committer, self._effects = committer, effects
         self._objects, self._resolver = objects, resolver
         self._projection = committer.projection
         self._decide: dict[tuple[str, str], Decide] = {
@@ -130,7 +125,7 @@ class Verbs:
         return [command.at.entry(RunNominated(run, nominated))]
 
     def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
-        run, grace_ms = command.object.name, self._config.grace_ms
+        run, grace_ms = command.object.name, self._committer.config.grace_ms
         return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
 
     def _cancel(self, command: ObjectCommand) -> list[NewEntry]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node, Placement, place
+from fairlead.core.gpu.place import Gang, Placement, place
 from fairlead.engine.gpu.admission import Assessment, assess, gang_of
 from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
@@ -164,13 +164,7 @@ def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact])
             node, ordinal = parse_slot(slot)
             freed.setdefault(node, []).append(ordinal)
     nodes = [
-        Node(
-            node.name,
-            node.flavor,
-            node.location,
-            tuple(sorted((*node.free, *freed.get(node.name, ())))),
-            node.cordoned,
-        )
+        replace(node, free=tuple(sorted((*node.free, *freed.get(node.name, ())))))
         for node in projection.nodes()
     ]
     return place(nodes, gang)

@@ -36,7 +36,7 @@ from fairlead.engine.gpu.resolver.carry_out import (
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
-from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
@@ -76,12 +76,11 @@ class Outcomes:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
         effects: Effects,
         introductions: Introductions,
         chance: EntropySource | None,
     ) -> None:
-        self._committer, self._config, self._effects = committer, config, effects
+        self._committer, self._config, self._effects = committer, committer.config, effects
         self._introductions, self._chance = introductions, chance
         self._projection = committer.projection
         self._frozen: dict[int, _Frozen] = {}

@@ -13,7 +13,7 @@ from fairlead.engine.gpu.resolver.chains import cap_owner, chain_of, needed, pse
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
-from fairlead.engine.gpu.values import Config, Refused
+from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.schema.times import format_time
 
@@ -88,8 +88,8 @@ class Preview:
 class Previews:
     """Forecasts for runs, reservations and cases."""
 
-    def __init__(self, committer: Committer, config: Config, chance: EntropySource | None) -> None:
-        self._committer, self._config, self._chance = committer, config, chance
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
+        self._committer, self._config, self._chance = committer, committer.config, chance
 
     @property
     def possible(self) -> bool:

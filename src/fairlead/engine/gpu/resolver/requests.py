@@ -27,7 +27,7 @@ from fairlead.engine.gpu.resolver.preview import Preview, Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.submissions import imagined
-from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
 
 
@@ -45,14 +45,12 @@ class Resolver:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
-        *,
         settlement: Settlement,
         effects: Effects,
         outcomes: Outcomes,
         previews: Previews,
     ) -> None:
-        self._committer, self._config = committer, config
+        self._committer, self._config = committer, committer.config
         self._settlement, self._effects = settlement, effects
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
