@@ -51,12 +51,14 @@ from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.gpu.queue import FlavorHold, Queue, ReservedStart, Waiting, WaitingRun, queue
 from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
 from fairlead.core.gpu.resolve import Notice, forecast, notice_of, resolve
+from fairlead.core.gpu.start import Assessment, assess, at_least
 from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
 
 __all__ = [
     "HOUR_MS",
     "Action",
     "AggregateCap",
+    "Assessment",
     "Binding",
     "Book",
     "Budget",
@@ -108,6 +110,8 @@ __all__ = [
     "WaitingRun",
     "Window",
     "aggregate",
+    "assess",
+    "at_least",
     "caps_of",
     "conflict_bytes",
     "conflict_digest",

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import lcm
 
 import msgspec
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node, Placement
+from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known, of_kind, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
@@ -154,54 +155,26 @@ def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> boo
 # -- one decision ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
-    """What cover and place say of a run now. `placement` None: it is not funded."""
-
-    request: gpu.Request
-    plan: gpu.Plan
-    remedy: gpu.Remedy | None = None
-    gang: Gang | None = None
-    placement: Placement | None = None
-
-    @property
-    def starts(self) -> bool:
-        return self.placement is not None and self.placement.placed
-
-    def funding(self) -> Funding:
-        return msgspec.convert(from_plan(self.plan, self.remedy), Funding)
-
-    def refusal(self) -> FundRefusal:
-        return known(self.funding().refusal, "what is not funded was refused")
-
-
 def assess(
     projection: Projection, spec: RunSpec, now_ms: int, request: gpu.Request | None = None
-) -> Assessment:
-    """Cover a run and place it; a malleable one at the widest width that is both.
+) -> gpu.Assessment:
+    """Whether a run can start now, and how wide; or a part of it (`request`)."""
+    return gpu.assess(
+        projection.book(now_ms),
+        request or objects.to_request(spec),
+        now_ms,
+        gang_of=partial(gang_of, spec),
+        place=projection.place,
+        free_gpus=partial(projection.free_gpus, spec.flavor),
+    )
 
-    `request`: a part of it only, which has its groups and place.
-    """
-    request, book = request or objects.to_request(spec), projection.book(now_ms)
-    first: Assessment | None = None
-    while True:
-        plan, remedy = gpu.cover_or_remedy(book, request, now_ms)
-        if not plan.funded:
-            return first or Assessment(request, plan, remedy)
-        gang = gang_of(spec, plan)
-        found = Assessment(request, plan, remedy, gang, projection.place(gang))
-        first = first or found
-        if found.starts:
-            return found
-        least, step = request.min_gpus, request.step_gpus or 1
-        if least is None:
-            return first
-        # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
-        free = projection.free_gpus(spec.flavor)
-        width = min(plan.gpus - step, least + (free - least) // step * step)
-        if width < least:
-            return first
-        request = replace(request, gpus=width)
+
+def funding(assessed: gpu.Assessment) -> Funding:
+    return msgspec.convert(from_plan(assessed.plan, assessed.remedy), Funding)
+
+
+def refusal(assessed: gpu.Assessment) -> FundRefusal:
+    return known(funding(assessed).refusal, "what is not funded was refused")
 
 
 def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
@@ -212,17 +185,16 @@ def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state = projection.run_spec(run), projection.runs[run]
+    spec, state, at = projection.run_spec(run), projection.runs[run], Moment(projection, now_ms)
     if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
         return []
     assessed = assess(projection, spec, now_ms)
     job = projection.next_job(run)
     if not assessed.plan.funded:
-        return _refused(projection, run, assessed, now_ms)
+        return _refused(at, run, assessed)
     if not assessed.starts:
-        return _waiting(run, state, assessed, now_ms)
-    at = Moment(projection, now_ms)
-    made = _decisions(projection, run, assessed, now_ms, plan_id=job)
+        return _waiting(at, run, assessed)
+    made = _decisions(at, run, assessed, plan_id=job)
     leases = list(_leases(run, spec, assessed, job, now_ms))
     for lease in leases:
         made += open_lease(at, lease, job)
@@ -257,26 +229,27 @@ def _still_refused(
     )
 
 
-def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+def _refused(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
-    refusal = assessed.refusal()
-    body = entries.RunPhase(run, Phase.PENDING.value, refusal.code, refusal.message)
-    return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
+    why = refusal(assessed)
+    body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
+    return [_fund_decision(at, run, assessed), at.entry(body)]
 
 
-def _waiting(run: str, state: RunState, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+def _waiting(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
     """Funded, but there are no devices: said once. Groups are placed whole, so what is missing is
     the GPUs of all groups without a place, and not the few devices that each of them lacks."""
     missing = 0 if assessed.placement is None else assessed.placement.shortfall_gpus
+    state = at.projection.runs[run]
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     message = "funded, but " + no_room(missing, assessed.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [NewEntry(body, now_ms)]
+    return [at.entry(body)]
 
 
 def _leases(
-    run: str, spec: RunSpec, assessed: Assessment, job: str, now_ms: int
+    run: str, spec: RunSpec, assessed: gpu.Assessment, job: str, now_ms: int
 ) -> Iterator[LeaseFact]:
     """One lease per payer, group and role: the plan's lines laid along the placed devices."""
     duration_ms = assessed.request.duration_ms
@@ -315,33 +288,23 @@ def _leases(
 # -- the recorded decisions -----------------------------------------------------------------------
 
 
-def _decisions(
-    projection: Projection, run: str, assessed: Assessment, now_ms: int, *, plan_id: str
-) -> list[NewEntry]:
+def _decisions(at: Moment, run: str, assessed: gpu.Assessment, *, plan_id: str) -> list[NewEntry]:
     gang = known(assessed.gang, "what starts is a gang")
     placement = known(assessed.placement, "what starts was placed")
-    placed = NewEntry(
-        entries.PlaceDecision(run, from_placement(placement)),
-        now_ms,
-        plan_id=plan_id,
-        effect="place",
-        input=place_input(projection.nodes(), gang),
-    )
-    return [_fund_decision(projection, run, assessed, now_ms, plan_id), placed]
+    body = entries.PlaceDecision(run, from_placement(placement))
+    document = place_input(at.projection.nodes(), gang)
+    placed = at.entry(body, plan_id, "place", input=document)
+    return [_fund_decision(at, run, assessed, plan_id), placed]
 
 
 def _fund_decision(
-    projection: Projection, run: str, assessed: Assessment, now_ms: int, plan_id: str | None = None
+    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
 ) -> NewEntry:
-    output = assessed.funding()
-    return NewEntry(
-        entries.FundDecision(run, output),
-        now_ms,
-        plan_id=plan_id,
-        effect=None if plan_id is None else "cover",
-        input=_fund_input(projection, assessed.request, now_ms),
-        reasons=() if output.refusal is None else (output.refusal.code,),
-    )
+    output, effect = funding(assessed), None if plan_id is None else "cover"
+    document = _fund_input(at.projection, assessed.request, at.now_ms)
+    reasons = () if output.refusal is None else (output.refusal.code,)
+    body = entries.FundDecision(run, output)
+    return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
 def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
@@ -406,7 +369,7 @@ def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
             continue
         assessed = assess(projection, spec, now_ms, request)
         if assessed.starts:
-            return _grown(projection, run, assessed, now_ms)
+            return _grown(Moment(projection, now_ms), run, assessed)
     return []
 
 
@@ -439,21 +402,20 @@ def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Re
     return requests
 
 
-def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
-    spec, state = projection.run_spec(run), projection.runs[run]
+def _grown(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
+    spec, state = at.projection.run_spec(run), at.projection.runs[run]
     job, numbers = state.job or "", _missing_groups(spec, state)
     plan_id = f"{job}.{state.numbered}"
-    made = _decisions(projection, run, assessed, now_ms, plan_id=plan_id)
+    made = _decisions(at, run, assessed, plan_id=plan_id)
     width = state.width
-    for number, lease in enumerate(_leases(run, spec, assessed, job, now_ms)):
+    for number, lease in enumerate(_leases(run, spec, assessed, job, at.now_ms)):
         born = replace(
             lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
         )
         width += born.gpus if born.is_active else 0
-        made += open_lease(Moment(projection, now_ms), born, job)
+        made += open_lease(at, born, job)
     body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
-    made.append(NewEntry(body, now_ms, plan_id=plan_id, effect="grown"))
-    return made
+    return [*made, at.entry(body, plan_id, "grown")]
 
 
 def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:

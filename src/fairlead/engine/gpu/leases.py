@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -24,9 +25,11 @@ class Moment:
     author: str = SYSTEM
 
     def entry(
-        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None
+        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None, **more: Any
     ) -> NewEntry:
-        return NewEntry(body, self.now_ms, author=self.author, plan_id=plan_id, effect=effect)
+        """`more`: other fields of the entry, such as the input of a decision."""
+        by = self.author
+        return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
 def open_lease(at: Moment, lease: LeaseFact, job: str) -> Iterator[NewEntry]:

@@ -150,24 +150,12 @@ class Verbs:
             return []
         return [self._flagged(command, "Paused" if paused else "Resumed", paused=paused)]
 
-    def _flagged(
-        self,
-        command: ObjectCommand,
-        reason: str,
-        *,
-        paused: bool | None = None,
-        stopping: bool | None = None,
-    ) -> NewEntry:
-        state = self._projection.runs[command.object.name]
-        body = RunPhase(
-            run=command.object.name,
-            phase=state.phase.value,
-            reason=reason,
-            message="",
-            paused=state.paused if paused is None else paused,
-            stopping=state.stopping if stopping is None else stopping,
-        )
-        return command.at.entry(body)
+    def _flagged(self, command: ObjectCommand, reason: str, **changed: bool) -> NewEntry:
+        """A run in the same phase, `paused` or `stopping` from now on."""
+        run = command.object.name
+        state = self._projection.runs[run]
+        flags: Document = {"paused": state.paused, "stopping": state.stopping, **changed}
+        return command.at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -182,20 +170,16 @@ class Verbs:
         return made
 
 
+_SHOWN = ("run", "phase", "reason", "message")
+
+
 def _touched(made: Iterable[NewEntry]) -> Document:
     """The runs that would be in another phase, paused or stopped; and leases that would end."""
     runs: list[Document] = []
     leases: list[str] = []
     for body in (entry.body for entry in made):
         if isinstance(body, RunPhase):
-            runs.append(
-                {
-                    "run": body.run,
-                    "phase": body.phase,
-                    "reason": body.reason,
-                    "message": body.message,
-                }
-            )
+            runs.append({name: getattr(body, name) for name in _SHOWN})
         elif isinstance(body, RunReclaimed):
             leases += sorted(body.leases)
     return {"runs": runs, "leases": leases}

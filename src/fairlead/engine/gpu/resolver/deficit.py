@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
 from fairlead.core.gpu.place import Gang, Placement, place
-from fairlead.engine.gpu.admission import Assessment, assess, gang_of
+from fairlead.engine.gpu.admission import assess, gang_of, refusal
 from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
-from fairlead.schema.objects import to_request
 from fairlead.schema.waiting import deficit_document, from_deficit
 
 TRIALS = 24  # placements in search of the time when there is room
@@ -102,13 +101,9 @@ def need_of(projection: Projection, run: str, now_ms: int) -> RunNeed:
     assessed = assess(projection, spec, now_ms)
     if assessed.starts:
         return RunNeed(starts=True)
-    request = to_request(spec)
-    if request.min_gpus is not None:
-        request = replace(request, gpus=request.min_gpus)
-        book = projection.book(now_ms)
-        assessed = Assessment(request, *gpu.cover_or_remedy(book, request, now_ms))
+    assessed = gpu.at_least(projection.book(now_ms), assessed, now_ms)
     if not assessed.plan.funded:
-        return RunNeed(starts=False, refusal=assessed.refusal())
+        return RunNeed(starts=False, refusal=refusal(assessed))
     return RunNeed(starts=False, gang=gang_of(spec, assessed.plan))
 
 
