@@ -38,16 +38,12 @@ class ControlPlaneCollector:
     def collect(self) -> Iterator[Metric]:
         """All families, also those without a sample: dashboards show them from the start."""
         values = self._plane.reports.metrics()
-        for name, (text, keys) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=keys)
-            for labels, value in values.get(name, ()):
-                gauge.add_metric([labels[key] for key in keys], value)
-            yield gauge
-        for name, (text, keys) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=keys)
-            for labels, value in values.get(name, ()):
-                counter.add_metric([labels[key] for key in keys], value)
-            yield counter
+        for family_of, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (text, keys) in table.items():
+                family = family_of(name, text, labels=keys)
+                for labels, value in values.get(name, ()):
+                    family.add_metric([labels[key] for key in keys], value)
+                yield family
 
 
 def render(plane: ControlPlane) -> bytes:

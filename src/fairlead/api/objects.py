@@ -75,7 +75,7 @@ def get_object(service: Service, call: Call) -> dict[str, Any]:
 
 
 @routes.put(_ONE, shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
-def put_object(service: Service, call: Call) -> dict[str, Any]:
+def put_object(service: Service, call: Call) -> Applied:
     """Create or change an object; path and manifest must name the same."""
     kind, name, manifest = known_kind(call, writable=True), call.path["name"], call.body
     read = read_manifest(manifest)
@@ -90,7 +90,7 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
         expected_version=call.query.expected_version,
     )
     service.wake.set()
-    return _change(applied)
+    return applied
 
 
 @routes.post("/v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
@@ -101,7 +101,7 @@ def apply_objects(service: Service, call: Call) -> dict[str, Any]:
         body.manifests, author=call.author, dry_run=body.dry_run
     )
     service.wake.set()
-    return {"items": [_change(one) for one in applied]}
+    return {"items": applied}
 
 
 @routes.delete(_ONE, shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
@@ -118,7 +118,7 @@ def delete_object(service: Service, call: Call) -> dict[str, Any]:
 @routes.post(
     _ONE + "/actions/{verb}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,)
 )
-def act_on_object(service: Service, call: Call) -> dict[str, Any]:
+def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
     kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
     if kind not in KINDS:
@@ -134,7 +134,7 @@ def act_on_object(service: Service, call: Call) -> dict[str, Any]:
         kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
     )
     service.wake.set()
-    return _change(done)
+    return done
 
 
 @routes.post("/v1/plan", shapes.RunPlan, None, body=dict, needs="user")
@@ -200,7 +200,3 @@ def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | No
         return service.plane.resolver.preview(kind, name) if waits.get(kind) else None
     except (Refused, NotFound):
         return None  # it started or was deleted in between
-
-
-def _change(applied: Applied) -> dict[str, Any]:
-    return {"object": applied.object, "change": applied.change, "preview": applied.preview}

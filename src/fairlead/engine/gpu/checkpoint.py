@@ -81,10 +81,6 @@ def restore(data: bytes) -> Projection:
     return projection
 
 
-def save(ledger: Ledger, projection: Projection) -> None:
-    ledger.snapshot_put(NAME, projection.seq, export(projection))
-
-
 def load(ledger: Ledger) -> Projection:
     snapshot = ledger.snapshot_get(NAME)
     if snapshot is None:

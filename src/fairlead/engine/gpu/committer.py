@@ -96,7 +96,8 @@ class Committer:
 
     def checkpoint(self) -> None:
         with self._lock:
-            checkpoint.save(self.ledger, self.projection)
+            seq, data = self.projection.seq, checkpoint.export(self.projection)
+            self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
 
     def _catch_up(self) -> None:

@@ -1,12 +1,9 @@
 """Objects: apply (one or several at once), delete, get, list, plan."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from fairlead.core.invariant import of_kind
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
-from fairlead.engine.gpu.projection import Projection
+from fairlead.engine.gpu.entries import Document, NewEntry, ObjectDeleted
 from fairlead.engine.gpu.resolver.chains import Introductions
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
@@ -25,13 +22,20 @@ from fairlead.engine.gpu.submissions import (
 )
 from fairlead.engine.gpu.values import Applied, Author
 from fairlead.schema.border import BadInput
-from fairlead.schema.objects import API_VERSION, ReservationManifest, RunManifest, read_manifest
+from fairlead.schema.objects import (
+    API_VERSION,
+    Manifest,
+    ReservationManifest,
+    RunManifest,
+    read_manifest,
+)
 from fairlead.schema.times import parse_time
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
 Documents = list[Document]
 Results = list[Applied]
 Rulings = list[Ruling]
+Entries = list[NewEntry]
 
 
 class Objects:
@@ -140,13 +144,10 @@ class Objects:
         with committer.current() as projection:
             rulings = judge(projection, submissions, author, committer.now())
             if dry_run:
-                return self._imagine(submissions, rulings)
+                return self._imagine(rulings, author)
             # Hours that ran out before an edit ran out under the caps before it.
-            edited = [
-                submission.manifest.metadata.name
-                for submission, ruling in zip(submissions, rulings, strict=True)
-                if submission.manifest.kind == "Budget" and ruling.change == "configured"
-            ]
+            changed = [ruling.submission for ruling in rulings if ruling.change == "configured"]
+            edited = [item.key[1] for item in changed if item.manifest.kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
@@ -154,65 +155,52 @@ class Objects:
             def decide() -> Sequence[NewEntry]:
                 nonlocal rulings
                 rulings = judge(projection, submissions, author, committer.now())
-                made = _entries(rulings)
-                manifests = [submission.manifest for submission in submissions]
-                return [*self._introductions.of(manifests), *made] if made else []
+                made = self._entries(rulings, author)
+                specs = [(item.key[1], item.manifest.spec) for item in submissions]
+                return [*self._introductions.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
             return [
-                Applied(self.document(*submission.key), ruling.change)
-                for submission, ruling in zip(submissions, rulings, strict=True)
+                Applied(self.document(*ruling.submission.key), ruling.change) for ruling in rulings
             ]
 
-    def _imagine(self, submissions: Sequence[Submission], rulings: Rulings) -> Results:
+    def _entries(self, rulings: Rulings, author: Author) -> Entries:
+        bodies = [ruling.body for ruling in rulings if ruling.body is not None]
+        return [self._committer.new(body, author.user) for body in bodies]
+
+    def _imagine(self, rulings: Rulings, author: Author) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms = self._committer.now()
-        alone = len(submissions) == 1
-        after = self._projection if alone else imagined(self._projection, _entries(rulings))
-        results = [
-            Applied(
-                self._shown(submission, ruling),
-                ruling.change,
-                preview(after, submission.manifest, now_ms),
-            )
-            for submission, ruling in zip(submissions, rulings, strict=True)
+        now_ms, made = self._committer.now(), self._entries(rulings, author)
+        after = self._projection if len(rulings) == 1 else imagined(self._projection, made)
+
+        def effects(manifest: Manifest) -> Document:
+            shown = preview(after, manifest, now_ms)
+            if isinstance(manifest, ReservationManifest) and self._previews.possible:
+                start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
+                reserved = imagined(self._projection, made)
+                at_ms = max(now_ms, start_ms)
+                shown["forecast"] = self._previews.of_run(manifest.spec.run, at_ms, reserved)
+            return shown
+
+        return [
+            Applied(self._shown(ruling), ruling.change, effects(ruling.submission.manifest))
+            for ruling in rulings
         ]
-        for at, submission in enumerate(submissions):
-            if isinstance(submission.manifest, ReservationManifest) and self._previews.possible:
-                after = imagined(self._projection, _entries(rulings))
-                forecast = self._of_reservation(after, submission.manifest, now_ms)
-                shown = {**(results[at].preview or {}), "forecast": forecast}
-                results[at] = replace(results[at], preview=shown)
-        return results
 
-    def _of_reservation(
-        self, after: Projection, manifest: ReservationManifest, now_ms: int
-    ) -> Document:
-        start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
-        return self._previews.of_run(manifest.spec.run, max(now_ms, start_ms), after)
-
-    def _shown(self, submission: Submission, ruling: Ruling) -> Document:
-        if ruling.entry is None:
-            return self.document(*submission.key)
-        body = of_kind(ruling.entry.body, ObjectApplied, "a manifest is applied")
+    def _shown(self, ruling: Ruling) -> Document:
+        body = ruling.body
+        if body is None:
+            return self.document(*ruling.submission.key)
+        facts = ("name", "labels", "uid", "generation")
         return {
             "apiVersion": API_VERSION,
             "kind": body.kind,
-            "metadata": {
-                "name": body.name,
-                "labels": body.labels,
-                "uid": body.uid,
-                "generation": body.generation,
-            },
+            "metadata": {name: getattr(body, name) for name in facts},
             "spec": body.spec,
             "status": {},
         }
-
-
-def _entries(rulings: Rulings) -> list[NewEntry]:
-    return [ruling.entry for ruling in rulings if ruling.entry is not None]
 
 
 def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.conditions import condition_entries
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
@@ -17,6 +16,7 @@ from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.resolver.requests import Resolver
 from fairlead.engine.gpu.settlement import Settlement
+from fairlead.engine.gpu.status import condition_entries
 from fairlead.engine.gpu.values import Config
 from fairlead.engine.gpu.verbs import Verbs
 from fairlead.ports.entropy import EntropySource

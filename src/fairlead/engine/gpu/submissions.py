@@ -59,10 +59,11 @@ def located(path: str, error: BadInput) -> BadInput:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What one manifest comes to; no entry: it says what is so already."""
+    """What one manifest comes to; no body: it says what is so already."""
 
+    submission: Submission
     change: Change
-    entry: NewEntry | None
+    body: ObjectApplied | None
 
 
 def judge(
@@ -85,11 +86,11 @@ def judge(
         except Denied as denied:
             denied.path = submission.path or None
             raise
-        entry = _entry(projection, submission.manifest, before, author, now_ms)
+        body = _body(projection, submission.manifest, before, now_ms)
         change: Change = "unchanged"
-        if entry is not None:
+        if body is not None:
             change = "created" if before is None else "configured"
-        rulings.append(Ruling(change, entry))
+        rulings.append(Ruling(submission, change, body))
     return rulings
 
 
@@ -273,9 +274,9 @@ def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str
             )
 
 
-def _entry(
-    projection: Projection, manifest: Manifest, before: Stored | None, author: Author, now_ms: int
-) -> NewEntry | None:
+def _body(
+    projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
+) -> ObjectApplied | None:
     document, labels = spec_document(manifest.spec), manifest.metadata.labels
     if before and (before.document, before.labels) == (document, labels):
         return None
@@ -285,5 +286,4 @@ def _entry(
     else:
         uid = before.uid
         generation = before.generation + int(before.document != document)
-    body = ObjectApplied(kind, name, uid, generation, labels, document)
-    return NewEntry(body, now_ms, author=author.user)
+    return ObjectApplied(kind, name, uid, generation, labels, document)

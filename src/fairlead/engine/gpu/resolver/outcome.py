@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from fairlead.core import gpu
 from fairlead.core.canonical import canonical
-from fairlead.core.invariant import known, of_kind
+from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
@@ -111,7 +111,9 @@ class Outcomes:
     def begin(self, case: Case) -> Outcome:
         """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
         chance = needed(self._chance)
-        scope = _scope(shortage_of(self._projection, case.demand))
+        deficit = shortage_of(self._projection, case.demand).deficit
+        # Callers begin no outcome for a gang that no node can ever hold.
+        scope = known(deficit.scope, "an outcome has a scope")
         chain = self._introductions.open_chain(scope)
         frozen: _Frozen | None = None
 
@@ -294,13 +296,9 @@ class Outcomes:
             void=void,
         )
         head = self._committer.ledger.head().as_document()
-        body = (
-            entries.OutcomeDrawn(shown, head)
-            if void is None
-            else entries.OutcomeVoided(shown, head)
-        )
+        kind = entries.OutcomeDrawn if void is None else entries.OutcomeVoided
         return NewEntry(
-            body,
+            kind(shown, head),
             now_ms,
             author=author,
             plan_id=promised.plan_id,
@@ -331,11 +329,7 @@ class Outcomes:
             entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
             if entry is None or data is None:
                 raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
-            body = of_kind(
-                entries.decode(entry),
-                entries.OutcomeCommitted,
-                "an outcome is its commitment's entry",
-            )
+            body = entries.OutcomeCommitted.of(entry.body)
             document = {**parse_json(data), "seed": "0" * 64}
             conflict = to_conflict(check_shape(document, ResolveDocument))
             frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
@@ -444,8 +438,3 @@ def refuse_tenants(author: Author) -> None:
     """Using the resolver by hand is the operator's."""
     if not author.admin:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
-
-
-def _scope(shortage: Shortage) -> gpu.Scope:
-    """Where GPUs are missing; callers begin no outcome for a gang that no node can ever hold."""
-    return known(shortage.deficit.scope, "an outcome has a scope")

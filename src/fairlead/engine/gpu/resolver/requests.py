@@ -23,7 +23,7 @@ from fairlead.engine.gpu.leases import Moment, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, refuse_tenants
-from fairlead.engine.gpu.resolver.preview import Preview, Previews
+from fairlead.engine.gpu.resolver.preview import NOTHING, Forecast, Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
 from fairlead.engine.gpu.submissions import imagined
@@ -299,12 +299,12 @@ def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
 
 
 def _steps_document(
-    shown: dict[Step, Preview], state: dict[Step, tuple[str, int | None]]
+    shown: dict[Step, Forecast], state: dict[Step, tuple[str, int | None]]
 ) -> Document:
     """Every step with its state and outcome; the first ones stand for the whole."""
     return {
         "outcome": next((seq for _, seq in state.values() if seq is not None), None),
-        "forecast": next(iter(shown.values()), Preview()).document(),
+        "forecast": next(iter(shown.values()), NOTHING).document(),
         "steps": [
             {
                 "kind": kind,
