@@ -222,11 +222,8 @@ def _still_refused(
         for cap in refusal.binding
     ]
     before = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in recorded.binding]
-    return (refusal.code, refusal.shortfall_gpus, caps) == (
-        recorded.code,
-        recorded.shortfall_gpus,
-        before,
-    )
+    same = (refusal.code, refusal.shortfall_gpus) == (recorded.code, recorded.shortfall_gpus)
+    return same and caps == before
 
 
 def _refused(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:

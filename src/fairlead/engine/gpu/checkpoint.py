@@ -4,9 +4,12 @@ A checkpoint of another version, or one that cannot be read, is passed over: fol
 gives the same projection, only later.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
+from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
@@ -79,6 +82,14 @@ def restore(data: bytes) -> Projection:
         getattr(projection, name).update(getattr(state, name))
     projection.resolver, projection.queue_order = state.resolver, state.queue_order
     return projection
+
+
+def imagined(projection: Projection, made: Iterable[NewEntry]) -> Projection:
+    """A copy of the projection in which these entries were recorded; the original is untouched."""
+    copy = restore(export(projection))
+    for entry in made:
+        copy.fold(Stamp(copy.seq + 1, entry.time_ms, entry.author), entry.body)
+    return copy
 
 
 def load(ledger: Ledger) -> Projection:

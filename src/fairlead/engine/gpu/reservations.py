@@ -74,14 +74,12 @@ class Reservations:
         state = self._projection.runs.get(run)
         if state is None or state.phase.ended:
             why = "its run is gone" if state is None else f"its run is {state.phase.value}"
-            return [_entry(name, run, ReservationChange("Released", "RunEnded", why), now_ms)]
-        if known.state == "Active" and state.phase is Phase.PENDING:
-            return [
-                _entry(
-                    name, run, ReservationChange("Released", state.reason, state.message), now_ms
-                )
-            ]
-        return []
+            change = ReservationChange("Released", "RunEnded", why)
+        elif known.state == "Active" and state.phase is Phase.PENDING:
+            change = ReservationChange("Released", state.reason, state.message)
+        else:
+            return []
+        return [_entry(name, run, change, now_ms)]
 
     def _activate(self, name: str, now_ms: int) -> None:
         """A reservation that is due starts its run, preempts others for it, or says why not."""
@@ -120,19 +118,15 @@ class Reservations:
         opened = self._projection.resolver.open_outcome(flavor)
         if opened is not None:
             reason = "Resolving" if opened.run == run else "ResolveOpen"
-            return ReservationChange(
-                "Pending", reason, f"outcome {opened.seq} of {flavor} is not over"
-            )
+            message = f"outcome {opened.seq} of {flavor} is not over"
+            return ReservationChange("Pending", reason, message)
         if need.refusal is not None:
-            refusal = need.refusal
-            return ReservationChange(
-                "Blocked", refusal.code, refusal.message, refusal.shortfall_gpus
-            )
+            why = need.refusal
+            return ReservationChange("Blocked", why.code, why.message, why.shortfall_gpus)
         last = self._last_outcome(known)
         if last is not None and last.stage is OutcomeStage.APPLIED:
-            return ReservationChange(
-                "Blocked", "NoDevices", "other runs were preempted for it once; it does not fit"
-            )
+            message = "other runs were preempted for it once; it does not fit"
+            return ReservationChange("Blocked", "NoDevices", message)
         if last is not None and last.voided_by not in ("", SYSTEM):
             return self._voided(known)
         return None
@@ -147,9 +141,8 @@ class Reservations:
         last = self._last_outcome(known)
         if last is None or last.stage is not OutcomeStage.VOID:
             return None
-        return ReservationChange(
-            "Blocked", "OutcomeVoided", f"outcome {last.seq} was voided: {last.reason}"
-        )
+        message = f"outcome {last.seq} was voided: {last.reason}"
+        return ReservationChange("Blocked", "OutcomeVoided", message)
 
     def _preempt_for(self, name: str, run: str, need: RunNeed) -> ReservationChange | None:
         """Begin the resolve of an activation; or why not."""
@@ -172,10 +165,8 @@ class Reservations:
             self._outcomes.begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
-            state = "Pending" if waits else "Blocked"
-            return ReservationChange(
-                state, refused.reason, refused.message, 0 if waits else deficit.gpus
-            )
+            state, short = ("Pending", 0) if waits else ("Blocked", deficit.gpus)
+            return ReservationChange(state, refused.reason, refused.message, short)
         return None
 
     def _record(self, name: str, change: ReservationChange, now_ms: int) -> Sequence[NewEntry]:

@@ -98,17 +98,7 @@ class LeaseFact:
         return tuple(dict.fromkeys(slot.partition("#")[0] for slot in self.slots))
 
     def to_lease(self) -> Lease:
-        return Lease(
-            self.id,
-            self.owner,
-            self.budget,
-            self.envelope,
-            self.gpus,
-            self.start_ms,
-            self.end_ms,
-            self.expected_end_ms,
-            self.borrowed,
-        )
+        return Lease(**{name: getattr(self, name) for name in Lease.__slots__})
 
 
 class Reclaim(Struct):

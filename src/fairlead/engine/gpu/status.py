@@ -243,13 +243,10 @@ class Gauge:
         return self.used + self.held
 
     def text(self) -> str:
-        unit = "GPU-hours" if self.hours else "GPUs"
-        taken, limit = (
-            (f"{self.taken / 3_600_000:.2f}", f"{self.limit / 3_600_000:.2f}")
-            if self.hours
-            else (str(self.taken), str(self.limit))
-        )
-        return f"{self.kind} {self.name}: {taken} of {limit} {unit}"
+        amounts = f"{self.taken} of {self.limit} GPUs"
+        if self.hours:
+            amounts = f"{self.taken / 3_600_000:.2f} of {self.limit / 3_600_000:.2f} GPU-hours"
+        return f"{self.kind} {self.name}: {amounts}"
 
 
 def gauges(projection: Projection, budget: Budget, now_ms: int) -> Iterator[Gauge]:

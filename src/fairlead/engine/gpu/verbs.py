@@ -7,11 +7,10 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
 from fairlead.engine.gpu.leases import Ending, Moment, end_run, swap
-from fairlead.engine.gpu.objects import Objects
+from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase, Stored
-from fairlead.engine.gpu.submissions import may_touch
 from fairlead.engine.gpu.values import Applied, Author, Refused
 
 

@@ -27,6 +27,7 @@ from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
+from fairlead.engine.gpu.leases import Moment
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
@@ -95,8 +96,7 @@ class Outcomes:
         if deficit.scope is None:
             return Refused("NoDevices", "no node can hold it")
         if deficit.shortfall_gpus:
-            short = f"{deficit.shortfall_gpus} GPUs would be missing even with every preemption"
-            return Refused("NotEnough", short)
+            return not_enough(deficit.shortfall_gpus)
         if self._config.resolver != "enforce":
             off = f"{deficit.gpus} GPUs are missing, and the resolver is {self._config.resolver}"
             return Refused("ResolverOff", off)
@@ -257,9 +257,8 @@ class Outcomes:
         shown = self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void)
         if void is not None:
             return [shown]
-        grace_ms = self._config.grace_ms
-        taken = reclaims(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms)
-        return [shown, *taken]
+        at = Moment(self._projection, now_ms)
+        return [shown, *reclaims(at, seq, actions, self._config.grace_ms)]
 
     def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
         """The same for ever, in any process; None while a beacon is awaited."""
@@ -432,6 +431,10 @@ class Outcomes:
         if outcome is None:
             raise NotFound("outcome", str(seq))
         return outcome
+
+
+def not_enough(gpus: int) -> Refused:
+    return Refused("NotEnough", f"{gpus} GPUs would be missing even with every preemption")
 
 
 def refuse_tenants(author: Author) -> None:

@@ -122,30 +122,22 @@ class Previews:
         """The same, at a time and in a projection."""
         now_ms = self._committer.now()
         need = need_of(projection, run, now_ms)
-        if need.starts or need.gang is None:
-            start = format_time(at_ms) if need.starts else None
-            return {
-                "starts": need.starts,
-                "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
-                "earliestStart": start,
-                "withoutCuts": start,
-                **NOTHING.document(),
-            }
-        demand = gpu.GangDemand(run, need.gang)
-        shortage = shortage_of(projection, demand)
-        possible, shown = False, NOTHING
-        if shortage.deficit.scope is not None:
-            shown = self.of_case(Case("run", demand, run=run), projection, shortage)
-            possible = not shown.shortfall_gpus
-        free_ms = free_at(projection, need.gang, now_ms)
-        waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
-        preempts = self._config.resolver == "enforce" and possible
+        shown, possible = NOTHING, need.starts
+        waiting = format_time(at_ms) if need.starts else None
+        if need.gang is not None:
+            demand = gpu.GangDemand(run, need.gang)
+            shortage = shortage_of(projection, demand)
+            if shortage.deficit.scope is not None:
+                shown = self.of_case(Case("run", demand, run=run), projection, shortage)
+                possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
+            free_ms = free_at(projection, need.gang, now_ms)
+            waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
         return {
-            "starts": False,
-            "refusal": None,
+            "starts": need.starts,
+            "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
             **shown.document(),
             "withoutCuts": waiting,
-            "earliestStart": format_time(at_ms) if preempts else waiting,
+            "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
     def of_case(
