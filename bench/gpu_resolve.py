@@ -29,8 +29,8 @@ from bench.timing import Spread, interleave, machine, write_results
 from fairlead.core.canonical import canonical
 from fairlead.core.gpu import Conflict, Resolution, conflict_digest, resolve
 from fairlead.schema.border import check_shape, parse_json
+from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.resolve import ResolveDocument, to_conflict
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 LEASES_PER_RUN, RUNS_PER_OWNER = 10, 50

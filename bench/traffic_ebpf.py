@@ -32,10 +32,11 @@ from tests.dataplane.ebpf.places import (
 from tests.dataplane.tables import table
 
 from bench.timing import machine, write_results
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.installation import HOOKS
 from fairlead.dataplane.ebpf.kernel import facts, libbpf, pinned
-from fairlead.ports.dataplane import AdmissionMode, Proto, RouteGroup
+from fairlead.ports.dataplane import Proto, RouteGroup
 
 VIP, VIP6 = "127.99.0.1", "fd99::1"
 CONNECT_NS_MAX = 1_000  # what has to be reached, mean

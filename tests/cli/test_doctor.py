@@ -14,7 +14,8 @@ from fairlead.cli.doctor import ebpf_plane
 from fairlead.cli.main import main
 from fairlead.dataplane import ebpf
 from fairlead.node.cgroup_mounts import read_cgroup_host
-from fairlead.node.doctor import CheckStatus, Machine, checks
+from fairlead.node.doctor import checks
+from fairlead.node.doctor.machine import CheckStatus, Machine
 from fairlead.ports.faults import PermanentFault
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]

@@ -213,7 +213,8 @@ def test_the_loser_is_told_and_checks_the_draw(crowded: Shell, tmp_path: Path) -
     unsaid = crowded("audit", "outcome", str(number), "--export", str(file))
     assert (unsaid.returncode, "say whose names to open" in unsaid.stderr) == (2, True)
     again = crowded("audit", "void", str(number), "--reason", "I lost")
-    assert (again.returncode, again.stderr) == (1, f"refused: outcome {number} is applied\n")
+    refused = f"refused: outcome {number} cannot be voided: it is already applied\n"
+    assert (again.returncode, again.stderr) == (1, refused)
     crowded.ok("cancel", "prize")
     crowded.server.until("it runs again", lambda: status("Run", loser)["width"])
 

@@ -6,7 +6,9 @@ import time
 from importlib import import_module
 from typing import Any
 
-from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Dataplane, Proto, RouteGroup
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from tests.dataplane.tables import table
 
 

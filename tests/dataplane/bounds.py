@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.ports.dataplane import Liveness
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import SOFT
 from tests.dataplane.tables import IDS, only, opened

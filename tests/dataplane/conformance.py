@@ -16,7 +16,10 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness, RouteGroup, Stale
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import RouteGroup, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.bounds import Bounds
 from tests.dataplane.clients import FAILED, HARD, SOFT

@@ -6,14 +6,11 @@ from collections import Counter
 
 import pytest
 
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    Admission,
-    AdmissionMode,
-    Liveness,
-    RouteGroup,
-    Stale,
-)
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import RouteGroup, Stale
 from tests.dataplane.clients import HARD, SOFT
 from tests.dataplane.tables import CLOSED, IDS, only, opened, table
 from tests.dataplane.worlds import RealWorld, World

@@ -6,7 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from fairlead.ports.dataplane import SCHEMA_VERSION, Admission, AdmissionMode, Liveness, Stale
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import SCHEMA_VERSION, Stale
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.clients import HARD, Sent
 from tests.dataplane.tables import CLOSED, IDS, only, opened, table

@@ -2,7 +2,9 @@
 
 import socket
 
-from fairlead.ports.dataplane import Admission, AdmissionMode, BackendSeen
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import BackendSeen
+from fairlead.core.traffic.state import AdmissionMode
 from tests.dataplane.clients import HARD, exchange, word
 from tests.dataplane.proxy_worlds import ProxyWorld
 from tests.dataplane.tables import only, opened

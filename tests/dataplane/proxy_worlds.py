@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane.envoy import EnvoyDataplane, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.dataplane.haproxy.config import BEAT, BORN, HaproxyFiles
 from fairlead.dataplane.haproxy.runtime import ask, execute
-from fairlead.ports.dataplane import Dataplane, Liveness
+from fairlead.ports.dataplane import Dataplane
 from tests.dataplane.worlds import AGES, RealWorld
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.core.traffic.limits import plan_limits
-from fairlead.ports.dataplane import Admission, AdmissionMode, RouteGroup, Table
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import RouteGroup, Table
 
 if TYPE_CHECKING:
     from tests.dataplane.worlds import World

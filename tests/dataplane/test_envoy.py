@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.envoy import EnvoyDataplane, EnvoySettings, deadman
 from fairlead.dataplane.haproxy import HaproxyDataplane
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    Admission,
-    AdmissionMode,
-    Liveness,
-    Proto,
-    RouteGroup,
-)
+from fairlead.ports.dataplane import Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance

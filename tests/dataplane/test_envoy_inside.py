@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
 from tests.dataplane.bounds import EVEN
 from tests.dataplane.clients import SOFT
 from tests.dataplane.proxies import answer

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.haproxy import HaproxyDataplane, HaproxySettings
 from fairlead.dataplane.haproxy.config import read_state, write_state
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from tests.dataplane import proxies
 from tests.dataplane.conformance import RealConformance

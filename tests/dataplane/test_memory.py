@@ -2,8 +2,10 @@
 
 import pytest
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.memory import MemoryDataplane, Verdict
-from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.conformance import Conformance
 from tests.dataplane.tables import table

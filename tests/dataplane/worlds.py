@@ -21,19 +21,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 from fairlead.core.traffic.limits import rooms
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    HOLD_AFTER_MS,
-    Admission,
-    Backend,
-    Dataplane,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Table,
-)
+from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup, Table
 from tests.dataplane.backends import HOST, Backends
 from tests.dataplane.clients import Load, Sent, ThreadLoad, request
 from tests.dataplane.tables import NORMAL, table

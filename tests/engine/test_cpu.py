@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, CpuMode, Guardrails, LimitWrite, Policy, WritePhase
+from fairlead.core.cpu import (
+    Counters,
+    CpuMode,
+    Guardrails,
+    LimitWrite,
+    NodePlan,
+    NodeSnapshot,
+    Policy,
+    WritePhase,
+)
 from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor
 from fairlead.ports.cpu import ContainerSighting, PodSighting
 
@@ -49,6 +58,13 @@ def observe(
     return (start + seconds) * 1000
 
 
+def decided(governor: CpuGovernor, now_ms: int) -> tuple[NodeSnapshot, NodePlan]:
+    """A decision as the loop takes it: made, recorded somewhere, settled."""
+    snapshot, plan = governor.decide(now_ms)
+    governor.settle(plan)
+    return snapshot, plan
+
+
 def test_the_users_bounds_are_frozen_at_first_sight() -> None:
     """Later limits are ours: the maximum stays what the user gave, or the whole capacity."""
     governor, a, free = CpuGovernor(CONFIG), Meter("a", 800), Meter("free", None)
@@ -80,7 +96,7 @@ def test_a_pod_that_left_is_forgotten_and_one_that_opted_out_takes_its_limit_alo
     now = observe(governor, a, limited, unlimited)
     assert governor.capacity_millicores == 900 - 250 - 120
     assert list(governor.pods) == ["a"]
-    snapshot, _ = governor.decide(now)
+    snapshot, _ = decided(governor, now)
     assert [pod.uid for pod in snapshot.pods] == ["a"]
     governor.observe(now + 1000, [])
     assert governor.pods == {}
@@ -93,15 +109,15 @@ def test_a_window_without_a_reading_is_a_missing_signal() -> None:
     """One good reading per clear is enough; none, and the last demand is passed on as stale."""
     governor, a = CpuGovernor(CONFIG), Meter("a")
     now = observe(governor, a, used=450)
-    pod = governor.decide(now)[0].pods[0]
+    pod = decided(governor, now)[0].pods[0]
     assert (pod.signal_ok, pod.usage_millicores, pod.demand) == (True, 450, 0.5)
     for second in range(6, 11):
         a.second(450)
         governor.observe(second * 1000, [a.sight(second * 1000, blind=second != 8)])
-    assert governor.decide(10_000)[0].pods[0].signal_ok
+    assert decided(governor, 10_000)[0].pods[0].signal_ok
     for second in range(11, 16):
         governor.observe(second * 1000, [a.sight(second * 1000, blind=True)])
-    pod = governor.decide(15_000)[0].pods[0]
+    pod = decided(governor, 15_000)[0].pods[0]
     assert (pod.signal_ok, pod.usage_millicores, pod.demand) == (False, None, 0.5)
 
 
@@ -109,7 +125,7 @@ def test_a_pod_seen_for_the_first_time_is_held() -> None:
     """One sample shows no rate: no signal yet, the grant stays what it was."""
     governor = CpuGovernor(CONFIG)
     governor.observe(0, [Meter("a", 640).sight(0)])
-    _, plan = governor.decide(0)
+    _, plan = decided(governor, 0)
     assert plan.allocations == {"a": 640}
     assert plan.reasons["a"] == ("signal-missing.hold",)
 
@@ -123,7 +139,7 @@ def test_decreases_then_newcomers_then_increases() -> None:
     for uid, limit in (("a", 700), ("b", 200)):
         governor.applied(now, LimitWrite(uid, "", limit, limit, WritePhase.INCREASE), limit)
     governor.observe(now, [each.sight(now) for each in (a, b, new)])
-    _, plan = governor.decide(now)
+    _, plan = decided(governor, now)
     grants = dict(plan.allocations)
     assert grants["a"] < 700
     assert grants["b"] > 200
@@ -134,7 +150,7 @@ def test_decreases_then_newcomers_then_increases() -> None:
     ]
     for write in plan.writes:
         governor.applied(now, write, write.after)
-    assert governor.decide(now)[1].writes == (), "what is in force is not written again"
+    assert decided(governor, now)[1].writes == (), "what is in force is not written again"
 
 
 def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
@@ -146,7 +162,7 @@ def misses_after(seconds: int, *, used: int, held: int, others: int = 0) -> int:
             rest.second(others)
         governor.observe(second * 1000, [a.sight(second * 1000), rest.sight(second * 1000)])
         if second and second % 5 == 0:
-            for write in governor.decide(second * 1000)[1].writes:
+            for write in decided(governor, second * 1000)[1].writes:
                 governor.applied(second * 1000, write, write.after)
                 {"a": a, "rest": rest}[write.uid].limit = write.after
     return governor.pods["a"].misses
@@ -173,7 +189,7 @@ def test_the_state_survives_a_restart_through_json() -> None:
     """A restored governor decides what the old one would have decided."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b", 500)
     now = observe(governor, a, b, used=450)
-    _, plan = governor.decide(now)
+    _, plan = decided(governor, now)
     for write in plan.writes:
         governor.applied(now, write, write.after)
     again = CpuGovernor.restore(CONFIG, json.loads(canonical(governor.export())))
@@ -182,7 +198,7 @@ def test_the_state_survives_a_restart_through_json() -> None:
         meters = (Meter("a", plan.allocations["a"]), Meter("b", plan.allocations["b"]))
         observe(each, *meters, seconds=10, start=now // 1000, used=470)
     # The window is refilled from the same samples; only the first difference is missing.
-    one, other = governor.decide(now + 10_000), again.decide(now + 10_000)
+    one, other = decided(governor, now + 10_000), decided(again, now + 10_000)
     assert one == other
 
 
@@ -235,10 +251,10 @@ def test_mode_and_policy_are_passed_on() -> None:
     """The last label goes into the next snapshot; a new policy holds from the next clear."""
     governor, a, b = CpuGovernor(CONFIG), Meter("a"), Meter("b")
     now = observe(governor, a, b, used=700)
-    snapshot, plan = governor.decide(now)
+    snapshot, plan = decided(governor, now)
     assert (snapshot.previous_mode, plan.mode) == (None, CpuMode.CONGESTED)
     governor.reconfigure(CpuConfig(node_millicores=1000, reserve=0.0, policy=Policy.NASH))
-    snapshot, _ = governor.decide(now)
+    snapshot, _ = decided(governor, now)
     assert (snapshot.previous_mode, snapshot.policy) == (CpuMode.CONGESTED, Policy.NASH)
 
 

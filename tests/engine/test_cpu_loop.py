@@ -199,3 +199,18 @@ def test_a_start_voids_what_was_recorded_but_not_applied() -> None:
     loop = turned(world, Diary(world, [left]))
     assert loop.heal(0) == 1
     assert world.diary[-1] == ("voided", 3)
+
+
+def test_what_could_not_be_recorded_is_not_remembered() -> None:
+    """After a full disk the next decision starts from the memory of the last recorded one."""
+    world = World(a=200, b=300)
+    recorder = Diary(world)
+    loop = turned(world, recorder)
+    recorder.fault = TemporaryFault("disk full", retry_after_ms=1)
+    before = loop.governor.decide(5000)
+    with pytest.raises(TemporaryFault):
+        loop.clear(5000)
+    assert loop.governor.decide(5000) == before
+    recorder.fault = None
+    loop.clear(5000)
+    assert loop.governor.decide(5000) != before, "the test would see a change"

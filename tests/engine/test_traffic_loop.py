@@ -1,5 +1,6 @@
 """The traffic loop on the memory plane: see, decide, record, beat, apply, mark."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -7,15 +8,25 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config, Resource, StallTotals
 from fairlead.core.traffic.limits import Concurrency
-from fairlead.engine.traffic import ANCHOR_EVERY_MS, GroupGovernor, GroupRound, GroupRules
-from fairlead.ports.dataplane import GroupSeen, Liveness, Table
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Reading
+from fairlead.dataplane.memory import MemoryDataplane
+from fairlead.engine.traffic import (
+    ANCHOR_EVERY_MS,
+    Group,
+    GroupGovernor,
+    GroupRound,
+    GroupRules,
+    Ports,
+    TrafficLoop,
+)
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
-from fairlead.ports.traffic import NodeReading, Reading
 from fairlead.recorder import FileRecorder, read, replay, verify
-from tests.engine.traffic_worlds import TrafficWorld
+from tests.engine.traffic_worlds import Eyes, MemoryRecorder, TrafficWorld
 
 HEALTHY = {"a": 128, "b": 128}
 
@@ -102,6 +113,66 @@ def test_without_a_record_no_flip_and_no_heartbeat() -> None:
     assert not any(r.groups["web"].flipped for r in rounds)
     assert world.plane.read()["web"].liveness == Liveness.FALLBACK
     assert rounds[-1].groups["web"].reasons[0] == "failsafe"
+
+
+def two_groups(
+    record: Callable[[str], Any], eyes: Eyes, clock: list[int]
+) -> tuple[MemoryDataplane, TrafficLoop]:
+    """`api` and `web` on one plane, each with a recorder of its own."""
+    plane = MemoryDataplane(lambda: clock[0])
+    groups = [
+        Group(
+            RouteGroup(name, "127.0.0.1", port, Proto.TCP, (Backend("a", "127.0.0.1", port + 1),)),
+            GroupGovernor(name, GroupRules()),
+        )
+        for name, port in (("api", 8000), ("web", 9000))
+    ]
+    loop = TrafficLoop(plane, groups, Ports(record=record, prober=eyes))
+    loop.start(clock[0])
+    return plane, loop
+
+
+def test_no_loop_without_a_recorder() -> None:
+    """A plane is not touched by what is recorded nowhere."""
+    with pytest.raises(InvariantBroken, match="comes with a recorder"):
+        two_groups(lambda _: None, Eyes(), [1_000_000])
+
+
+def test_one_group_without_a_record_stops_the_heartbeat_of_all() -> None:
+    """Its admission must not stay as it is for good; the others get tables until the plane holds,
+    and all are well again with the first tick that records every group."""
+    clock, broken = [1_000_000], Diary([], TemporaryFault("full", retry_after_ms=1))
+    recorders: dict[str, Any] = {"api": broken, "web": MemoryRecorder()}
+    plane, loop = two_groups(recorders.__getitem__, Eyes(), clock)
+    plane.heartbeat()
+    first = loop.tick(clock[0])
+    assert first.groups["web"].flipped
+    assert loop.beat_ms is None
+    for _ in range(80):
+        clock[0] += 200
+        loop.tick(clock[0])
+    assert plane.read()["api"].liveness is Liveness.FALLBACK
+    recorders["api"] = MemoryRecorder()
+    clock[0] += 200
+    healed = loop.tick(clock[0])
+    assert [group.fault for group in healed.groups.values()] == ["", ""]
+    assert plane.read()["api"].liveness is Liveness.NORMAL
+
+
+def test_a_decision_that_was_not_recorded_probes_no_backend() -> None:
+    """A probe is an act too; it goes out with the first decision that is recorded."""
+    world = TrafficWorld(answer_probes=False)
+    world.ticks(1)
+    world.backends["b"].reachable = False
+    while not world.governor.isolated:
+        world.tick()
+    world.eyes.asked.clear()
+    recorder, world.recorder = world.recorder, Diary([], TemporaryFault("full", retry_after_ms=1))
+    world.ticks(2)
+    assert world.eyes.asked == []
+    world.recorder = recorder
+    world.ticks(2)
+    assert set(world.eyes.asked) == {("web", "b")}
 
 
 def test_a_table_that_was_not_applied_leaves_the_slots_where_they_were() -> None:
@@ -226,6 +297,21 @@ def test_drain_waits_for_the_table_and_is_asked_once() -> None:
     world.orders["web"] = {"b": "drain"}
     world.ticks(1)
     assert drained == [("web", "b")] * 2
+
+
+def test_a_drain_is_in_the_decision_that_it_cites() -> None:
+    """The record tells a drain from an isolation, in what was seen and in what was decided."""
+    world = TrafficWorld()
+    cited: list[int | None] = []
+    world.plane.drain = lambda group, backend, *, decision: cited.append(decision)  # type: ignore[method-assign]
+    world.ticks(1)
+    world.orders["web"] = {"a": "isolate", "b": "drain"}
+    world.tick()
+    (decision,) = cited
+    assert decision is not None
+    entry = world.recorder.appended[decision - 1]
+    assert entry["input"]["sighting"]["commands"] == {"a": "isolate", "b": "drain"}
+    assert entry["output"]["drains"] == ["b"]
 
 
 def test_the_operator_isolates_at_once_and_probes_bring_it_back() -> None:
@@ -414,6 +500,9 @@ class Diary:
 
     def head(self) -> Any:
         return RecordHead(1, "00")
+
+    def begins_segment(self, kind: str) -> bool:
+        return False
 
     def sync(self) -> None:
         """Nothing is put off."""

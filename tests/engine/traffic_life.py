@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.core.traffic import Config, GroupRules, HealthRules
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
 from fairlead.engine.traffic import GroupGovernor
-from fairlead.ports.dataplane import BackendSeen, GroupSeen
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.traffic import Look, Reading
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic_govern import KIND
 from tests.engine.traffic_worlds import Behaviour, TrafficWorld

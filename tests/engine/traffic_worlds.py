@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.core.traffic import Config, HealthRules
+from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import RecordHead
-from fairlead.ports.traffic import NodeReading, Probed, Reading, Transition
+from fairlead.ports.traffic import Transition
 
 TICK_MS = 200
 
@@ -74,6 +75,42 @@ class Machines:
         return self._eyes.machines
 
 
+class MemoryRecorder:
+    """A flight recorder without a disk."""
+
+    def __init__(self) -> None:
+        self.appended: list[dict[str, Any]] = []
+        self.marks: dict[int, str] = {}
+
+    def append(self, kind: str, **entry: Any) -> int:
+        self.appended.append({"kind": kind, **entry})
+        return len(self.appended)
+
+    def mark(self, seq: int, status: str, **_: Any) -> None:
+        self.marks[seq] = status
+
+    def unapplied(self) -> list[Any]:
+        return []
+
+    def head(self) -> RecordHead:
+        return RecordHead(len(self.appended), "00")
+
+    def sync(self) -> None:
+        """Nothing waits."""
+
+    def begins_segment(self, kind: str) -> bool:
+        return not self.appended
+
+    def tail(self, kind: str) -> list[Any]:
+        return []
+
+    def last(self, kind: str) -> None:
+        """Nothing is at hand."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @dataclass
 class TrafficWorld:
     """One group on the memory plane; each tick its clients send requests first."""
@@ -87,6 +124,7 @@ class TrafficWorld:
     answer_probes: bool = True
 
     def __post_init__(self) -> None:
+        self.recorder = self.recorder or MemoryRecorder()
         self.now_ms = 1_000_000_000
         self.plane = MemoryDataplane(lambda: self.now_ms)
         self.backends = {name: Behaviour() for name in self.names}

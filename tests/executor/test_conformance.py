@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from fairlead.ports.faults import TemporaryFault
-from fairlead.sim.executor import Behaviour
+from tests.executor.simulated import Behaviour
 from tests.executor.worlds import World, exit_of
 
 FOREVER = Behaviour(duration_ms=None)

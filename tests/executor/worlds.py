@@ -13,7 +13,7 @@ from fairlead.executor import LocalExecutor
 from fairlead.executor.confine import Kind, find
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.sim.clock import VirtualClock
-from fairlead.sim.executor import Behaviour, SimExecutor, SimMachine
+from tests.executor.simulated import Behaviour, SimExecutor, SimMachine
 
 USER = "65534" if os.geteuid() == 0 else None
 """Whom tests run commands as: nobody, or ourselves where we may not choose."""

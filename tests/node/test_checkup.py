@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.node.cgroup_mounts import CgroupHost
-from fairlead.node.doctor import (
-    ALL_CHECKS,
+from fairlead.node.doctor import checks
+from fairlead.node.doctor.checks import ALL_CHECKS
+from fairlead.node.doctor.machine import (
     Check,
     CheckResult,
     CheckStatus,
@@ -21,10 +22,10 @@ from fairlead.node.doctor import (
     Governor,
     Machine,
     base_works,
-    checks,
     examine,
+    held,
+    printable,
 )
-from fairlead.node.doctor.machine import held, printable
 from fairlead.node.doctor.quota import probe_quota
 from fairlead.ports.faults import PermanentFault
 

@@ -11,8 +11,8 @@ from fairlead.core.canonical import canonical
 from fairlead.core.lottery import OwnerWeighting, Stage, derive_seed, uniform_below
 from fairlead.core.lottery.pseudonym import outcome_key, pseudonym
 from fairlead.ledger.keys import signature_holds
+from fairlead.schema.gpu import VERSIONS
 from fairlead.schema.replay import SHIPPED
-from fairlead.schema.resolve import VERSIONS
 from tests.verify.build import Document
 from tests.verify.test_verify import VECTORS, expected, unhex
 

@@ -17,7 +17,7 @@ from fairlead.core.units import INTEGER_MAX
 from fairlead.engine.gpu import NotFound
 from fairlead.engine.gpu.resolver.preview import Forecast, RunForecast
 from fairlead.schema.border import BadInput
-from fairlead.schema.specs import GPUS_MAX, Label
+from fairlead.schema.objects import GPUS_MAX, Label
 
 routes = Routes()
 Stage = Literal["committed", "drawn", "applied", "void"]

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, field
 
 from fairlead.core.units import INTEGER_MAX
-from fairlead.schema.specs import GPUS_MAX, Label
+from fairlead.schema.objects import GPUS_MAX, Label
 
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]

@@ -7,7 +7,7 @@ import time
 import click
 
 from fairlead.core.cpu import Policy
-from fairlead.schema.scenario import ScenarioDocument, read_scenario
+from fairlead.schema.scenario import read_scenario
 from fairlead.sim import Simulation, read_bundled
 from fairlead.sim.clock import SEED_MAX
 
@@ -43,22 +43,18 @@ def command(*, seconds: int | None, speed: float, seed: int | None, policy: str 
     scenario = read_scenario(read_bundled(SCENARIO))
     used = scenario.seed if seed is None else seed
     chosen = None if policy is None else Policy(policy)
+    simulation = Simulation(scenario, seed=used, policy=chosen)
     # A terminal that cannot move its cursor shows no live picture.
     if sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
-        simulation = _live(scenario, used, chosen, speed=speed, seconds=seconds)
+        simulation = _live(simulation, chosen, speed=speed, seconds=seconds)
     else:
-        simulation = _plain(scenario, used, chosen, seconds=seconds)
+        _plain(simulation, seconds)
     for line in farewell(simulation, policy):
         click.echo(line)
 
 
 def _live(
-    scenario: ScenarioDocument,
-    seed: int,
-    policy: Policy | None,
-    *,
-    speed: float,
-    seconds: int | None,
+    simulation: Simulation, policy: Policy | None, *, speed: float, seconds: int | None
 ) -> Simulation:
     """Show simulations until it is stopped; returns the last one."""
     from rich.console import Console
@@ -66,8 +62,7 @@ def _live(
 
     from fairlead.cli.demo_view import Picture, draw
 
-    console, left = Console(), seconds
-    simulation = Simulation(scenario, seed=seed, policy=policy)
+    console, left, scenario = Console(), seconds, simulation.scenario
     note = f"Ctrl-C to stop · {speed:g} virtual seconds per second"
 
     def show() -> None:
@@ -92,12 +87,10 @@ def _live(
     return simulation
 
 
-def _plain(
-    scenario: ScenarioDocument, seed: int, policy: Policy | None, *, seconds: int | None
-) -> Simulation:
-    """The events of one round, a few lines per act."""
-    simulation = Simulation(scenario, seed=seed, policy=policy)
-    click.echo(f"fairlead demo: {scenario.about} (seed {seed})")
+def _plain(simulation: Simulation, seconds: int | None) -> None:
+    """Print the events of one round, a few lines per act."""
+    scenario = simulation.scenario
+    click.echo(f"fairlead demo: {scenario.about} (seed {simulation.seed})")
     printed, lines = 0, 0
     for _ in range(min(seconds or scenario.duration_s, scenario.duration_s)):
         simulation.advance(1000)
@@ -109,7 +102,6 @@ def _plain(
                 text = f"-- {line.text}" if act else line.text
                 click.echo(f"{line.time_ms // 1000:5d} s  {text}")
         printed = len(simulation.record.events)
-    return simulation
 
 
 def farewell(simulation: Simulation, policy: str | None) -> list[str]:

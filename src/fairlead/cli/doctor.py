@@ -12,8 +12,8 @@ import click
 from fairlead import __version__
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.table import output_format, show_canonical
-from fairlead.node.doctor import (
-    ALL_CHECKS,
+from fairlead.node.doctor.checks import ALL_CHECKS
+from fairlead.node.doctor.machine import (
     Check,
     CheckResult,
     CheckStatus,

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,9 @@ from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import Counter
 from fairlead.cli.table import Output, columns, note, output_option, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
-from fairlead.ledger.replay import replay as replay_entry
-from fairlead.ledger.replay import replay_ledger, replay_segment
-from fairlead.recorder import CorruptRecord, replay_record
-from fairlead.schema.replay import Replayed, Verdict
+
+if TYPE_CHECKING:
+    from fairlead.schema.replay import Replayed
 
 HELP = """Run recorded decisions again and compare them.
 
@@ -35,7 +34,7 @@ usage. 3: a record is damaged, or holds a decision that this release cannot run.
   fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
 """
 _KINDS = columns("kind", "version", "same", "different", "unknown")
-_EXITS = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXIT_FAULT}
+_EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
 
 
 @click.command("replay", help=HELP)
@@ -45,42 +44,49 @@ _EXITS = {Verdict.SAME: 0, Verdict.DIFFERENT: EXIT_REFUSED, Verdict.UNKNOWN: EXI
 @click.pass_context
 def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: str) -> None:
     """Replay what is named, and report."""
+    from fairlead.recorder import CorruptRecord
+
     out = Output(output)
     if len(what) == 1 and what[0].isdigit():
         ctx.exit(_replay_one(int(what[0]), ledger, out))
     for name in what:
         if not Path(name).exists() and not is_postgres(name):
             raise click.UsageError(f"{name}: no such file or directory, and not an entry's number")
-    tally: Tally[tuple[str, int, Verdict]] = Tally()
+    tally: Tally[tuple[str, int, str]] = Tally()
     first: tuple[str, Replayed] | None = None
     try:
         with Counter("replaying") as progress:
             for number, (source, decision) in enumerate(_decisions(what or (ledger,)), 1):
                 progress(number)
                 tally[decision.kind, decision.version, decision.verdict] += 1
-                if decision.verdict is not Verdict.SAME and first is None:
+                if decision.verdict != "same" and first is None:
                     first = (source, decision)
     except CorruptRecord as error:
         note(f"fault: the record is damaged: {error}")
         ctx.exit(EXIT_FAULT)
     _report(tally, first, out)
     verdicts = {verdict for _, _, verdict in tally}
-    worst = (Verdict.DIFFERENT, Verdict.UNKNOWN, Verdict.SAME)
-    ctx.exit(_EXITS[next((v for v in worst if v in verdicts), Verdict.SAME)])
+    worst = next((word for word in ("different", "unknown") if word in verdicts), "same")
+    ctx.exit(_EXITS[worst])
 
 
 def _replay_one(seq: int, ledger: str, out: Output) -> int:
+    from fairlead.ledger.replay import replay
+
     with open_for_reading(ledger) as reader:
         entry = reader.entry(seq)
         if entry is None:
             raise click.BadParameter(f"there is no entry {seq}", param_hint="WHAT")
-        decision = replay_entry(reader, entry)
+        decision = replay(reader, entry)
     out.text(_document(ledger, decision), lambda: [_line(decision)])
     return _EXITS[decision.verdict]
 
 
-def _decisions(places: Iterable[str]) -> Iterator[tuple[str, Replayed]]:
+def _decisions(places: Iterable[str]) -> Iterator[tuple[str, "Replayed"]]:
     """Every decision of every place, with where it is recorded."""
+    from fairlead.ledger.replay import replay_ledger, replay_segment
+    from fairlead.recorder import replay_record
+
     for place in places:
         records = [] if is_postgres(place) else _records(Path(place))
         for record in records:
@@ -114,17 +120,17 @@ def _records(path: Path) -> list[Path]:
 
 
 def _report(
-    tally: Mapping[tuple[str, int, Verdict], int], first: tuple[str, Replayed] | None, out: Output
+    tally: Mapping[tuple[str, int, str], int], first: "tuple[str, Replayed] | None", out: Output
 ) -> None:
     rows: list[dict[str, Any]] = [
         {
             "kind": kind,
             "version": version,
-            **{str(verdict): tally.get((kind, version, verdict), 0) for verdict in Verdict},
+            **{verdict: tally.get((kind, version, verdict), 0) for verdict in _EXITS},
         }
         for kind, version in sorted({(kind, version) for kind, version, _ in tally})
     ]
-    totals = {str(verdict): sum(row[str(verdict)] for row in rows) for verdict in Verdict}
+    totals = {verdict: sum(row[verdict] for row in rows) for verdict in _EXITS}
     if not out.is_table:
         document = None if first is None else _document(*first)
         show({**totals, "kinds": rows, "first": document}, out.format)
@@ -136,13 +142,13 @@ def _report(
         click.echo(f"first: {first[0]}: {_line(first[1])}")
 
 
-def _line(decision: Replayed) -> str:
+def _line(decision: "Replayed") -> str:
     detail = _detail(decision)
     text = f"entry {decision.seq}: {decision.verdict} {decision.kind} v{decision.version}"
     return text + (f" ({detail})" if detail else "")
 
 
-def _document(source: str, decision: Replayed) -> dict[str, Any]:
+def _document(source: str, decision: "Replayed") -> dict[str, Any]:
     return {
         "source": source,
         "seq": decision.seq,
@@ -155,9 +161,9 @@ def _document(source: str, decision: Replayed) -> dict[str, Any]:
     }
 
 
-def _detail(decision: Replayed) -> str:
+def _detail(decision: "Replayed") -> str:
     """The first field that differs, or why there is no result."""
-    if decision.verdict is Verdict.DIFFERENT and not decision.detail:
+    if decision.verdict == "different" and not decision.detail:
         return first_difference(decision.recorded, decision.result)
     return decision.detail
 

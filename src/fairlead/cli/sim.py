@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -11,25 +12,26 @@ import msgspec
 from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, figures, output_option
+from fairlead.cli.table import Decorator, Output, figures, output_format, output_option
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
 from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
+from fairlead.sim import whatif_report as answers
 from fairlead.sim.clock import SEED_MAX
 from fairlead.sim.record import NodeFigures
 from fairlead.sim.report import as_document, pod_row, write_report
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
-from fairlead.sim.whatif_report import (
-    LIMITS_OF_THE_ANSWER,
-    NODE_HEAD,
-    POD_HEAD,
-    node_rows,
-    pod_rows,
-    title,
-    write_whatif,
-)
-from fairlead.sim.whatif_report import as_document as whatif_document
 
+seed_option: Decorator = click.option(
+    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
+)
+out_option: Decorator = click.option(
+    "--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME]."
+)
+no_plots_option: Decorator = click.option(
+    "--no-plots", is_flag=True, help="Write the report without plots."
+)
+_policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
 
@@ -70,21 +72,17 @@ def schema() -> None:
 
 @command.command("run")
 @click.argument("scenario")
-@click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
-)
+@seed_option
 @click.option(
     "--policy",
     "policies",
     multiple=True,
-    type=click.Choice([p.value for p in Policy]),
+    type=_policy_choice,
     help="Run under this policy; repeat to compare.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME].")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format."
-)
-@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@out_option
+@output_format("table", "json", default="table")
+@no_plots_option
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -106,17 +104,20 @@ def run(
       fairlead sim run bursty-mix
       fairlead sim run my.yaml --seed 42 --policy nash --policy demand-capped
     """
-    document = _load(scenario)
+    document = load_scenario(scenario, bundled_names(), read_bundled, read_scenario)
     if policies:
         document = _under(document, policies)
     target = report_target(out, document.name)
     plots = not no_plots and can_plot()
     with Counter(f"{document.name}: simulated", "s") as progress:
         played = play(
-            document, seed=seed, progress=lambda _, second: progress(second, document.duration_s)
+            document, seed=seed, progress=lambda second: progress(second, document.duration_s)
         )
     write_report(played, target, plots=plots)
-    _print(played, output, target)
+    for played_run in played.runs:
+        if played_run.broken:
+            click.secho(f"broken: {played_run.broken}", err=True, fg="red")
+    print_result(as_document(played), summary(played), output, target)
     ctx.exit(EXIT_REFUSED if played.broken else 0)
 
 
@@ -124,16 +125,11 @@ def run(
 @click.argument(
     "records", metavar="RECORD...", nargs=-1, required=True, type=click.Path(True, path_type=Path)
 )
-@click.option(
-    "--policy",
-    required=True,
-    type=click.Choice([p.value for p in Policy]),
-    help="Decide under this policy.",
-)
+@click.option("--policy", required=True, type=_policy_choice, help="Decide under this policy.")
 @click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
 @click.option("--top", type=click.IntRange(0), default=5, help="List this many changes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
-@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@no_plots_option
 @output_option
 def whatif(
     *,
@@ -173,15 +169,11 @@ def whatif(
             )
     except NoDecisions as error:
         raise BadFile(str(error)) from error
-    document = whatif_document(result, top=top)
+    document = answers.as_document(result, top=top)
     Output(output).text(document, lambda: whatif_table(result, top))
     if report is not None:
-        write_whatif(result, report, top=top, plots=not no_plots and can_plot())
+        answers.write_whatif(result, report, top=top, plots=not no_plots and can_plot())
         click.echo(f"report: {report / 'report.md'}", err=True)
-
-
-def _load(scenario: str) -> ScenarioDocument:
-    return load_scenario(scenario, bundled_names(), read_bundled, read_scenario)
 
 
 def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDocument:
@@ -193,15 +185,13 @@ def _under(document: ScenarioDocument, policies: tuple[str, ...]) -> ScenarioDoc
     )
 
 
-def _print(played: ScenarioResult, output: str, target: Path) -> None:
+def print_result(document: dict[str, Any], lines: Iterable[str], output: str, target: Path) -> None:
+    """A played scenario: its document or its lines, and where the report is."""
     if output == "json":
-        click.echo(json.dumps({**as_document(played), "report": str(target)}, indent=2))
+        click.echo(json.dumps({**document, "report": str(target)}, indent=2))
     else:
-        for line in summary(played):
+        for line in lines:
             click.echo(line)
-    for run in played.runs:
-        if run.broken:
-            click.secho(f"broken: {run.broken}", err=True, fg="red")
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
@@ -258,16 +248,16 @@ def _policy_row(run: PolicyRun) -> tuple[str, ...]:
 
 
 def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
-    yield f"what if: {title(result)}"
+    yield f"what if: {answers.title(result)}"
     yield ""
-    yield from figures(_upper(NODE_HEAD), node_rows(result))
+    yield from figures(_upper(answers.NODE_HEAD), answers.node_rows(result))
     for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
         yield ""
         yield f"largest {name}:" if pods else f"no {name}"
         if pods:
-            yield from figures(_upper(POD_HEAD), pod_rows(pods))
+            yield from figures(_upper(answers.POD_HEAD), answers.pod_rows(pods))
     yield ""
-    yield LIMITS_OF_THE_ANSWER
+    yield answers.LIMITS_OF_THE_ANSWER
 
 
 def _upper(head: Sequence[str]) -> tuple[str, ...]:

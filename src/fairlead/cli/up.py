@@ -225,7 +225,7 @@ def command(
     **settings: Any,
 ) -> None:
     """Compose the server and run it; `settings` are fields of `UpConfig`."""
-    from fairlead.cli.log import lasting
+    from fairlead.cli.agents import lasting
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
@@ -306,7 +306,7 @@ def _structured_logs() -> None:
     """Readable lines on a terminal, JSON in a pipe."""
     import structlog
 
-    from fairlead.cli.log import lasting
+    from fairlead.cli.agents import lasting
 
     terminal = sys.stderr.isatty()
     structlog.configure(

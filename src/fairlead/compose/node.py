@@ -22,7 +22,6 @@ def node_agent(
     report: Callable[[CpuTurn, Agent], None],
     fault: Callable[[TemporaryFault], None],
 ) -> Agent:
-    """An agent on this machine's cgroups, as configured."""
     files = node_files(document)
     return Agent(
         document,
@@ -39,7 +38,6 @@ def node_agent(
 
 
 def node_files(document: NodeAgentDocument) -> CgroupFiles:
-    """The cgroup files below the configured root."""
     host = read_cgroup_host()
     root = root_below(host, document.root)
     cpuacct = host.cpuacct_mount / root if host.cpuacct_mount is not None else None
@@ -61,12 +59,10 @@ def root_below(host: CgroupHost, root: str | None) -> str:
 
 
 def node_directory(document: NodeAgentDocument) -> Path:
-    """Where the agent keeps its state."""
     return Path(document.state_dir) if document.state_dir else default_directory()
 
 
 def machine_millicores() -> int:
-    """The CPUs this machine has online."""
     return (os.cpu_count() or 1) * 1000
 
 

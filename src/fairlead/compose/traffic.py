@@ -2,39 +2,31 @@
 
 import errno
 import os
-import socket
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
-from fairlead.core.invariant import known
 from fairlead.engine.traffic import GroupRules, Round
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
-from fairlead.node.traffic.probes import CheckRules, DnsService, ProbeRules
-from fairlead.node.traffic.scrape import ScrapeRules
-from fairlead.node.traffic.sensors import LocalMachine, NetworkSensors, RemoteNode, SensorRules
+from fairlead.node.traffic.sensors import NetworkSensors
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Ledger
 from fairlead.ports.recorder import FlightRecorder
 from fairlead.ports.traffic import EventLog
 from fairlead.schema.traffic_agent import (
+    DataplaneDocument,
+    DataplaneKind,
     GroupDocument,
-    PlaneDocument,
-    PlaneKind,
     TrafficDocument,
     group_config,
     health_rules,
-    service_place,
 )
-from fairlead.schema.traffic_sources import CheckDocument, Knock, ProbeDocument, Unit, selectors
 
-_HTTP_PROXIES = (PlaneKind.HAPROXY, PlaneKind.ENVOY)
 _RELOADED = {"groups", "config"}
 """The parts of the configuration that a running agent changes."""
 
@@ -48,7 +40,7 @@ def traffic_agent(
 ) -> TrafficAgent:
     directory = traffic_directory(document)
     name = document.node.name or os.uname().nodename
-    sensors = NetworkSensors(sensor_rules(document, name), now_ms)
+    sensors = NetworkSensors(document, name, now_ms)
 
     def again() -> Reloaded:
         fresh = reload() if reload is not None else document
@@ -60,7 +52,7 @@ def traffic_agent(
         if fixed:
             warn(f"{', '.join(fixed)}: changed in the file, takes effect with the next start")
         specs = group_specs(fresh)
-        return Reloaded(specs, sensors.follow(sensor_rules(fresh, name)))
+        return Reloaded(specs, sensors.follow(fresh))
 
     return TrafficAgent(
         AgentConfig(name, directory, document.tick_ms),
@@ -80,31 +72,30 @@ def traffic_directory(document: TrafficDocument) -> Path:
 
 
 def default_directory() -> Path:
-    """Beside the ledger of this machine."""
     return state_directory() / "traffic"
 
 
-def open_dataplane(document: PlaneDocument, directory: Path) -> Dataplane:
+def open_dataplane(document: DataplaneDocument, directory: Path) -> Dataplane:
     """The dataplane that is configured, in its folder. Only its own module is imported."""
     folder = Path(document.folder) if document.folder else directory / document.kind.value
     match document.kind:
-        case PlaneKind.HAPROXY:
+        case DataplaneKind.HAPROXY:
             from fairlead.dataplane.haproxy import HaproxyDataplane  # noqa: PLC0415 - one of four
 
             return HaproxyDataplane(folder, binary=document.binary or "haproxy")
-        case PlaneKind.ENVOY:
+        case DataplaneKind.ENVOY:
             from fairlead.dataplane.envoy import EnvoyDataplane  # noqa: PLC0415 - one of four
 
             return EnvoyDataplane(folder, binary=document.binary)
-        case PlaneKind.EBPF:
+        case DataplaneKind.EBPF:
             return _open_ebpf(document)
-        case PlaneKind.MEMORY:
+        case DataplaneKind.MEMORY:
             from fairlead.dataplane.memory import MemoryDataplane  # noqa: PLC0415 - one of four
 
             return MemoryDataplane(monotonic_ms)
 
 
-def _open_ebpf(document: PlaneDocument) -> Dataplane:
+def _open_ebpf(document: DataplaneDocument) -> Dataplane:
     from fairlead.dataplane import ebpf  # noqa: PLC0415 - one of four
 
     cgroup = Path(document.cgroup) if document.cgroup else ebpf.default_cgroup()
@@ -119,9 +110,9 @@ def _open_ebpf(document: PlaneDocument) -> Dataplane:
     )
 
 
-def remove_dataplane(document: PlaneDocument, directory: Path) -> None:
+def remove_dataplane(document: DataplaneDocument, directory: Path) -> None:
     """Take a dataplane off the machine, whatever state it is in."""
-    if document.kind is PlaneKind.EBPF:
+    if document.kind is DataplaneKind.EBPF:
         from fairlead.dataplane import ebpf  # noqa: PLC0415 - one of four
 
         ebpf.uninstall(Path(document.pins) if document.pins else ebpf.DEFAULT_PINS)
@@ -152,59 +143,6 @@ def _group_spec(document: TrafficDocument, group: GroupDocument) -> GroupSpec:
         rules,
         {backend.id: backend.node for backend in listed if backend.node is not None},
         looked_up=group.service is not None,
-    )
-
-
-def sensor_rules(document: TrafficDocument, name: str) -> SensorRules:
-    groups = document.groups
-    local = LocalMachine(name, disks=[Path(disk) for disk in document.node.disks])
-    return SensorRules(
-        scrapes={
-            group.name: _scrape(document, group) for group in groups if group.scrape is not None
-        },
-        probes={group.name: _probe(document, group.probe) for group in groups},
-        checks={group.name: _check(group.check) for group in groups if group.check is not None},
-        services={
-            group.name: DnsService(*service_place(group.service), _family(document, group))
-            for group in groups
-            if group.service is not None
-        },
-        service_every_ms=document.service_every_ms,
-        local=local if document.node.watch else None,
-        remote=tuple(RemoteNode(**msgspec.structs.asdict(node)) for node in document.nodes),
-    )
-
-
-def _family(document: TrafficDocument, group: GroupDocument) -> int:
-    """A socket of one family cannot be sent to an address of the other by the kernel's hooks."""
-    if document.plane.kind is not PlaneKind.EBPF:
-        return socket.AF_UNSPEC
-    return socket.AF_INET6 if ip_address(group.vip).version == 6 else socket.AF_INET
-
-
-def _scrape(document: TrafficDocument, group: GroupDocument) -> ScrapeRules:
-    scrape = known(group.scrape, "only groups with a scrape are scraped")
-    return ScrapeRules(
-        selectors=selectors(scrape, "scrape"),
-        path=scrape.path,
-        port=scrape.port,
-        every_ms=scrape.every_ms,
-        timeout_ms=scrape.timeout_ms,
-        ms_per_unit=1_000.0 if scrape.unit is Unit.SECONDS else 1.0,
-        window_ms=document.window_ms,
-    )
-
-
-def _probe(document: TrafficDocument, probe: ProbeDocument) -> ProbeRules:
-    """HTTP where the dataplane speaks it, a connection elsewhere, unless configured otherwise."""
-    http = document.plane.kind in _HTTP_PROXIES if probe.kind is None else probe.kind is Knock.HTTP
-    return ProbeRules(probe.path if http else None, probe.port, probe.timeout_ms)
-
-
-def _check(check: CheckDocument) -> CheckRules:
-    path = check.path if check.kind is Knock.HTTP else None
-    return CheckRules(
-        ProbeRules(path, check.port, check.timeout_ms), check.every_ms, check.failures
     )
 
 

@@ -60,7 +60,6 @@ class UpConfig:
 
     @property
     def socket_path(self) -> Path:
-        """Path of the Unix socket."""
         return self.socket or self.data / SOCKET
 
 

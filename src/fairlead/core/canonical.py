@@ -32,16 +32,17 @@ def encoded(canonical_text: str) -> bytes:
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical bytes, in hex."""
     return sha256(canonical(value)).hexdigest()
 
 
 def as_json(value: Any) -> Any:
-    """A value of core as plain data: dataclasses as objects under their own field names."""
+    """A value of core as plain data: dataclasses as objects by field, bytes in hex."""
     if is_dataclass(value):
         return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
     return dict(value) if isinstance(value, Mapping) else value
 
 

@@ -16,14 +16,12 @@ def require(holds: bool, promise: str) -> None:  # noqa: FBT001 - reads as a sen
 
 
 def known(value: _T | None, promise: str) -> _T:
-    """The value, which is there as promised."""
     if value is None:
         raise InvariantBroken(promise)
     return value
 
 
 def of_kind(value: object, kind: type[_T], promise: str) -> _T:
-    """The value, which is of this kind as promised."""
     if not isinstance(value, kind):
         raise InvariantBroken(promise)
     return value

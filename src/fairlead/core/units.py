@@ -1,14 +1,16 @@
-"""Units: checked constructors, and markers that state a field's range and unit once.
+"""Units: markers that state a field's range and unit once, and checks that hold values to them.
 
-The constructors stop a wrong unit or a NaN where it enters; `field` is the name in the message. The
-markers stand in `Annotated[…]` at the fields of dataclasses: documents, manifests and JSON Schemas
-are derived from them (`fairlead.schema.derive`).
+The markers stand in `Annotated[…]` at the fields of dataclasses: documents, manifests and JSON
+Schemas are derived from them (`fairlead.schema.derive`), and `check` holds a new value to them, so
+that a wrong unit or a NaN stops where it enters; `field` is the name in the message.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated
+from enum import Enum
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 # Larger than any machine, small enough that 9 007 of them still add up below INTEGER_MAX.
 SIZE_MAX = 10**12
@@ -26,6 +28,8 @@ class Range:
 
     low: float
     high: float
+    text: str | None = None
+    """What documents say of it besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,6 @@ class OutOfRange(ValueError):
 
 
 def repeats(items: str, key: str, names: Sequence[str]) -> Iterator[OutOfRange]:
-    """A fault for every name that a list has a second time."""
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
@@ -93,27 +96,34 @@ def repeats(items: str, key: str, names: Sequence[str]) -> Iterator[OutOfRange]:
 
 def size(value: int, field: str) -> int:
     """A whole, non-negative quantity (millicores, a count) of at most SIZE_MAX."""
-    if type(value) is not int or not 0 <= value <= SIZE_MAX:
-        raise OutOfRange(field, f"must be an integer between 0 and {SIZE_MAX}, got {value!r}")
-    return value
+    return _whole(value, field, 0, SIZE_MAX)
 
 
 def size_or_none(value: int | None, field: str) -> int | None:
-    """The same, where it may be unknown."""
     return None if value is None else size(value, field)
 
 
 def ratio(value: float, field: str) -> float:
-    """A share between 0 and 1."""
-    if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise OutOfRange(field, f"must be between 0 and 1, got {value!r}")
-    return float(value)
+    return _real(value, field, 0, 1)
 
 
 def weight(value: float, field: str) -> float:
     """A finite, non-negative number; fractions allowed."""
-    if type(value) not in (int, float) or not 0 <= value <= FLOAT_MAX or not isfinite(value):
-        raise OutOfRange(field, f"must be a finite number of at least 0, got {value!r}")
+    return _real(value, field, 0, FLOAT_MAX)
+
+
+def _whole(value: Any, field: str, low: float, high: float) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise OutOfRange(field, f"must be an integer between {low} and {high}, got {value!r}")
+    return value
+
+
+def _real(value: Any, field: str, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:
+        limits = f"between {low} and {high}"
+        if high == FLOAT_MAX:
+            limits = f"a finite number of at least {low}"
+        raise OutOfRange(field, f"must be {limits}, got {value!r}")
     return float(value)
 
 
@@ -126,3 +136,71 @@ def name(value: str, field: str) -> str:
     except UnicodeEncodeError:
         raise OutOfRange(field, f"must be valid Unicode, got {value!r}") from None
     return value
+
+
+def _non_empty(value: str, field: str) -> str:
+    if not name(value, field):
+        raise OutOfRange(field, f"must be a non-empty string, got {value!r}")
+    return value
+
+
+def _boolean(value: bool, field: str) -> bool:  # noqa: FBT001 - checked here
+    if type(value) is not bool:
+        raise OutOfRange(field, f"must be true or false, got {value!r}")
+    return value
+
+
+def check(value: Any) -> None:
+    """Hold a new frozen dataclass to its fields' types and markers; raises `OutOfRange`.
+
+    A whole number where a fraction is declared becomes one, a list a tuple, a text its enum.
+    """
+    for field, kind, low, high, optional, make in _rules(value.__class__):
+        given = getattr(value, field)
+        if type(given) is kind and low <= given <= high:
+            continue  # most are numbers in range: a fleet has a million pods
+        if given is not None or not optional:
+            object.__setattr__(value, field, make(given, field))
+
+
+class _Rule(NamedTuple):
+    """A field: numbers of `kind` in range pass, anything else goes through `make`."""
+
+    field: str
+    kind: Any
+    low: float
+    high: float
+    optional: bool
+    make: Callable[[Any, str], Any]
+
+
+@cache
+def _rules(cls: type) -> tuple[_Rule, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    rules = [_rule(field, hint) for field, hint in hints.items()]
+    return tuple(rule for rule in rules if rule is not None)
+
+
+def _rule(field: str, hint: Any) -> _Rule | None:
+    """The rule of a field; None for those that check themselves."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    optional, hint = NoneType in parts, parts[0]
+    base, *markers = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if markers and isinstance(markers[0], Range):
+        low, high = markers[0].low, markers[0].high
+        number = partial(_whole if base is int else _real, low=low, high=high)
+        return _Rule(field, base, low, high, optional, number)
+    make: Callable[[Any, str], Any] | None = None
+    if base is bool:
+        make = _boolean
+    elif base is str:
+        make = _non_empty if markers else name
+    elif get_origin(base) is tuple:
+        make = _converted(tuple)
+    elif isinstance(base, type) and issubclass(base, Enum):
+        make = _converted(base)
+    return None if make is None else _Rule(field, None, 0, 0, optional, make)
+
+
+def _converted(kind: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+    return lambda given, _: kind(given)

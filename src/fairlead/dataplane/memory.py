@@ -17,17 +17,11 @@ from math import gcd
 from fairlead.core.invariant import InvariantBroken, known
 from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.limits import Concurrency, liveness, share
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.proxy import BackendCount, GroupCount, RequestLog
 from fairlead.dataplane.tables import Active, active, check_flip, check_groups, check_table
-from fairlead.ports.dataplane import (
-    SCHEMA_VERSION,
-    AdmissionMode,
-    GroupSeen,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 

@@ -11,15 +11,15 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from fairlead.core.traffic.limits import LATENCY_WINDOW_MS, p95, restart_wait_ms, succeeded
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.dataplane.tables import Active, group_seen
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.files import replace
-from fairlead.ports.dataplane import BackendSeen, GroupSeen, Liveness, RouteGroup
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 Address = tuple[str, int]
@@ -28,7 +28,6 @@ SIDES, HASHED = ("a", "b"), "f"
 """Of a group: two copies, of which one serves and the next table is laid out on the other, and the
 one that hashes flows when the agent is dead."""
 REFUSED_STATUS = {"soft": 429, "hard": 503}
-RETRY_MS = 1_000
 CONNECT_TIMEOUT_MS = 5_000
 """Linux sends a lost SYN again after 1 s and 3 s: two losses are no failure."""
 IDLE_TIMEOUT_MS = 60_000
@@ -87,7 +86,7 @@ def as_fault(method: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return method(*args, **kwargs)
         except (OSError, subprocess.SubprocessError) as error:
-            raise TemporaryFault(str(error), retry_after_ms=RETRY_MS) from error
+            raise TemporaryFault(str(error)) from error
 
     return call
 
@@ -114,12 +113,11 @@ def remove_files(folder: Path, ours: Sequence[Path]) -> None:
 
 
 def wait_for_end(descriptor: int, timeout_s: float, name: str) -> None:
-    """Wait until the process behind a pidfd has ended, and close it."""
     try:
         ended = select.poll()
         ended.register(descriptor, select.POLLIN)
         if not ended.poll(timeout_s * 1000):
-            raise TemporaryFault(f"{name} does not stop", retry_after_ms=RETRY_MS)
+            raise TemporaryFault(f"{name} does not stop")
     finally:
         os.close(descriptor)
 
@@ -141,36 +139,9 @@ class Restarts:
         try:
             yield
         except Fault as fault:
-            self._failed_ms, self._problem = (
-                monotonic_ms(),
-                f"the proxy died; restart failed: {fault}",
-            )
+            self._failed_ms = monotonic_ms()
+            self._problem = f"the proxy died; restart failed: {fault}"
             raise
-
-
-class LatencyWindow:
-    """Latencies of one backend's successes over the last seconds, the oldest forgotten first.
-
-    Only successes are put in: a backend that fails fast must not look fast.
-    """
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, float]] = deque(maxlen=_SAMPLES_MAX)
-
-    def add(self, now_ms: int, latency_ms: float) -> None:
-        """A success that took this long."""
-        self._samples.append((now_ms, latency_ms))
-
-    def p95(self, now_ms: int) -> float | None:
-        while self._samples and now_ms - self._samples[0][0] >= LATENCY_WINDOW_MS:
-            self._samples.popleft()
-        return p95([latency for _, latency in self._samples])
-
-
-class Ended(Enum):
-    """How a request ended, as a proxy's log shows it."""
-
-    WELL, BROKEN, UNREACHED = range(3)
 
 
 class RequestLog:
@@ -181,40 +152,40 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._windows: dict[tuple[str, str], LatencyWindow] = {}
+        self._windows: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         self._failures: dict[tuple[str, str], int] = {}
 
-    def lines(self, data: bytes) -> Iterator[list[str]]:
-        """The fields of every line that is complete with this data."""
+    def feed(
+        self, data: bytes, now_ms: int, *, whole: str, unreached: Callable[[str], bool]
+    ) -> None:
+        """Read the lines that are complete with this data: the group's copy, backend, status, how
+        it ended and how long it took. `whole` is the end of an unbroken reply."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             fields = line.decode(errors="replace").split()
-            if len(fields) == 5:
-                yield fields
+            if len(fields) != 5:
+                continue
+            copy, backend, status, ended, took_ms = fields
+            group, _, side = copy.rpartition("_")
+            if side in (*SIDES, HASHED):  # else a refusal of our own
+                ok = ended == whole and status.isdigit() and succeeded(int(status))
+                latency_ms = float(took_ms) if ok else None
+                self.add(group, backend, now_ms, latency_ms, connected=not unreached(ended))
 
     def restart(self) -> None:
         """The rest of the last line will not come."""
         self._rest = b""
 
-    def read(
-        self, copy: str, backend: str, status: str, took_ms: str, *, now_ms: int, ended: Ended
-    ) -> None:
-        """One request of a log; `copy` is the group's with its side."""
-        group, _, side = copy.rpartition("_")
-        if side in (*SIDES, HASHED):  # else a refusal of our own
-            ok = ended is Ended.WELL and status.isdigit() and succeeded(int(status))
-            latency_ms = float(took_ms) if ok else None
-            connected = ended is not Ended.UNREACHED
-            self.add(group, backend, now_ms, latency_ms, connected=connected)
-
     def add(
         self, group: str, backend: str, now_ms: int, latency_ms: float | None, *, connected: bool
     ) -> None:
-        """One request; without a latency it was no success."""
+        """One request; without a latency it was no success. Only successes are kept: a backend that
+        fails fast must not look fast."""
         key = (group, backend)
         self._failures[key] = 0 if connected else self._failures.get(key, 0) + 1
         if latency_ms is not None:
-            self._windows.setdefault(key, LatencyWindow()).add(now_ms, latency_ms)
+            window = self._windows.setdefault(key, deque(maxlen=_SAMPLES_MAX))
+            window.append((now_ms, latency_ms))
 
     def keep(self, members: Collection[tuple[str, str]]) -> None:
         """Forget all other backends: the next one of a name begins afresh."""
@@ -222,8 +193,10 @@ class RequestLog:
         self._failures = {key: seen for key, seen in self._failures.items() if key in members}
 
     def p95(self, group: str, backend: str, now_ms: int) -> float | None:
-        window = self._windows.get((group, backend))
-        return window.p95(now_ms) if window else None
+        window = self._windows.get((group, backend), deque())
+        while window and now_ms - window[0][0] >= LATENCY_WINDOW_MS:
+            window.popleft()
+        return p95([latency_ms for _, latency_ms in window])
 
     def failures(self, group: str, backend: str) -> int:
         return self._failures.get((group, backend), 0)

@@ -6,24 +6,15 @@ the path of the field.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from math import isfinite
 
-from fairlead.core.traffic.limits import Fallback, split
-from fairlead.ports.dataplane import (
-    AdmissionMode,
-    BackendSeen,
-    GroupSeen,
-    Limits,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.core.traffic.limits import Fallback, Limits, split
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.ports.dataplane import Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
-
-PORT_MAX = 65_535
+from fairlead.schema.border import BadInput
+from fairlead.schema.traffic_agent import check_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +31,14 @@ def check_groups(
     groups: Sequence[RouteGroup], *, dataplane: str, protos: Collection[Proto]
 ) -> None:
     """Refuse what no dataplane, or not this one, can route."""
-    names: set[str] = set()
-    addresses: set[tuple[str, int, Proto]] = set()
-    for index, group in enumerate(groups):
-        path = f"groups[{index}]"
-        if group.name in names:
-            raise PermanentFault(f"{path}.name: {group.name!r} is taken")
-        if group.proto not in protos:
-            raise PermanentFault(f"{path}.proto: {group.proto} is not supported by {dataplane}")
-        _check_address(group.vip, group.port, f"{path}.vip", f"{path}.port")
-        address = (str(ip_address(group.vip)), group.port, group.proto)
-        if address in addresses:
-            raise PermanentFault(f"{path}.vip: {group.vip} port {group.port} is taken")
-        names.add(group.name)
-        addresses.add(address)
-        _check_backends(group, path)
-
-
-def _check_backends(group: RouteGroup, path: str) -> None:
-    ids: set[str] = set()
-    places: set[tuple[str, int]] = set()
-    for index, backend in enumerate(group.backends):
-        here = f"{path}.backends[{index}]"
-        if backend.id in ids:
-            raise PermanentFault(f"{here}.id: {backend.id!r} is taken")
-        _check_address(backend.host, backend.port, f"{here}.host", f"{here}.port")
-        place = (str(ip_address(backend.host)), backend.port)
-        if place in places:  # proxies count by address: two ids could not be told apart
-            raise PermanentFault(f"{here}.host: {place[0]} port {place[1]} is taken")
-        ids.add(backend.id)
-        places.add(place)
-
-
-def _check_address(host: str, port: int, host_path: str, port_path: str) -> None:
     try:
-        ip_address(host)
-    except ValueError:
-        raise PermanentFault(f"{host_path}: must be an IP address, got {host!r}") from None
-    if not 0 < port <= PORT_MAX:
-        raise PermanentFault(f"{port_path}: must be between 1 and {PORT_MAX}, got {port}")
+        check_routes(groups)
+    except BadInput as error:
+        raise PermanentFault(str(error)) from error
+    for index, group in enumerate(groups):
+        if group.proto not in protos:
+            message = f"{group.proto} is not supported by {dataplane}"
+            raise PermanentFault(f"groups[{index}].proto: {message}")
 
 
 def check_table(table: Table, groups: Mapping[str, RouteGroup]) -> RouteGroup:
@@ -143,10 +103,7 @@ def configured(groups: Mapping[str, RouteGroup], name: str) -> RouteGroup:
 
 
 def group_seen(
-    active: Active,
-    liveness: Liveness,
-    counts: tuple[int, int, int],
-    backends: Mapping[str, BackendSeen],
+    active: Active, liveness: Liveness, counts: Sequence[int], backends: Mapping[str, BackendSeen]
 ) -> GroupSeen:
     """One group's counters; `counts` are admitted, refused softly and refused hard."""
     limits = active.table.limits

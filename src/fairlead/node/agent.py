@@ -102,7 +102,6 @@ class Agent:
             raise PermanentFault(f"{path}: {error}; move it away to start afresh") from error
 
     def run(self, *, clears_max: int | None = None) -> None:
-        """Sample and clear until `stop` is called."""
         cpu, clears = self.cpu, 0
         next_sample = next_clear = time.monotonic()
         next_clear += cpu.clear_ms / 1000
@@ -141,7 +140,6 @@ class Agent:
         self._stop.wait(fault.retry_after_ms / 1000)
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Ask the loop to end after the step it is in."""
         self._stop.set()
 
     def handle_signals(self) -> None:
@@ -150,7 +148,6 @@ class Agent:
         signal.signal(signal.SIGTERM, self.stop)
 
     def close(self) -> None:
-        """Give everything back."""
         self._sensor.close()
         if self._recorder is not None:
             self._recorder.close()

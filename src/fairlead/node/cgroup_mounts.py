@@ -36,7 +36,6 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Whether either the mount or the file system refuses writes."""
         return "ro" in self.options
 
 
@@ -160,7 +159,6 @@ def parse_proc_cgroups(text: str) -> dict[str, Controller]:
 
 
 def parse_controllers(text: str) -> frozenset[str]:
-    """The names in a `cgroup.controllers` or `cgroup.subtree_control` file."""
     return frozenset(text.split())
 
 
@@ -243,7 +241,6 @@ def _no_cpu(
 
 
 def read_mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
-    """This process's mounts; PermanentFault where the file cannot be read."""
     path = root / "proc/self/mountinfo"
     with faults(f"read {path}"):
         return parse_mountinfo(_text(path))

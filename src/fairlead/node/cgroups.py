@@ -39,7 +39,6 @@ class CgroupTree:
             ) from error
 
     def close(self) -> None:
-        """Give the root's descriptor back."""
         os.close(self._fd)
 
     @contextmanager
@@ -98,7 +97,6 @@ def components(path: str) -> list[str]:
 
 
 def read_file(descriptor: int) -> bytes:
-    """The whole of a small kernel file through a kept descriptor."""
     return os.pread(descriptor, FILE_BYTES_MAX + 1, 0)
 
 
@@ -158,7 +156,6 @@ class ContainerFiles:
         return kernel_files.quota_v1(quota, period)
 
     def close(self) -> None:
-        """Give the descriptors back."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = ()
@@ -189,7 +186,6 @@ class CgroupFiles:
         return ContainerFiles(self._version, tuple(opened))
 
     def quota(self, path: str) -> Quota | None:
-        """The limit in force; None when it cannot be read as the kernel writes it."""
         files = self.container(path)
         try:
             quota = files.quota()
@@ -243,13 +239,11 @@ class CgroupFiles:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Give the roots' descriptors back."""
         for tree in {self.cpu, self._cpuacct}:
             tree.close()
 
 
 def open_files(version: int, cpu_root: Path, cpuacct_root: Path | None) -> CgroupFiles:
-    """The files of a host's version below the given roots."""
     cpu = CgroupTree(cpu_root)
     apart = version == 1 and cpuacct_root is not None and cpuacct_root != cpu_root
     return CgroupFiles(version, cpu, CgroupTree(cpuacct_root) if apart and cpuacct_root else cpu)

@@ -34,7 +34,6 @@ class Quota(NamedTuple):
 
     @property
     def millicores(self) -> int | None:
-        """The limit in our unit, rounded down."""
         return None if self.quota_us is None else self.quota_us * 1000 // self.period_us
 
 
@@ -54,7 +53,6 @@ def whole_number(text: bytes) -> int | None:
 
 
 def counter(data: bytes) -> int | None:
-    """A file that holds one number and a newline (cpuacct.usage)."""
     return whole_number(data[:-1]) if data.endswith(b"\n") else None
 
 
@@ -94,7 +92,6 @@ def quota_v1(quota: bytes, period: bytes) -> Quota | None:
 
 
 def quota_v2(data: bytes) -> Quota | None:
-    """cpu.max: `max 100000` or `50000 100000`."""
     parts = data[:-1].split(b" ") if data.endswith(b"\n") else []
     if len(parts) != 2:
         return None

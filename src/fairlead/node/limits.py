@@ -16,7 +16,6 @@ from fairlead.node.state import ORIGINALS, StateDirectory
 from fairlead.ports.cpu import Gone, PodSighting
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
-_RETRY_AFTER_MS = 1_000
 _PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}
 
 
@@ -33,13 +32,13 @@ class CgroupActuator:
         try:
             before = self._files.quota(path)
             if before is None:
-                raise TemporaryFault(f"{path}: limit unreadable", retry_after_ms=_RETRY_AFTER_MS)
+                raise TemporaryFault(f"{path}: limit unreadable")
             self._files.set_quota(path, quota_for(millicores, before.period_us, burst=self._burst))
             after = self._files.quota(path)
         except OSError as error:
             raise _fault(path, error) from error
         if after is None or after.millicores is None:
-            raise TemporaryFault(f"{path}: limit unreadable", retry_after_ms=_RETRY_AFTER_MS)
+            raise TemporaryFault(f"{path}: limit unreadable")
         return after.millicores
 
 
@@ -134,5 +133,5 @@ def _fault(path: str, error: OSError) -> Fault:
     if error.errno in (errno.ENOENT, errno.ENODEV):
         return Gone(text)
     if error.errno in _PASSING:
-        return TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS)
+        return TemporaryFault(text)
     return PermanentFault(text)

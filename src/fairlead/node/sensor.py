@@ -53,7 +53,6 @@ class CgroupSensor:
         self._boot = _boot_id()
 
     def sample(self, now_ms: int) -> list[PodSighting]:
-        """Look for pods that came or went, then read all of them."""
         last = self._discovered_ms
         if last is None or now_ms < last or now_ms - last >= self._discover_ms:
             self._discovered_ms = now_ms
@@ -61,7 +60,6 @@ class CgroupSensor:
         return [self._sight(uid, pod) for uid, pod in sorted(self._pods.items())]
 
     def close(self) -> None:
-        """Give all descriptors back."""
         for pod in self._pods.values():
             pod.close()
         self._pods.clear()
@@ -77,7 +75,6 @@ class CgroupSensor:
                 continue  # it went away while we looked: the next sample sees that
 
     def _refresh(self, uid: str, now_ms: int) -> None:
-        """Open what is new of one pod, close what is gone."""
         with self._files.cpu.directory(uid) as descriptor:
             stat = os.fstat(descriptor)
         pod = self._pods.get(uid)
@@ -129,5 +126,4 @@ def _boot_id() -> str:
 
 
 def container_path(uid: str, container: str) -> str:
-    """Where a container's cgroup lies below the root."""
     return f"{uid}/{container}" if container else uid

@@ -18,7 +18,6 @@ _RETRY_AFTER_MS = 5_000
 
 
 def default_directory() -> Path:
-    """The node agent's part of Fairlead's state."""
     return default_state_directory() / "node"
 
 
@@ -30,7 +29,6 @@ class StateDirectory:
         self._lock: int | None = None
 
     def create(self) -> None:
-        """Make the directory, private to its owner."""
         with faults(f"make {self.path}"):
             make_private(self.path)
 
@@ -41,20 +39,17 @@ class StateDirectory:
             raise PermanentFault(f"another agent is running on {self.path}")
 
     def unlock(self) -> None:
-        """Let the next agent in."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def running(self) -> bool:
-        """Whether an agent holds the directory now."""
         try:
             return files.locked(self.path / LOCK)
         except OSError:
             return False
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A file's content; None when it was never written."""
         try:
             return files.read_json(self.path / name)
         except OSError as error:
@@ -75,7 +70,6 @@ class StateDirectory:
             raise TemporaryFault(text, retry_after_ms=_RETRY_AFTER_MS) from error
 
     def forget(self, name: str) -> None:
-        """Remove a file for good."""
         (self.path / name).unlink(missing_ok=True)
         files.sync_directory(self.path)
 

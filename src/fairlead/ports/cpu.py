@@ -65,7 +65,6 @@ class CpuSensor(Protocol):
 
     def sample(self, now_ms: int) -> Sequence[PodSighting]:
         """Every pod there is now. One that cannot be read is seen with missing counters."""
-        ...
 
 
 class CpuActuator(Protocol):
@@ -77,4 +76,3 @@ class CpuActuator(Protocol):
         Raises `Gone` when the container is no longer there, another `PermanentFault` when it may
         not be touched, `TemporaryFault` when trying again may help.
         """
-        ...

@@ -19,29 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
 from fairlead.core.traffic.limits import Limits
-from fairlead.core.traffic.model import Admission
-from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
-from fairlead.core.traffic.state import AdmissionMode
-
-__all__ = [
-    "FALLBACK_AFTER_MS",
-    "HOLD_AFTER_MS",
-    "SCHEMA_VERSION",
-    "Admission",
-    "AdmissionMode",
-    "Backend",
-    "BackendSeen",
-    "Dataplane",
-    "GroupSeen",
-    "Limits",
-    "Liveness",
-    "Proto",
-    "RouteGroup",
-    "Stale",
-    "Table",
-]
+from fairlead.core.traffic.sighting import GroupSeen
 
 SCHEMA_VERSION = 4
 """Of the tables and maps that an agent and a dataplane share: they must agree before a flip."""
@@ -109,39 +88,30 @@ class Dataplane(Protocol):
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others. Those that stay keep their active table and counters."""
-        ...
 
     def schema_version(self) -> int:
         """Of what is installed, which may be older than this agent."""
-        ...
 
     def apply(self, table: Table, *, decision: int | None) -> None:
         """Flip a group to a table: every new connection sees the old one or the new one, whole."""
-        ...
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
         """What each backend of a bounded group may hold until the next tick, without a flip.
 
         Dataplanes that compare shares on every request need it not, and do nothing.
         """
-        ...
 
     def heartbeat(self) -> None:
         """The agent is alive. After hold or fallback the next flip is accepted again."""
-        ...
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Ask for its kept connections to end, where that is possible; slots stop new ones."""
-        ...
 
     def read(self) -> Mapping[str, GroupSeen]:
         """Every group's counters."""
-        ...
 
     def detach(self) -> None:
         """Let go without changing anything: connections go on by the active table."""
-        ...
 
     def remove(self) -> None:
         """Take everything of this dataplane off the machine."""
-        ...

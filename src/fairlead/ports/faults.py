@@ -16,7 +16,7 @@ class Fault(Exception):
 class TemporaryFault(Fault):
     """Trying again may help, not before `retry_after_ms`."""
 
-    def __init__(self, message: str, *, retry_after_ms: int) -> None:
+    def __init__(self, message: str, *, retry_after_ms: int = RETRY_AFTER_MS) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
 
@@ -29,7 +29,7 @@ def as_fault(error: OSError, doing: str) -> Fault:
     """The fault for an error of the operating system; raise it `from error`."""
     message = f"cannot {doing}: {error.strerror or error}"
     if error.errno in TEMPORARY:
-        return TemporaryFault(message, retry_after_ms=RETRY_AFTER_MS)
+        return TemporaryFault(message)
     return PermanentFault(message)
 
 

@@ -4,8 +4,8 @@
     ...                                               # apply the plan
     recorder.mark(seq, "applied", time_ms=now_ms)
 
-A start heals first: each of `unapplied()` is re-checked against fresh state, then applied or
-voided, never decided anew. `head()` is what a ledger anchors. One thread at a time.
+A start heals first: each of `unapplied()` is voided, because its snapshot is old.
+`head()` is what a ledger anchors. One thread at a time.
 """
 
 from collections.abc import Mapping

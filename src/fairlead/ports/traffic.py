@@ -9,21 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairlead.core.traffic.sighting import CpuTimes, Look, NodeReading, Probed, Reading
+from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.ports.recorder import RecordHead
-
-__all__ = [
-    "CpuTimes",
-    "EventLog",
-    "Look",
-    "NodeReading",
-    "NodeSensor",
-    "Probed",
-    "Prober",
-    "Reading",
-    "Signals",
-    "Transition",
-]
 
 
 class Signals(Protocol):
@@ -32,11 +19,9 @@ class Signals(Protocol):
     def covers(self, group: str) -> Collection[str]:
         """The fields of `Reading` that are asked for in this group; for these the dataplane's own
         figures are not used, or a silent application would look like an idle one."""
-        ...
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         """By group and backend. Those that have not answered lately are left out."""
-        ...
 
 
 class NodeSensor(Protocol):
@@ -44,7 +29,6 @@ class NodeSensor(Protocol):
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         """Every machine that can be seen now."""
-        ...
 
 
 class Prober(Protocol):
@@ -52,15 +36,12 @@ class Prober(Protocol):
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """Begin one probe of each; the answer is among a later tick's `results`."""
-        ...
 
     def results(self) -> Sequence[Probed]:
         """Answers since this was last asked."""
-        ...
 
     def check_ok(self, group: str, backend: str) -> bool | None:
         """What its health check says; None where it has none, or none was made yet."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +68,9 @@ class EventLog(Protocol):
 
     def transition(self, transition: Transition) -> None:
         """Keep this change."""
-        ...
 
     def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         """Keep the ends of the groups' records: what is before them can no longer be changed."""
-        ...
 
     def close(self) -> None:
         """Write what is waiting, as far as that is possible, and stop."""
-        ...

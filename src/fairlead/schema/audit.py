@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from fairlead.core.audit import Head, SignedHead
 from fairlead.core.units import INTEGER_MAX
@@ -30,16 +31,9 @@ class HeadDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     signature: Signature
 
     def to_head(self) -> SignedHead:
-        """The value of core."""
-        head = Head(
-            ledger=self.ledger,
-            epoch=self.epoch,
-            size=self.size,
-            root=self.root,
-            time_ms=self.time_ms,
-            key_id=self.key_id,
-        )
-        return SignedHead(head, self.signature)
+        fields = asdict(self)
+        signature = fields.pop("signature")
+        return SignedHead(Head(**fields), signature)
 
 
 class SegmentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -58,12 +52,10 @@ class SegmentDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read_head(data: bytes) -> SignedHead:
-    """A head from a file; raises `BadInput`."""
     return read_document(data, HeadDocument).to_head()
 
 
 def read_segment_header(line: bytes) -> SegmentDocument:
-    """The first line of a segment; raises `BadInput`."""
     document = read_document(line, SegmentDocument)
     if not document.first <= document.last <= document.head.size:
         raise BadInput("last", f"must lie between {document.first} and {document.head.size}")

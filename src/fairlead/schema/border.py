@@ -52,16 +52,21 @@ class _RepeatedKey(Exception):
 
 def parse_json(data: bytes) -> Any:
     """Parse one JSON text. Repeated keys, bad UTF-8, rubbish and over-deep nesting are refused."""
-    if len(data) > DOCUMENT_BYTES_MAX:
-        raise BadInput("$", f"must be at most {DOCUMENT_BYTES_MAX} bytes, got {len(data)}")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
+    text = decoded(data, DOCUMENT_BYTES_MAX)
     value = _loads(text)
     if "\\u" in text:  # only an escape can smuggle in half a character
         _refuse_surrogates(value, "")
     return value
+
+
+def decoded(data: bytes, bytes_max: int) -> str:
+    """The text of a document that is not too large."""
+    if len(data) > bytes_max:
+        raise BadInput("$", f"must be at most {bytes_max} bytes, got {len(data)}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def _loads(text: str) -> Any:
@@ -75,11 +80,10 @@ def _loads(text: str) -> Any:
     except RecursionError as error:
         raise BadInput("$", "is nested too deeply") from error
     except ValueError:  # an integer of thousands of digits: parse again without int()
-        return json.loads(text, object_pairs_hook=_object, parse_int=_long_integer)
+        return json.loads(text, object_pairs_hook=_object, parse_int=long_integer)
 
 
 def read_document(data: bytes, shape: type[T]) -> T:
-    """Parse and check one JSON object against a msgspec Struct."""
     return check_shape(parse_json(data), shape)
 
 
@@ -100,7 +104,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _long_integer(text: str) -> int:
+def long_integer(text: str) -> int:
+    """The integer, or where it has too many digits one that every range refuses."""
     return int(text) if len(text) <= _NUMBER_DIGITS_MAX else 10**_NUMBER_DIGITS_MAX
 
 
@@ -143,7 +148,7 @@ def _find_repeated(text: str) -> BadInput:
                     return found
         return None
 
-    found = walk(json.loads(text, object_pairs_hook=Pairs, parse_int=_long_integer), "")
+    found = walk(json.loads(text, object_pairs_hook=Pairs, parse_int=long_integer), "")
     return BadInput(found or "$", "is given twice")
 
 
@@ -241,7 +246,6 @@ def _without_null(kind: inspect.Type | None) -> inspect.Type | None:
 
 
 def _description(kind: inspect.Type | None) -> str | None:
-    """What a type says of itself in words."""
     while isinstance(kind, inspect.Metadata):
         words = (kind.extra_json_schema or {}).get("description")
         if words is not None:

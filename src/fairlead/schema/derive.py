@@ -30,28 +30,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
-from fairlead.core.units import (
-    INTEGER_MAX,
-    SIZE_MAX,
-    Duration,
-    Hex,
-    Hours,
-    NonEmpty,
-    OutOfRange,
-    Range,
-    Time,
-    Written,
-)
+from fairlead.core import units
+from fairlead.core.units import INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range, Written
+from fairlead.schema import times
 from fairlead.schema.border import BadInput
-from fairlead.schema.times import (
-    cap_ms,
-    duration_ms,
-    format_duration,
-    format_time,
-    hours,
-    parse_duration,
-    parse_time,
-)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -91,6 +73,7 @@ class Style:
         required: Fields | None = None,
         left_out: Fields | None = None,
         plain: Fields | None = None,
+        computed: Fields | None = None,
         size_max: int = SIZE_MAX,
         text_max: int | None = None,
         hours_max: int = SIZE_MAX,
@@ -98,16 +81,16 @@ class Style:
     ) -> None:
         """`strict`: every field is required, but for `optional` ones; else those without a default
         and `required` ones. `left_out` fields are given to `to_core` by name; `plain` ones are in
-        milliseconds, as core has them. A Range that ends at SIZE_MAX ends at `size_max` here.
+        milliseconds, as core has them. `computed` are properties that are written like fields, and
+        not read. A Range that ends at SIZE_MAX ends at `size_max` here.
         """
         self._camel, self._strict, self._suffix = camel, strict, suffix
         self._optional, self._required = optional or {}, required or {}
-        self._left_out, self._bare = left_out or {}, plain or {}
+        self._left_out, self._bare, self._computed = left_out or {}, plain or {}, computed or {}
         self._size_max, self._text_max, self._hours_max = size_max, text_max, hours_max
         self._shapes: dict[type, _Shape] = {}
 
     def document(self, cls: type, name: str | None = None) -> type[msgspec.Struct]:
-        """The Struct of a dataclass."""
         return self._shape(cls, name).struct
 
     def derived(self, cls: type) -> Callable[[type[S]], type[S]]:
@@ -176,6 +159,10 @@ class Style:
             written[field] = self._name(field, hint)
             options = self._default(cls, field, default, codec)
             members.append((field, codec.type, msgspec.field(name=written[field], **options)))
+        for field in sorted(self._computed.get(cls, ())):
+            written[field] = self._name(field, None)
+            result = get_type_hints(getattr(cls, field).fget)["return"]
+            members.append((field, result, msgspec.field(name=written[field])))
         struct = msgspec.defstruct(
             name or f"{cls.__name__}{self._suffix}",
             members,
@@ -225,7 +212,7 @@ class Style:
         if origin in (tuple, frozenset):
             return _many(self._codec(arguments[0]), origin)
         if isinstance(origin, type) and issubclass(origin, Mapping):
-            shape = dict[str, arguments[1]]  # type: ignore[valid-type]  # a hint as a value
+            shape = dict[str, self._codec(arguments[1]).type]  # type: ignore[misc, valid-type]  # a hint
             return _Codec(shape, None, dict)
         return self._plain(hint)
 
@@ -266,19 +253,20 @@ class Style:
         for marker in markers:
             if isinstance(marker, Range):
                 high = self._size_max if marker.high == SIZE_MAX else marker.high
-                codec = codec._replace(type=Annotated[base, Meta(ge=marker.low, le=high)])
+                meta = Meta(ge=marker.low, le=high, description=marker.text)
+                codec = codec._replace(type=Annotated[base, meta])
             elif isinstance(marker, NonEmpty):
                 meta = Meta(min_length=1, max_length=self._text_max)
                 codec = codec._replace(type=Annotated[base, meta])
-            elif isinstance(marker, Hex):
+            elif isinstance(marker, units.Hex):
                 codec = _hex(marker.length * 2)
-            elif isinstance(marker, Time):
-                codec = _Codec(_TIME, parse_time, format_time)
-            elif isinstance(marker, Duration):
-                codec = _Codec(_DURATION, parse_duration, format_duration)
-            elif isinstance(marker, Hours):
+            elif isinstance(marker, units.Time):
+                codec = _Codec(_TIME, times.parse_time, times.format_time)
+            elif isinstance(marker, units.Duration):
+                codec = _Codec(_DURATION, times.parse_duration, times.format_duration)
+            elif isinstance(marker, units.Hours):
                 shape = Annotated[float, Meta(ge=0, le=self._hours_max)]
-                codec = _Codec(shape, _up if marker.up else _down, hours)
+                codec = _Codec(shape, _up if marker.up else _down, times.hours)
         return codec
 
     def _path(self, cls: type | None, field: str) -> str:
@@ -323,11 +311,11 @@ def _hex(digits: int) -> _Codec:
 
 
 def _down(value: float, _: str) -> int:
-    return cap_ms(value)
+    return times.cap_ms(value)
 
 
 def _up(value: float, _: str) -> int:
-    return duration_ms(value)
+    return times.duration_ms(value)
 
 
 def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:

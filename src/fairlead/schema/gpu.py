@@ -1,7 +1,10 @@
-"""`gpu.cover` and `gpu.fund`: which envelopes pay for a request, or what would help.
+"""The contracts of the GPU governor: documents in, result documents out.
 
-The control plane keeps running totals, so it asks with usage per envelope and not with a list of
+`gpu.cover` and `gpu.fund` find the envelopes that pay for a request, or what would help. The
+control plane keeps running totals, so it asks with usage per envelope and not with a list of
 leases: that is `gpu.fund`, whose output is `gpu.cover`'s, so that an entry replays byte for byte.
+`gpu.place` finds devices, `gpu.queue` orders the runs that wait, `gpu.deficit` finds what is
+missing and who may be preempted, `gpu.resolve` decides which leases end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +16,26 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead.core import gpu
+from fairlead.core.lottery import SEED_BYTES, OwnerWeighting, unfold
 from fairlead.core.reasons import CoverRefusal
-from fairlead.core.units import INTEGER_MAX, Count, Name, OutOfRange, Time, Written, repeats
+from fairlead.core.units import INTEGER_MAX, Count, Hex, Name, OutOfRange, Time, Written, repeats
 from fairlead.schema.derive import Fields, Style
 from fairlead.schema.times import format_time, hours, parse_now
 
 OPTIONAL: Fields = {gpu.Envelope: {"recurrence"}}
-COVER = Style(optional=OPTIONAL)
+COVER = Style(optional=OPTIONAL, computed={gpu.Line: {"borrowed"}})
 FUND = Style(optional=OPTIONAL, plain={gpu.Request: {"duration_ms"}})
+STYLE = Style(
+    strict=False,
+    required={
+        gpu.Node: {"location", "free"},
+        gpu.Placement: {"shortfall_gpus"},
+        gpu.Scope: {"location"},
+        gpu.Waiting: {"runs", "holds"},
+    },
+    computed={gpu.Placement: {"placed"}},
+)
+"""Of the other contracts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +112,6 @@ class FundInput:
     request: gpu.Request
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Budgets that do not fit together, and lines of unknown envelopes."""
         yield from budget_faults(self.budgets)
         payers = {(b.name, envelope.name) for b in self.budgets for envelope in b.envelopes}
         seen: set[tuple[str, str]] = set()
@@ -110,15 +124,9 @@ class FundInput:
             seen.add(key)
 
 
-class LineDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+@COVER.derived(gpu.Line)
+class LineDocument(msgspec.Struct):
     """One envelope's part of a plan."""
-
-    budget: str
-    envelope: str
-    owner: str
-    gpus: int
-    tier: gpu.Tier
-    borrowed: bool
 
 
 class BindingDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -166,7 +174,6 @@ class CoverResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def decide_cover(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     parse_now(document.now_ms)
     given = COVER.to_core(CoverInput, document)
     book = gpu.Book(given.budgets, gpu.tally(given.budgets, given.leases, given.now_ms))
@@ -175,25 +182,15 @@ def decide_cover(document: Any) -> dict[str, Any]:
 
 
 def decide_fund(document: Any) -> dict[str, Any]:
-    """The whole contract: documents in, result document out."""
     given = FUND.to_core(FundInput, document)
     usage = {
         (line.budget, line.envelope): gpu.Usage(
-            line.gpus,
-            line.used_ms,
-            line.held_ms,
-            line.lent_gpus,
-            line.lent_used_ms,
-            line.lent_held_ms,
+            *(getattr(line, field) for field in gpu.Usage._fields)
         )
         for line in given.usage
     }
-    return fund(gpu.Book(given.budgets, usage), given.request, given.now_ms)
-
-
-def fund(book: gpu.Book, request: gpu.Request, now_ms: int) -> dict[str, Any]:
-    """Cover and, when that is refused, the smallest remedy, as a result document."""
-    return from_plan(*gpu.cover_or_remedy(book, request, now_ms))
+    book = gpu.Book(given.budgets, usage)
+    return from_plan(*gpu.cover_or_remedy(book, given.request, given.now_ms))
 
 
 def fund_document(
@@ -236,10 +233,7 @@ def from_plan(
     plan: gpu.Plan, remedy: gpu.Remedy | None, written: WrittenHours = MappingProxyType({})
 ) -> dict[str, Any]:
     """The result document of a plan; hour caps are quoted as written, where that is known."""
-    lines = [
-        LineDocument(line.budget, line.envelope, line.owner, line.gpus, line.tier, line.borrowed)
-        for line in plan.lines
-    ]
+    lines = [COVER.from_core(line) for line in plan.lines]
     refusal = None
     if plan.refusal is not None:
         change = None if remedy is None else _remedy(remedy, written)
@@ -250,7 +244,12 @@ def from_plan(
             [_binding(binding, written) for binding in plan.refusal.binding],
             change,
         )
-    return dict(msgspec.to_builtins(CoverResult(plan.funded, plan.gpus, lines, refusal)))
+    return {
+        "funded": plan.funded,
+        "gpus": plan.gpus,
+        "plan": lines,
+        "refusal": msgspec.to_builtins(refusal),
+    }
 
 
 def _binding(binding: gpu.Binding, written: WrittenHours) -> BindingDocument:
@@ -291,3 +290,160 @@ def _message(refusal: gpu.Refusal, remedy: RemedyDocument | None) -> str:
     target = f"{remedy.budget}/{remedy.name}" if remedy.budget else remedy.name
     change = f"{remedy.change} of {target} from {remedy.before} to {remedy.after}"
     return f"{text}; {change} would do"
+
+
+# -- gpu.place --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInput:
+    """Input of `gpu.place`."""
+
+    nodes: tuple[gpu.Node, ...]
+    gang: gpu.Gang
+
+    def faults(self) -> Iterator[OutOfRange]:
+        yield from repeats("nodes", "name", [node.name for node in self.nodes])
+
+
+PlaceDocument = STYLE.document(PlaceInput, "PlaceDocument")
+
+
+def decide_place(document: Any) -> dict[str, Any]:
+    given = STYLE.to_core(PlaceInput, document)
+    return STYLE.from_core(gpu.place(given.nodes, given.gang))
+
+
+def no_room(missing_gpus: int, gpus: int) -> str:
+    """What finds no place, of how much; spares included."""
+    if missing_gpus == gpus:
+        return f"there are no free devices for its {gpus} GPUs together"
+    return f"there are no free devices for the groups that hold {missing_gpus} of its {gpus} GPUs"
+
+
+# -- gpu.queue and gpu.deficit ----------------------------------------------------------------
+
+
+def decide_queue(document: Any) -> dict[str, Any]:
+    return STYLE.from_core(gpu.queue(STYLE.to_core(gpu.Waiting, document)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeficitInput:
+    """Input of `gpu.deficit`."""
+
+    demand: gpu.GangDemand | gpu.CapDemand | gpu.PlaceDemand | gpu.NodeDemand
+    nodes: tuple[gpu.Node, ...]
+    runs: tuple[gpu.HoldingRun, ...]
+    leases: tuple[gpu.HeldLease, ...]
+
+    @property
+    def holdings(self) -> gpu.Holdings:
+        return gpu.Holdings(self.nodes, self.runs, self.leases)
+
+    def faults(self) -> Any:
+        return self.holdings.faults()
+
+
+def decide_deficit(document: Any) -> dict[str, Any]:
+    given = STYLE.to_core(DeficitInput, document)
+    return STYLE.from_core(gpu.find_deficit(given.demand, given.holdings))
+
+
+def deficit_document(demand: gpu.Demand, holdings: gpu.Holdings) -> dict[str, Any]:
+    """The input document of one decision, as plain data; lists by id."""
+    return STYLE.from_core(
+        DeficitInput(
+            demand,
+            tuple(sorted(holdings.nodes, key=lambda node: node.name)),
+            tuple(sorted(holdings.runs, key=lambda run: run.id)),
+            tuple(sorted(holdings.leases, key=lambda lease: lease.id)),
+        )
+    )
+
+
+# -- gpu.resolve ------------------------------------------------------------------------------
+
+VERSIONS: Mapping[OwnerWeighting, int] = {OwnerWeighting.OWNERS: 1, OwnerWeighting.TOKENS: 2}
+"""The version that a recorded decision names: 1 where owners are equal, as in the contract, and 2
+where tokens are, so that a reader who knows only the first reports an unknown version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveInput:
+    """Input of `gpu.resolve`."""
+
+    scope: gpu.Scope
+    deficit_gpus: Count
+    seed: Annotated[bytes, Hex(SEED_BYTES)]
+    runs: tuple[gpu.ConflictRun, ...]
+    leases: tuple[gpu.ConflictLease, ...]
+
+    @property
+    def conflict(self) -> gpu.Conflict:
+        return gpu.Conflict(self.scope, self.deficit_gpus, self.runs, self.leases)
+
+    def faults(self) -> Iterator[OutOfRange]:
+        return self.conflict.faults()
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRow:
+    """One draw: the owners and tokens that could be selected, and those that were."""
+
+    index: int
+    tier: gpu.CutTier
+    owners: tuple[str, ...]
+    owner: str
+    tokens: tuple[str, ...]
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveResult:
+    """Output of `gpu.resolve`: enough is freed, or nothing is done."""
+
+    resolved: bool
+    deficit_gpus: int
+    freed_gpus: int
+    actions: tuple[gpu.Action, ...]
+    withdrawn: tuple[gpu.Action, ...]
+    draws: tuple[DrawRow, ...]
+    conflict_digest: str
+    shortfall_gpus: int
+
+
+ResolveDocument = STYLE.document(ResolveInput, "ResolveDocument")
+
+
+def to_conflict(document: Any) -> gpu.Conflict:
+    return STYLE.to_core(ResolveInput, document).conflict
+
+
+def decide_resolve(
+    document: Any, owner_weighting: OwnerWeighting = OwnerWeighting.OWNERS
+) -> dict[str, Any]:
+    """The whole contract: documents in, result document out. In the contract owners are equal."""
+    given = STYLE.to_core(ResolveInput, document)
+    resolution = gpu.resolve(given.conflict, given.seed, owner_weighting=owner_weighting)
+    return from_resolution(resolution, gpu.conflict_digest(given.conflict))
+
+
+def from_resolution(resolution: gpu.Resolution, conflict_digest: str) -> dict[str, Any]:
+    draws = tuple(
+        DrawRow(draw.index, lottery.tier, tuple(owners), draw.owner, tuple(tokens), draw.token)
+        for lottery in resolution.rounds
+        for draw, owners, tokens in unfold(lottery.tokens, lottery.draws)
+    )
+    return STYLE.from_core(
+        ResolveResult(
+            resolution.resolved,
+            resolution.deficit_gpus,
+            resolution.freed_gpus,
+            resolution.actions,
+            resolution.withdrawn,
+            draws,
+            conflict_digest,
+            resolution.shortfall_gpus,
+        )
+    )

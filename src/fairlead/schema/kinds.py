@@ -6,13 +6,10 @@ from typing import Any
 
 import msgspec
 
-from fairlead.core import cpu, gpu
+from fairlead.core import gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import gpu as gpu_documents
-from fairlead.schema import place as place_documents
-from fairlead.schema import resolve as resolve_documents
 from fairlead.schema import traffic as traffic_documents
-from fairlead.schema import waiting as waiting_documents
 from fairlead.schema.border import check_shape, parse_json
 
 
@@ -45,19 +42,10 @@ class Kind:
         return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:
-        """JSON Schema of the input and the output."""
         return {
             "input": msgspec.json.schema(self.input_shape),
             "output": msgspec.json.schema(self.output_shape),
         }
-
-
-def _cpu_clear(document: cpu_documents.ClearDocument) -> dict[str, Any]:
-    return cpu_documents.from_plan(cpu.clear(cpu_documents.to_snapshot(document)))
-
-
-def _cpu_allocate(document: cpu_documents.AllocateDocument) -> dict[str, Any]:
-    return cpu_documents.from_node_plan(cpu.allocate(cpu_documents.to_node_snapshot(document)))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -68,14 +56,14 @@ KINDS: Mapping[str, Kind] = {
             summary="divide a node's millicores among its pods",
             input_shape=cpu_documents.ClearDocument,
             output_shape=cpu_documents.ClearResult,
-            decide=_cpu_clear,
+            decide=cpu_documents.decide_clear,
         ),
         Kind(
             name="cpu.allocate",
             summary="decide a node's CPU limits inside the guardrails, as ordered writes",
             input_shape=cpu_documents.AllocateDocument,
             output_shape=cpu_documents.AllocateResult,
-            decide=_cpu_allocate,
+            decide=cpu_documents.decide_allocate,
         ),
         Kind(
             name="gpu.cover",
@@ -96,35 +84,33 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="gpu.place",
             summary="find devices for a gang of GPUs: best fit, groups inside one domain",
-            input_shape=place_documents.PlaceDocument,
-            output_shape=place_documents.PlaceResult,
-            decide=place_documents.decide_place,
+            input_shape=gpu_documents.PlaceDocument,
+            output_shape=gpu_documents.STYLE.document(gpu.Placement, "PlaceResult"),
+            decide=gpu_documents.decide_place,
             refuses=lambda result: not result["placed"],
         ),
         Kind(
             name="gpu.resolve",
             summary="decide which leases end when GPUs are missing: spares, steps, then a lottery",
-            input_shape=resolve_documents.ResolveDocument,
-            output_shape=resolve_documents.STYLE.document(
-                resolve_documents.ResolveResult, "ResolveResult"
-            ),
-            decide=resolve_documents.decide_resolve,
+            input_shape=gpu_documents.ResolveDocument,
+            output_shape=gpu_documents.STYLE.document(gpu_documents.ResolveResult, "ResolveResult"),
+            decide=gpu_documents.decide_resolve,
             refuses=lambda result: not result["resolved"],
         ),
         Kind(
             name="gpu.deficit",
             summary="find the scope that is short of GPUs, and the candidates for preemption",
-            input_shape=waiting_documents.STYLE.document(waiting_documents.DeficitInput),
-            output_shape=waiting_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
-            decide=waiting_documents.decide_deficit,
+            input_shape=gpu_documents.STYLE.document(gpu_documents.DeficitInput),
+            output_shape=gpu_documents.STYLE.document(gpu.Deficit, "DeficitResult"),
+            decide=gpu_documents.decide_deficit,
             refuses=lambda result: bool(result["shortfall_gpus"]),
         ),
         Kind(
             name="gpu.queue",
             summary="order the runs that wait for admission, and say which are held",
-            input_shape=waiting_documents.STYLE.document(gpu.Waiting),
-            output_shape=waiting_documents.STYLE.document(gpu.Queue, "QueueResult"),
-            decide=waiting_documents.decide_queue,
+            input_shape=gpu_documents.STYLE.document(gpu.Waiting),
+            output_shape=gpu_documents.STYLE.document(gpu.Queue, "QueueResult"),
+            decide=gpu_documents.decide_queue,
         ),
         Kind(
             name="traffic.tick",

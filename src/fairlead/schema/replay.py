@@ -13,8 +13,8 @@ from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known
 from fairlead.core.lottery import OwnerWeighting
 from fairlead.schema.border import BadInput
+from fairlead.schema.gpu import VERSIONS, decide_resolve
 from fairlead.schema.kinds import KINDS, Kind
-from fairlead.schema.resolve import VERSIONS, decide_resolve
 from fairlead.schema.traffic import AgentTickDocument
 from fairlead.schema.traffic_govern import KIND, VERSION, replay_govern
 

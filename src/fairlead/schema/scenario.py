@@ -14,9 +14,8 @@ times are whole seconds of virtual time.
 """
 
 import re
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta
@@ -102,35 +101,8 @@ class Spikes(TraceBase, frozen=True, tag="spikes"):
 
 
 Trace = Constant | Steps | Sine | Bursty | Ramp | Points | Spikes
-TRACES: Mapping[str, type[TraceBase]] = {
-    shape.__name__.lower(): shape for shape in (Constant, Steps, Sine, Bursty, Ramp, Points, Spikes)
-}
+TRACES = [shape.__name__.lower() for shape in get_args(Trace)]
 
-
-def check_trace(value: Any, path: str) -> None:
-    """Check one trace against the shape of its kind; `BadInput` carries the whole path."""
-    if not isinstance(value, dict):
-        return  # the scenario's own shape says it better
-    kind = value.get("kind")
-    if not isinstance(kind, str) or kind not in TRACES:
-        wanted = f"must be one of {', '.join(TRACES)}"
-        raise BadInput(f"{path}.kind", wanted if "kind" in value else f"is required; {wanted}")
-    try:
-        trace = check_shape(value, TRACES[kind])
-    except BadInput as error:
-        raise BadInput(f"{path}.{error.path}", error.message) from None
-    if isinstance(trace, Sine | Bursty) and trace.low_millicores > trace.high_millicores:
-        raise BadInput(f"{path}.low_millicores", "must not be above high_millicores")
-    if isinstance(trace, Points):
-        times = [point.at_s for point in trace.points]
-        if times != sorted(set(times)):
-            raise BadInput(f"{path}.points", "must be in the order of at_s, no time twice")
-    if trace.until_s is not None and trace.until_s <= trace.from_s:
-        raise BadInput(f"{path}.until_s", "must be after from_s")
-
-
-DURATION_S_MAX = 7 * 86_400
-PODS_MAX = 2_000
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -220,9 +192,9 @@ class ScenarioDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A simulated node, its pods, and the faults."""
 
     name: Name
-    duration_s: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)]
+    duration_s: SecondsAtLeastOne
     node: SimNodeDocument
-    pods: Annotated[list[SimPodDocument], Meta(max_length=PODS_MAX)]
+    pods: Annotated[list[SimPodDocument], Meta(max_length=2_000)]
     about: str = ""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
     policies: Annotated[list[Policy], Meta(min_length=1)] = msgspec.field(
@@ -236,19 +208,33 @@ class ScenarioDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def read_scenario(data: bytes) -> ScenarioDocument:
     """YAML (or JSON) bytes to a checked scenario; `BadInput` names the path of what is wrong."""
     value = parse_yaml(data)
-    _check_traces(value)
+    _check_kinds(value)
     scenario = check_shape(value, ScenarioDocument)
     _check_whole(scenario)
     return scenario
 
 
-def _check_traces(value: Any) -> None:
-    """Traces first, each against the shape of its own kind, for messages that name the field."""
+def _check_kinds(value: Any) -> None:
+    """The kind of every trace first: without it no shape says what is wrong."""
     pods = value.get("pods") if isinstance(value, dict) else None
     for index, pod in enumerate(pods if isinstance(pods, list) else ()):
         parts = pod.get("want") if isinstance(pod, dict) else None
         for place, part in enumerate(parts if isinstance(parts, list) else ()):
-            check_trace(part, f"pods[{index}].want[{place}]")
+            if isinstance(part, dict) and part.get("kind") not in TRACES:
+                required = "" if "kind" in part else "is required; "
+                text = f"{required}must be one of {', '.join(TRACES)}"
+                raise BadInput(f"pods[{index}].want[{place}].kind", text)
+
+
+def _check_trace(trace: Trace, path: str) -> None:
+    if isinstance(trace, Sine | Bursty) and trace.low_millicores > trace.high_millicores:
+        raise BadInput(f"{path}.low_millicores", "must not be above high_millicores")
+    if isinstance(trace, Points):
+        times = [point.at_s for point in trace.points]
+        if times != sorted(set(times)):
+            raise BadInput(f"{path}.points", "must be in the order of at_s, no time twice")
+    if trace.until_s is not None and trace.until_s <= trace.from_s:
+        raise BadInput(f"{path}.until_s", "must be after from_s")
 
 
 def _check_whole(scenario: ScenarioDocument) -> None:
@@ -265,6 +251,8 @@ def _check_whole(scenario: ScenarioDocument) -> None:
             raise BadInput(f"pods[{index}].name", f"repeats pods[{first}].name, {pod.name!r}")
         if pod.leave_s is not None and pod.leave_s <= pod.arrive_s:
             raise BadInput(f"pods[{index}].leave_s", "must be after arrive_s")
+        for place, trace in enumerate(pod.want):
+            _check_trace(trace, f"pods[{index}].want[{place}]")
     for index, fault in enumerate(scenario.faults):
         if not fault.at_s and not fault.probability:
             raise BadInput(f"faults[{index}]", "must have a probability or at_s")

@@ -44,7 +44,6 @@ class Selector:
         return cls(found[0], tuple(labels))
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Is this sample meant?"""
         return name == self.name and all(
             fnmatchcase(labels.get(label, ""), wanted) for label, wanted in self.labels
         )

@@ -66,7 +66,6 @@ def hours(amount_ms: int) -> float:
 
 
 def parse_duration(text: str, path: str) -> int:
-    """`1h30m` as milliseconds."""
     match = _DURATION.fullmatch(text)
     if not text or match is None:
         raise BadInput(path, f"must be a duration like 90m, 2h or 1h30m, got {text!r}")

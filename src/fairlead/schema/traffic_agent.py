@@ -18,28 +18,15 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.selector import Selector
 from fairlead.schema.traffic_config import AGENT_DEFAULTS, AgentConfigDocument, to_config
-from fairlead.schema.traffic_sources import (
-    PORT_MAX,
-    CheckDocument,
-    LocalNodeDocument,
-    Milliseconds,
-    Port,
-    ProbeDocument,
-    RemoteNodeDocument,
-    ScrapeDocument,
-    Text,
-    Times,
-    check_path,
-    check_url,
-    selectors,
-)
 from fairlead.schema.yaml import parse_yaml
 
 _RULES = HealthRules()
@@ -47,14 +34,89 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _ID = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,62}", re.ASCII)
 _PLACE = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
 
+PORT_MAX = 65_535
+Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
+Milliseconds = Annotated[int, Meta(ge=10, le=3_600_000)]
+Text = Annotated[str, Meta(min_length=1)]
+Times = Annotated[int, Meta(ge=1, le=1_000)]
 Ratio = Annotated[float, Meta(ge=1, le=1_000)]
-# From 3 s on a plane holds its table: a tick may fail twice before that.
+# From 3 s on a dataplane holds its table: a tick may fail twice before that.
 TickMs = Annotated[int, Meta(ge=10, le=1_000)]
+SCRAPED = ("requests", "errors", "retries", "queue", "latency", "p95")
 EBPF_SLOTS_MAX, EBPF_BACKENDS_MAX = 1_024, 2**20
 """What a table in the kernel has room for, and what an index in it can tell apart."""
 
 
-class PlaneKind(StrEnum):
+class Unit(StrEnum):
+    """Of the times in scraped metrics."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+
+
+class ProbeKind(StrEnum):
+    """How a backend is probed."""
+
+    TCP = "tcp"
+    """It accepts a connection."""
+    HTTP = "http"
+    """It answers a GET with a status below 500."""
+
+
+class ScrapeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What each backend's own metrics tell, by selector; times in them are in `unit`."""
+
+    port: Port | None = None
+    path: str = "/metrics"
+    every_ms: Milliseconds = 1_000
+    timeout_ms: Milliseconds = 800
+    requests: Text | None = None
+    errors: Text | None = None
+    retries: Text | None = None
+    queue: Text | None = None
+    latency: Annotated[Text | None, Meta(description="a histogram of successes")] = None
+    p95: Annotated[Text | None, Meta(description="a gauge or a quantile")] = None
+    unit: Unit = Unit.SECONDS
+
+
+class ProbeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How isolated backends are probed; the default kind is HTTP where the dataplane speaks it."""
+
+    kind: ProbeKind | None = None
+    path: str = "/"
+    port: Port | None = None
+    timeout_ms: Milliseconds = 1_000
+
+
+class CheckDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A health check of every backend; so many failures in a row isolate it."""
+
+    kind: ProbeKind = ProbeKind.HTTP
+    path: str = "/"
+    port: Port | None = None
+    every_ms: Milliseconds = 1_000
+    timeout_ms: Milliseconds = 1_000
+    failures: Times = 3
+
+
+class RemoteNodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Another machine, seen through its node exporter."""
+
+    name: Text
+    url: str
+    every_ms: Milliseconds = 1_000
+    timeout_ms: Milliseconds = 800
+
+
+class LocalNodeDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """This machine: watched for stalls and for what runs out, unless switched off."""
+
+    name: Text | None = None
+    watch: bool = True
+    disks: list[Text] = []
+
+
+class DataplaneKind(StrEnum):
     """What moves the connections."""
 
     MEMORY = "memory"
@@ -63,11 +125,7 @@ class PlaneKind(StrEnum):
     EBPF = "ebpf"
 
 
-_PLACES = {
-    PlaneKind.HAPROXY: ("folder", "binary"),
-    PlaneKind.ENVOY: ("folder", "binary"),
-    PlaneKind.EBPF: ("cgroup", "pins", "capacity", "soft_errno"),
-}
+HTTP_PROXIES = (DataplaneKind.HAPROXY, DataplaneKind.ENVOY)
 
 
 class Proto(StrEnum):
@@ -94,10 +152,10 @@ class CapacityDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     replies: Annotated[int, Meta(ge=1, le=2**24)] | None = None
 
 
-class PlaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The plane and where it lives. `folder` and `binary` are the proxies', the others eBPF's."""
+class DataplaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The dataplane and where it lives. The proxies have `folder` and `binary`, eBPF the rest."""
 
-    kind: PlaneKind
+    kind: DataplaneKind
     folder: Text | None = None
     binary: Text | None = None
     cgroup: Text | None = None
@@ -145,7 +203,7 @@ class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The traffic agent's configuration."""
 
-    plane: PlaneDocument
+    plane: DataplaneDocument
     groups: Annotated[list[GroupDocument], Meta(min_length=1)]
     config: dict[str, Any] = {}
     node: LocalNodeDocument = LocalNodeDocument()
@@ -162,11 +220,13 @@ class TrafficDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def read_traffic_document(data: bytes, overrides: Mapping[str, Any]) -> TrafficDocument:
     """A configuration file (YAML or JSON) with flags and environment laid over it."""
-    given = parse_yaml(data) if data.strip() else {}
-    if not isinstance(given, dict):
+    settings = parse_yaml(data) if data.strip() else {}
+    if not isinstance(settings, dict):
         raise BadInput("$", "must be a mapping of settings")
-    given = _with_plane({**given, **overrides})
-    document = check_shape(given, TrafficDocument)
+    settings = {**settings, **overrides}
+    if isinstance(settings.get("plane"), str):  # `plane: haproxy` is short for a kind alone
+        settings["plane"] = {"kind": settings["plane"]}
+    document = check_shape(settings, TrafficDocument)
     _check_config(document.config, "config")
     _check_groups(document)
     _check_nodes(document)
@@ -183,22 +243,15 @@ def group_config(document: TrafficDocument, group: GroupDocument) -> Config:
 
 
 def health_rules(document: IsolationDocument) -> HealthRules:
-    """Core's value."""
-    return HealthRules(**{name: getattr(document, name) for name in document.__struct_fields__})
+    return HealthRules(**msgspec.structs.asdict(document))
 
 
 def service_place(text: str, path: str = "service") -> tuple[str, int]:
     """`name:port` as its two halves."""
-    found = _PLACE.fullmatch(text)
-    if found is None or not 0 < int(found["port"]) <= PORT_MAX:
+    place = _PLACE.fullmatch(text)
+    if place is None or not 0 < int(place["port"]) <= PORT_MAX:
         raise BadInput(path, f"must be name:port, got {text!r}")
-    return found["host"].strip("[]"), int(found["port"])
-
-
-def _with_plane(given: dict[str, Any]) -> dict[str, Any]:
-    """`plane: haproxy` is short for `plane: {kind: haproxy}`."""
-    plane = given.get("plane")
-    return {**given, "plane": {"kind": plane}} if isinstance(plane, str) else given
+    return place["host"].strip("[]"), int(place["port"])
 
 
 def _check_config(config: Mapping[str, Any], path: str) -> Config:
@@ -209,30 +262,29 @@ def _check_config(config: Mapping[str, Any], path: str) -> Config:
 
 
 def _merged(all_groups: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    thetas = [each.get("theta") for each in (all_groups, one)]
-    merged = {**all_groups, **one}
-    if all(isinstance(theta, dict) for theta in thetas):
-        merged["theta"] = {**(thetas[0] or {}), **(thetas[1] or {})}
+    merged, outer, inner = {**all_groups, **one}, all_groups.get("theta"), one.get("theta")
+    if isinstance(outer, dict) and isinstance(inner, dict):
+        merged["theta"] = {**outer, **inner}
     return merged
 
 
-def _check_plane(plane: PlaneDocument) -> None:
+def _check_plane(plane: DataplaneDocument) -> None:
     """A setting of another dataplane would be ignored without a word."""
-    ours = _PLACES.get(plane.kind, ())
-    for name in ("folder", "binary", "cgroup", "pins", "capacity", "soft_errno"):
-        if name not in ours and getattr(plane, name) is not None:
+    for name in plane.__struct_fields__[1:]:
+        owners = HTTP_PROXIES if name in ("folder", "binary") else (DataplaneKind.EBPF,)
+        if plane.kind not in owners and getattr(plane, name) is not None:
             raise BadInput(f"plane.{name}", f"has no meaning on the {plane.kind.value} plane")
 
 
 def _check_carried(document: TrafficDocument, group: GroupDocument, path: str) -> None:
-    """What this plane cannot carry; said here, because `check` opens no plane."""
+    """What this dataplane cannot carry; checked here, because `check` opens none."""
     kind = document.plane.kind
-    if kind in (PlaneKind.HAPROXY, PlaneKind.ENVOY) and group.proto is Proto.UDP:
+    if kind in HTTP_PROXIES and group.proto is Proto.UDP:
         raise BadInput(f"{path}.proto", f"must be tcp on the {kind.value} plane")
-    if kind is not PlaneKind.EBPF:
+    if kind is not DataplaneKind.EBPF:
         return
     family = _plain(group.vip, f"{path}.vip")
-    for index, backend in enumerate(_listed(group)):
+    for index, backend in enumerate(group.backends or ()):
         here = f"{path}.backends[{index}].host"
         if _plain(backend.host, here) != family:
             raise BadInput(here, f"must be IPv{family} like the vip on the ebpf plane")
@@ -265,20 +317,19 @@ def _check_nodes(document: TrafficDocument) -> None:
 
 
 def _check_groups(document: TrafficDocument) -> None:
-    names: list[str] = []
-    addresses: list[tuple[str, int, str]] = []
+    check_routes(document.groups)
     for index, group in enumerate(document.groups):
         path = f"groups[{index}]"
         if not _NAME.fullmatch(group.name):
             raise BadInput(f"{path}.name", _not_a_name("63", group.name))
-        if group.name in names:
-            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
-        address = (_address(group.vip, f"{path}.vip"), group.port, group.proto.value)
-        if address in addresses:
-            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
-        names.append(group.name)
-        addresses.append(address)
-        _check_members(group, path)
+        if (group.backends is None) == (group.service is None):
+            raise BadInput(path, "must have either backends or a service")
+        if group.service is not None:
+            service_place(group.service, f"{path}.service")
+        for number, backend in enumerate(group.backends or ()):
+            if not _ID.fullmatch(backend.id):
+                where = f"{path}.backends[{number}].id"
+                raise BadInput(where, _not_a_name("63, and colons", backend.id))
         _check_config(_merged(document.config, group.config), f"{path}.config")
         if group.scrape is not None:
             selectors(group.scrape, f"{path}.scrape")
@@ -287,38 +338,84 @@ def _check_groups(document: TrafficDocument) -> None:
             check_path(group.check.path, f"{path}.check.path")
 
 
-def _check_members(group: GroupDocument, path: str) -> None:
-    if (group.backends is None) == (group.service is None):
-        raise BadInput(path, "must have either backends or a service")
-    if group.service is not None:
-        service_place(group.service, f"{path}.service")
-        return
+def check_routes(groups: Sequence[Any]) -> None:
+    """Names and addresses of groups and their backends, of a document or of the dataplane port.
+
+    Proxies count by address, so two backends of a group at one address could not be told apart.
+    """
+    names: list[str] = []
+    addresses: list[tuple[str, int, str]] = []
+    for index, group in enumerate(groups):
+        path = f"groups[{index}]"
+        if group.name in names:
+            raise BadInput(f"{path}.name", f"repeats groups[{names.index(group.name)}].name")
+        address = (*_place(group.vip, group.port, path, "vip"), group.proto.value)
+        if address in addresses:
+            raise BadInput(f"{path}.vip", f"is the address of groups[{addresses.index(address)}]")
+        names.append(group.name)
+        addresses.append(address)
+        _check_backends(group.backends or (), f"{path}.backends")
+
+
+def _check_backends(backends: Sequence[Any], path: str) -> None:
     ids: list[str] = []
     places: list[tuple[str, int]] = []
-    for index, backend in enumerate(_listed(group)):
-        here = f"{path}.backends[{index}]"
-        if not _ID.fullmatch(backend.id):
-            raise BadInput(f"{here}.id", _not_a_name("63, and colons", backend.id))
+    for index, backend in enumerate(backends):
+        here = f"{path}[{index}]"
         if backend.id in ids:
-            raise BadInput(f"{here}.id", f"repeats {path}.backends[{ids.index(backend.id)}].id")
-        place = (_address(backend.host, f"{here}.host"), backend.port)
+            raise BadInput(f"{here}.id", f"repeats {path}[{ids.index(backend.id)}].id")
+        place = _place(backend.host, backend.port, here, "host")
         if place in places:
-            first = f"{path}.backends[{places.index(place)}]"
+            first = f"{path}[{places.index(place)}]"
             raise BadInput(f"{here}.host", f"is the address and port of {first}")
         ids.append(backend.id)
         places.append(place)
 
 
-def _listed(group: GroupDocument) -> Sequence[BackendDocument]:
-    return group.backends or ()
-
-
-def _address(text: str, path: str) -> str:
+def _place(host: str, port: int, path: str, field: str) -> tuple[str, int]:
     try:
-        return str(ip_address(text))
+        address = str(ip_address(host))
     except ValueError:
-        raise BadInput(path, f"must be an IP address, got {text!r}") from None
+        raise BadInput(f"{path}.{field}", f"must be an IP address, got {host!r}") from None
+    if not 0 < port <= PORT_MAX:
+        raise BadInput(f"{path}.port", f"must be between 1 and {PORT_MAX}, got {port}")
+    return address, port
 
 
-def _not_a_name(what: str, given: str) -> str:
-    return f"must be letters, digits, dots, dashes, underscores, at most {what}; got {given!r}"
+def _not_a_name(what: str, name: str) -> str:
+    return f"must be letters, digits, dots, dashes, underscores, at most {what}; got {name!r}"
+
+
+def selectors(document: ScrapeDocument, path: str = "scrape") -> dict[str, Selector]:
+    """What is scraped, by name; `latency` and `p95` are both a p95."""
+    parsed = {
+        name: Selector.parse(text, f"{path}.{name}")
+        for name in SCRAPED
+        if (text := getattr(document, name)) is not None
+    }
+    check_path(document.path, f"{path}.path")
+    if not parsed:
+        raise BadInput(path, f"must name at least one of {', '.join(SCRAPED)}")
+    if "errors" in parsed and "requests" not in parsed:
+        raise BadInput(f"{path}.requests", "is required where errors are scraped")
+    if "latency" in parsed and "p95" in parsed:
+        raise BadInput(f"{path}.p95", "must be left out where latency is scraped")
+    return parsed
+
+
+def check_path(text: str, path: str) -> None:
+    """The path of a URL: from its slash on, without what would end the request's first line."""
+    if not text.startswith("/") or not text.isascii() or not text.isprintable() or " " in text:
+        raise BadInput(path, f"must begin with a slash and hold no spaces, got {text!r}")
+
+
+def check_url(text: str, path: str) -> None:
+    """Plain HTTP to somewhere; nothing else is spoken here, and no password."""
+    try:
+        parts = urlsplit(text)
+        known = parts.scheme == "http" and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or " " in parts.netloc or "@" in parts.netloc:
+        raise BadInput(path, f"must be http://host[:port]/path, got {text!r}")
+    check_path(parts._replace(scheme="", netloc="", path=parts.path or "/").geturl(), path)

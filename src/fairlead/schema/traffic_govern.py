@@ -3,7 +3,8 @@
 A life replays from its record alone. The first entry, and the first of each segment, holds the
 memory and the rules; the others hold the sighting and whether the plan before it was applied, and
 follow from the entry before them. The output is that of `traffic.tick` with the limits for the
-dataplane and a digest of the memory and of the snapshot that the plan was made from.
+dataplane, the backends to drain, and a digest of the memory and of the snapshot that the plan was
+made from.
 """
 
 from collections.abc import Mapping
@@ -85,6 +86,7 @@ def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
     return {
         **from_plan(decision.plan),
         "digest": _digest(memory, decision.snapshot),
+        "drains": list(decision.drains),
         "limits": plain(decision.limits),
     }
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, field
 
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.specs import Label, Name
+from fairlead.schema.objects import Label, Name
 from fairlead.schema.yaml import parse_yaml
 
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]

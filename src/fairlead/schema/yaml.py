@@ -14,12 +14,11 @@ from typing import Any
 import yaml
 from yaml import events
 
-from fairlead.schema.border import BadInput
+from fairlead.schema.border import BadInput, decoded, long_integer
 
 YAML_BYTES_MAX = 4 * 2**20
 DEPTH_MAX = 32
 NODES_MAX = 100_000
-_NUMBER_DIGITS_MAX = 400  # more cannot be a double, and int() of more is slow on purpose
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
@@ -39,7 +38,6 @@ _WORDS = {
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Exactly one YAML document."""
     documents = parse_yaml_documents(data)
     if len(documents) != 1:
         raise BadInput("$", f"must be one YAML document, got {len(documents)}")
@@ -48,12 +46,7 @@ def parse_yaml(data: bytes) -> Any:
 
 def parse_yaml_documents(data: bytes) -> list[Any]:
     """All documents of a YAML stream (separated by `---`)."""
-    if len(data) > YAML_BYTES_MAX:
-        raise BadInput("$", f"must be at most {YAML_BYTES_MAX} bytes, got {len(data)}")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput("$", f"must be UTF-8: {error.reason} at byte {error.start}") from error
+    text = decoded(data, YAML_BYTES_MAX)
     try:
         return _Builder(text).documents()
     except yaml.MarkedYAMLError as error:
@@ -129,7 +122,7 @@ def _scalar(event: events.ScalarEvent, path: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
-        return int(text) if len(text) <= _NUMBER_DIGITS_MAX else 10**_NUMBER_DIGITS_MAX
+        return long_integer(text)
     if not _FLOAT.fullmatch(text):
         return text
     number = float(text)

@@ -88,7 +88,6 @@ class AgentDied(Exception):
 
     def __init__(self, when: str, away_ms: int) -> None:
         super().__init__(when)
-        self.when = when
         self.away_ms = away_ms
 
 
@@ -227,23 +226,16 @@ class SimAgent:
         self.settled: NodePlan | None = None
         """The plan that is in force completely, None while one is being applied."""
         self._context, self._check, self._on_decision = context, check, on_decision
-        self._sensor = SimSensor(context)
-        self._actuator = SimActuator(context, self._written)
         self._recorder = SimRecorder(context, self._begin)
         self._stored: bytes | None = None
         self._busy = False
-        self.loop: CpuLoop | None = None
+        self.loop: CpuLoop | None = self._new_loop(CpuGovernor(config))
         """None while the agent is dead."""
-        self._start()
 
     def reconfigure(self, config: CpuConfig) -> None:
         self.config = config
         if self.loop is not None:
             self.loop.governor.reconfigure(config)
-
-    def forget(self, name: str) -> None:
-        """A pod left the node, and its limit with it."""
-        self.adopted.discard(name)
 
     def sample(self) -> None:
         """Look at the node, unless the agent is dead or stuck in a write."""
@@ -287,29 +279,30 @@ class SimAgent:
     def _crash(self, death: AgentDied) -> None:
         # Limits stay as they are: the actuators keep the last safe state.
         self.loop = None
-        self._context.log(f"the agent dies {death.when}; limits stay as they are")
+        self._context.log(f"the agent dies {death}; limits stay as they are")
         clock = self._context.clock
         clock.at(clock.now_ms + death.away_ms, Turn.SCENARIO, self._restart)
 
     def _restart(self) -> None:
         self._context.log("the agent is back with its state")
-        self._start()
-
-    def _start(self) -> None:
         now_ms = self._context.clock.now_ms
         if self._stored is None:
             governor = CpuGovernor(self.config)
         else:  # through bytes, as from a disk
             stored = json.loads(self._stored)
             governor = CpuGovernor.restore(self.config, stored, now_ms=now_ms)
-        self.loop = CpuLoop(
-            governor,
-            sensor=self._sensor,
-            actuator=self._actuator,
-            recorder=self._recorder,
-            keep=self._keep,
-        )
-        self.loop.heal(now_ms)
+        self.loop = self._new_loop(governor)
 
-    def _keep(self, state: dict[str, Any]) -> None:
-        self._stored = canonical(state)
+    def _new_loop(self, governor: CpuGovernor) -> CpuLoop:
+        def keep(state: dict[str, Any]) -> None:
+            self._stored = canonical(state)
+
+        loop = CpuLoop(
+            governor,
+            sensor=SimSensor(self._context),
+            actuator=SimActuator(self._context, self._written),
+            recorder=self._recorder,
+            keep=keep,
+        )
+        loop.heal(self._context.clock.now_ms)
+        return loop

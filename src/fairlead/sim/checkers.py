@@ -18,10 +18,7 @@ class Broken(Exception):
 
     def __init__(self, *, check: str, message: str, seed: int, time_ms: int) -> None:
         super().__init__(f"{check}: {message} (seed {seed}, at {time_ms / 1000:g} s)")
-        self.check = check
-        self.message = message
-        self.seed = seed
-        self.time_ms = time_ms
+        self.check, self.message, self.seed, self.time_ms = check, message, seed, time_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ millicores, in integers throughout, so that every platform draws the same curve.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.core.apportion import Claim, water_fill
 from fairlead.core.cpu import Counters
@@ -174,6 +174,11 @@ class Meter:
     throttled_periods: int = 0
     lifetime_ms: int = 0
 
+    def since(self, earlier: "Meter") -> "Meter":
+        """What was counted after `earlier`, a copy of this meter."""
+        counted = {name: getattr(self, name) - getattr(earlier, name) for name in self.__slots__}
+        return Meter(**counted)
+
 
 @dataclass(slots=True)
 class SimPod:
@@ -204,24 +209,18 @@ class SimPod:
         return max(2, self.spec.request_millicores)
 
     def counters(self, now_ms: int) -> Counters:
-        now, base = self.meter, self.counters_base
+        read = self.meter.since(self.counters_base)
         return Counters(
             time_us=now_ms * 1000,
-            usage_us=now.used_us - base.used_us,
-            periods=now.periods - base.periods,
-            throttled_periods=now.throttled_periods - base.throttled_periods,
-            throttled_us=now.throttled_us - base.throttled_us,
+            usage_us=read.used_us,
+            periods=read.periods,
+            throttled_periods=read.throttled_periods,
+            throttled_us=read.throttled_us,
         )
 
     def reset_counters(self) -> None:
         """Start the counters again at zero, as a restarted container does."""
-        now = self.meter
-        self.counters_base = Meter(
-            used_us=now.used_us,
-            periods=now.periods,
-            throttled_periods=now.throttled_periods,
-            throttled_us=now.throttled_us,
-        )
+        self.counters_base = replace(self.meter)
 
     def claim_us(self, start_ms: int) -> tuple[int, int]:
         """(runnable work, what the quota allows of it) in the period that starts at `start_ms`."""

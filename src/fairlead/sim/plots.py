@@ -5,7 +5,8 @@ what went unserved and the shadow price; then one small panel per pod. With seve
 a comparison.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -57,17 +58,21 @@ def load_matplotlib() -> Any:
     return mpl
 
 
-def styled(mpl: Any) -> Any:
-    return mpl.rc_context(STYLE)
+@contextmanager
+def drawn(path: Path, width: float, height: float, title: str = "") -> Iterator[Any]:
+    """A figure in our style, saved at the end without version or date: the same seed draws the
+    same bytes."""
+    mpl = load_matplotlib()
+    with mpl.rc_context(STYLE):
+        figure = mpl.figure.Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+        figure.savefig(path, metadata={"Software": None})
 
 
 def colour_of(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
-
-
-def save(figure: Any, path: Path) -> None:
-    """Without version or date: the same seed draws the same bytes."""
-    figure.savefig(path, metadata={"Software": None})
 
 
 def strip(axes: Any) -> None:
@@ -77,30 +82,35 @@ def strip(axes: Any) -> None:
 
 
 def draw_plots(played: ScenarioResult, folder: Path) -> list[str]:
-    mpl = load_matplotlib()
     names = []
-    with styled(mpl):
-        for run in played.runs:
-            if not run.frames:
-                continue
+    for run in played.runs:
+        if run.frames:
             names += [f"{run.name}-node.png", f"{run.name}-pods.png"]
-            save(_node_figure(mpl, played, run), folder / names[-2])
-            save(_pods_figure(mpl, run), folder / names[-1])
-        if len(played.runs) > 1:
-            names.append("compare.png")
-            save(_compare_figure(mpl, played), folder / names[-1])
+            _draw_node(played, run, folder / names[-2])
+            _draw_pods(run, folder / names[-1])
+    if len(played.runs) > 1:
+        names.append("compare.png")
+        _compare(played, folder / names[-1])
     return names
 
 
 # --- the node
 
 
-def _node_figure(mpl: Any, played: ScenarioResult, run: PolicyRun) -> Any:
-    figure = mpl.figure.Figure(figsize=(10, 9), layout="constrained")
+def _draw_node(played: ScenarioResult, run: PolicyRun, path: Path) -> None:
+    policy = run.name.replace("-act", " act")
+    title = f"{played.scenario.name}, seed {played.seed}: policy {policy}"
+    with drawn(path, 10, 9, title) as figure:
+        _node_panels(figure, played, run)
+
+
+def _node_panels(figure: Any, played: ScenarioResult, run: PolicyRun) -> None:
     acts, want, mode, grant, short, price = figure.subplots(
         6, 1, sharex=True, gridspec_kw={"height_ratios": [0.45, 3, 0.28, 3, 1.5, 1.2]}
     )
-    names, colours = _names(run), _colours(_names(run))
+    # Pods that opted out stand outside the capacity that is drawn.
+    names = [pod.pod for pod in run.pods if not pod.opted_out]
+    colours = {name: colour_of(place) for place, name in enumerate(names)}
     whole = max(frame.capacity for frame in run.frames)
     top = max(_stack(want, run, "want", names, colours), whole)
     _stack(grant, run, "limit", names, colours)
@@ -116,7 +126,7 @@ def _node_figure(mpl: Any, played: ScenarioResult, run: PolicyRun) -> Any:
     _price(price, run)
     _act_strip(acts, played, run)
     handles, labels = want.get_legend_handles_labels()
-    line = mpl.lines.Line2D([], [], color=INK, lw=1.4)
+    line = load_matplotlib().lines.Line2D([], [], color=INK, lw=1.4)
     figure.legend(
         [*handles[::-1], line],
         [*labels[::-1], "capacity"],
@@ -124,13 +134,6 @@ def _node_figure(mpl: Any, played: ScenarioResult, run: PolicyRun) -> Any:
         title="pods",
         alignment="left",
     )
-    figure.suptitle(
-        f"{played.scenario.name}, seed {played.seed}: policy {run.name.replace('-act', ' act')}",
-        x=0.01,
-        ha="left",
-        fontsize=12,
-    )
-    return figure
 
 
 def _stack(axes: Any, run: PolicyRun, field: str, names: list[str], colours: dict[str, str]) -> int:
@@ -207,24 +210,21 @@ def _act_strip(axes: Any, played: ScenarioResult, run: PolicyRun) -> None:
 # --- the pods
 
 
-def _pods_figure(mpl: Any, run: PolicyRun) -> Any:
+def _draw_pods(run: PolicyRun, path: Path) -> None:
     """A panel per pod: want, grant, use; red where periods were throttled."""
     by_want = sorted(run.pods, key=lambda pod: (-pod.want_core_s, pod.pod))[:PANELS_MAX]
     names = sorted(pod.pod for pod in by_want)
     rows = max(1, -(-len(names) // 2))
-    figure = mpl.figure.Figure(figsize=(10, 1.1 + 1.75 * rows), layout="constrained")
-    panels = figure.subplots(rows, 2, sharex=True, squeeze=False).ravel()
-    for axes, name in zip(panels, names, strict=False):
-        _pod_panel(axes, run, name)
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=4)
-    figure.suptitle("each pod", x=0.01, ha="left", fontsize=12)
-    for axes in panels[max(0, len(names) - 2) : len(names)]:
-        axes.set_xlabel("virtual seconds")
-        axes.tick_params(labelbottom=True)
-    return figure
+    with drawn(path, 10, 1.1 + 1.75 * rows, "each pod") as figure:
+        panels = figure.subplots(rows, 2, sharex=True, squeeze=False).ravel()
+        for axes, name in zip(panels, names, strict=False):
+            _pod_panel(axes, run, name)
+        for axes in panels[len(names) :]:
+            axes.set_axis_off()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=4)
+        for axes in panels[max(0, len(names) - 2) : len(names)]:
+            axes.set_xlabel("virtual seconds")
+            axes.tick_params(labelbottom=True)
 
 
 def _pod_panel(axes: Any, run: PolicyRun, name: str) -> None:
@@ -262,8 +262,14 @@ def _pod_panel(axes: Any, run: PolicyRun, name: str) -> None:
 # --- policies side by side
 
 
-def _compare_figure(mpl: Any, played: ScenarioResult) -> Any:
-    figure = mpl.figure.Figure(figsize=(10, 3.6), layout="constrained")
+def _compare(played: ScenarioResult, path: Path) -> None:
+    with drawn(path, 10, 3.6) as figure:
+        title = f"{played.scenario.name}: the same load, seed {played.seed}"
+        figure.suptitle(title, x=0.01, ha="left")
+        _compare_panels(figure, played)
+
+
+def _compare_panels(figure: Any, played: ScenarioResult) -> None:
     panels = figure.subplots(1, 3)
     fields = (
         ("unserved_core_s", "wanted and not served\n(core-seconds)", 1),
@@ -284,21 +290,10 @@ def _compare_figure(mpl: Any, played: ScenarioResult) -> Any:
         axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
         axes.grid(visible=False, axis="x")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=4)
-    figure.suptitle(f"{played.scenario.name}: the same load, seed {played.seed}", x=0.01, ha="left")
-    return figure
 
 
 def _title(axes: Any, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=10, fontweight="bold")
-
-
-def _names(run: PolicyRun) -> list[str]:
-    """Governed pods: those that opted out stand outside the capacity that is drawn."""
-    return [pod.pod for pod in run.pods if not pod.opted_out]
-
-
-def _colours(names: Sequence[str]) -> dict[str, str]:
-    return {name: colour_of(place) for place, name in enumerate(names)}
 
 
 def _seconds(run: PolicyRun) -> list[float]:

@@ -15,7 +15,7 @@ from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
 from fairlead.core.reasons import CpuReason
 from fairlead.ports.cpu import PodSighting
 from fairlead.schema.border import read_document
-from fairlead.schema.cpu import AllocateDocument, to_node_snapshot
+from fairlead.schema.cpu import STYLE, AllocateDocument
 from fairlead.sim.node import SimPod
 
 
@@ -81,7 +81,7 @@ class RunRecord:
     def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
         """Record a decision before it is applied, as the documents that any reader would get."""
         recorded = canonical(document)
-        snapshot = to_node_snapshot(read_document(recorded, AllocateDocument))
+        snapshot = STYLE.to_core(NodeSnapshot, read_document(recorded, AllocateDocument))
         made = Decision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})
@@ -102,16 +102,10 @@ class RunRecord:
 
 def _sighting(sighting: PodSighting) -> list[int | None]:
     """Compact, because there is one per pod and second."""
-    read = sighting.containers[0].counters
+    limit, read = sighting.limit_millicores, sighting.containers[0].counters
     if read is None:
-        return [sighting.limit_millicores, None]
-    return [
-        sighting.limit_millicores,
-        read.usage_us,
-        read.periods,
-        read.throttled_periods,
-        read.throttled_us,
-    ]
+        return [limit, None]
+    return [limit, read.usage_us, read.periods, read.throttled_periods, read.throttled_us]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +170,10 @@ def measure_pod(pod: SimPod, frames: Iterable[Frame]) -> PodFigures:
 
 
 def measure_node(
-    frames: list[Frame],
-    pods: Iterable[PodFigures],
-    *,
-    decisions: int,
-    seconds: float,
-    over_capacity_ms: int,
+    record: RunRecord, pods: Iterable[PodFigures], seconds: float, over_capacity_ms: int
 ) -> NodeFigures:
     """The figures of the node; pods that opted out are left out of the sums."""
-    modes = [frame.mode for frame in frames]
+    modes = [frame.mode for frame in record.frames]
     governed = [pod for pod in pods if not pod.opted_out]
     known = [mode for mode in modes if mode is not None]
     return NodeFigures(
@@ -194,7 +183,7 @@ def measure_node(
         seconds_overloaded=modes.count(CpuMode.OVERLOADED),
         seconds_undecided=modes.count(None),
         seconds_over_capacity=over_capacity_ms / 1000,
-        decisions=decisions,
+        decisions=len(record.decisions),
         mode_changes=sum(a is not b for a, b in pairwise(known)),
         want_core_s=round(sum(pod.want_core_s for pod in governed), 3),
         granted_core_s=round(sum(pod.granted_core_s or 0 for pod in governed), 3),

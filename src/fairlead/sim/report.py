@@ -145,21 +145,16 @@ def write_report(played: ScenarioResult, target: Path, *, plots: bool) -> list[s
         as_document(played),
         page=lambda pictures: write_markdown(played, pictures),
         parts={
-            "decisions.jsonl": lambda path: path.write_bytes(
-                b"".join(m.input + b"\n" for m in made)
-            ),
-            "results.jsonl": lambda path: path.write_bytes(
-                b"".join(m.result + b"\n" for m in made)
-            ),
+            "decisions.jsonl": _lines_writer(decision.input for decision in made),
+            "results.jsonl": _lines_writer(decision.result for decision in made),
             "timeline.csv": lambda path: write_csv(path, COLUMNS, _timeline(played)),
         },
         draw=(lambda folder: draw_plots(played, folder)) if plots else None,
     )
 
 
-def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
-    with path.open("wb") as file:
-        file.writelines(line + b"\n" for line in lines)
+def _lines_writer(lines: Iterable[bytes]) -> Write:
+    return lambda path: path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def as_document(played: ScenarioResult) -> dict[str, Any]:

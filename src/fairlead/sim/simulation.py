@@ -17,22 +17,12 @@ from fairlead.core.cpu import Policy, pod_bounds
 from fairlead.core.invariant import InvariantBroken
 from fairlead.engine.cpu import CpuConfig
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
+from fairlead.sim import record as records
 from fairlead.sim.agent import Faults, SimAgent, SimContext
 from fairlead.sim.checkers import DECISION_CHECKS, STATE_CHECKS, Broken, NodeState
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
 from fairlead.sim.node import PERIOD_MS, Meter, SimNode, SimPod
-from fairlead.sim.record import (
-    Decision,
-    Event,
-    Frame,
-    NodeFigures,
-    PodFigures,
-    PodFrame,
-    RunRecord,
-    describe_changes,
-    measure_node,
-    measure_pod,
-)
+from fairlead.sim.record import Decision, PodFrame, RunRecord
 
 FRAME_MS = STEP_MS = 1_000
 
@@ -91,12 +81,10 @@ class Simulation:
                 at(spec.leave_s * 1000, Turn.SCENARIO, partial(self._leave, spec))
         self.clock.every(PERIOD_MS, Turn.KERNEL, self._tick)
         self.clock.every(config.sample_ms, Turn.SAMPLE, self.agent.sample)
-        at(config.clear_ms, Turn.CLEAR, self._start_clearing)
-        self.clock.every(FRAME_MS, Turn.FRAME, self._frame)
-
-    def _start_clearing(self) -> None:
         # Not at time 0: nothing has been measured yet.
-        self.clock.every(self.agent.config.clear_ms, Turn.CLEAR, self.agent.clear)
+        clearing = partial(self.clock.every, config.clear_ms, Turn.CLEAR, self.agent.clear)
+        at(config.clear_ms, Turn.CLEAR, clearing)
+        self.clock.every(FRAME_MS, Turn.FRAME, self._frame)
 
     def _tick(self) -> None:
         if self.clock.now_ms:
@@ -124,7 +112,7 @@ class Simulation:
 
     def _leave(self, spec: SimPodDocument) -> None:
         self.gone[spec.name] = self.node.pods.pop(spec.name)
-        self.agent.forget(spec.name)
+        self.agent.adopted.discard(spec.name)  # its limit left with it
         self.record.event(self.clock.now_ms, "leave", f"{spec.name} leaves")
 
     # --- checks
@@ -145,7 +133,7 @@ class Simulation:
         for name, check in DECISION_CHECKS.items():
             self._demand(name, check(decision))
         earlier = self.record.decisions[:-1][-1:]
-        for kind, text in describe_changes(earlier[0] if earlier else None, decision):
+        for kind, text in records.describe_changes(earlier[0] if earlier else None, decision):
             self.record.event(self.clock.now_ms, kind, text)
 
     def _demand(self, check: str, message: str | None) -> None:
@@ -160,7 +148,7 @@ class Simulation:
         decisions = self.record.decisions
         plan = decisions[-1].plan if decisions else None
         agent = self.agent
-        frame = Frame(
+        frame = records.Frame(
             time_ms=self.clock.now_ms,
             policy=agent.config.policy,
             mode=plan.mode if plan else None,
@@ -175,24 +163,22 @@ class Simulation:
         return sum(self.node.pods[name].limit_millicores or 0 for name in self.agent.adopted)
 
     def _pod_frame(self, pod: SimPod) -> PodFrame:
-        name, now = pod.spec.name, pod.meter
-        before = self._before.get(name, Meter())
-        self._before[name] = replace(now)
-        periods = now.periods - before.periods
-        throttled = now.throttled_periods - before.throttled_periods
+        name = pod.spec.name
+        second = pod.meter.since(self._before.get(name, Meter()))
+        self._before[name] = replace(pod.meter)
         return PodFrame(
             uid=name,
-            want=(now.want_us - before.want_us) // FRAME_MS,
+            want=second.want_us // FRAME_MS,
             limit=pod.limit_millicores,
-            used=(now.used_us - before.used_us) // FRAME_MS,
-            unserved=(now.unserved_us - before.unserved_us) // FRAME_MS,
-            throttled=throttled / periods if periods else 0.0,
+            used=second.used_us // FRAME_MS,
+            unserved=second.unserved_us // FRAME_MS,
+            throttled=second.throttled_periods / second.periods if second.periods else 0.0,
             opted_out=pod.spec.opted_out,
         )
 
 
-Progress = Callable[[Policy, int], None]
-"""Called after each step with the policy and how many virtual seconds of its run are done."""
+Progress = Callable[[int], None]
+"""Called after each step with how many virtual seconds of a policy's run are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +187,11 @@ class PolicyRun:
 
     policy: Policy
     digest: str
-    node: NodeFigures
-    pods: tuple[PodFigures, ...]
-    frames: list[Frame]
+    node: records.NodeFigures
+    pods: tuple[records.PodFigures, ...]
+    frames: list[records.Frame]
     decisions: list[Decision]
-    events: list[Event]
+    events: list[records.Event]
     faults: dict[str, int]
     broken: Broken | None
 
@@ -246,13 +232,11 @@ def play(
     runs = []
     for policy in scenario.policies:
         simulation = Simulation(scenario, seed=used, policy=None if alone else policy)
-        runs.append(_run(simulation, policy, partial(progress, policy) if progress else None))
+        runs.append(_run(simulation, policy, progress))
     return ScenarioResult(scenario, used, tuple(runs))
 
 
-def _run(
-    simulation: Simulation, policy: Policy, progress: Callable[[int], None] | None
-) -> PolicyRun:
+def _run(simulation: Simulation, policy: Policy, progress: Progress | None) -> PolicyRun:
     broken = None
     try:
         for second in range(1, simulation.scenario.duration_s + 1):
@@ -262,18 +246,12 @@ def _run(
     except Broken as error:
         broken = error
     record = simulation.record
-    pods = tuple(measure_pod(pod, record.frames) for pod in simulation.all_pods())
+    pods = tuple(records.measure_pod(pod, record.frames) for pod in simulation.all_pods())
     seconds = simulation.clock.now_ms / 1000
     return PolicyRun(
         policy=policy,
         digest=record.digest,
-        node=measure_node(
-            record.frames,
-            pods,
-            decisions=len(record.decisions),
-            seconds=seconds,
-            over_capacity_ms=simulation.over_capacity_ms,
-        ),
+        node=records.measure_node(record, pods, seconds, simulation.over_capacity_ms),
         pods=pods,
         frames=record.frames,
         decisions=record.decisions,

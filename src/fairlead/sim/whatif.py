@@ -17,22 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairlead.core.cpu import (
-    CpuMode,
-    NodePlan,
-    NodeSnapshot,
-    Plan,
-    Policy,
-    Snapshot,
-    allocate,
-    clear,
-)
+from fairlead.core import cpu
+from fairlead.core.cpu import CpuMode, NodeSnapshot, Policy, Snapshot
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
-from fairlead.schema.cpu import AllocateDocument, ClearDocument, to_node_snapshot, to_snapshot
+from fairlead.schema.cpu import STYLE, AllocateDocument, ClearDocument
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
@@ -259,11 +251,10 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
 
 
 def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | None:
-    reader = _READERS.get((entry.kind, entry.version))
-    if reader is None:
+    if (entry.kind, entry.version) not in (("cpu.allocate", 1), ("cpu.clear", 1)):
         return None
     try:
-        snapshot = reader(entry, guardrails)
+        snapshot = _snapshot(entry, guardrails=guardrails)
     except BadInput as error:
         raise NoDecisions(f"{path}: entry {entry.seq} is not a CPU snapshot: {error}") from error
     needs, allocations = entry.output["needs"], entry.output["allocations"]
@@ -273,25 +264,17 @@ def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | Non
     return Sample(entry.time_ms, 0, snapshot, needs, allocations)
 
 
-def _read_allocate(entry: RecordEntry, guardrails: bool) -> Snapshot | NodeSnapshot:  # noqa: FBT001 - called from a table
-    node = to_node_snapshot(check_shape(dict(entry.input), AllocateDocument))
-    memory = entry.output["memory"]
-    return node if guardrails else node.claims({u: m["headroom_misses"] for u, m in memory.items()})
-
-
-def _read_clear(entry: RecordEntry, guardrails: bool) -> Snapshot:  # noqa: FBT001 - called from a table
-    """Records of earlier releases: the guardrails are bounds in the snapshot already."""
-    snapshot = to_snapshot(check_shape(dict(entry.input), ClearDocument))
+def _snapshot(entry: RecordEntry, *, guardrails: bool) -> Snapshot | NodeSnapshot:
+    if entry.kind == "cpu.allocate":
+        node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
+        misses = {uid: pod["headroom_misses"] for uid, pod in entry.output["memory"].items()}
+        return node if guardrails else node.claims(misses)
+    # Records of earlier releases: the guardrails are bounds in the snapshot already.
+    snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
     if guardrails:
         return snapshot
     pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
     return replace(snapshot, pods=tuple(pods))
-
-
-_READERS: Mapping[tuple[str, int], Callable[[RecordEntry, bool], Snapshot | NodeSnapshot]] = {
-    ("cpu.allocate", 1): _read_allocate,
-    ("cpu.clear", 1): _read_clear,
-}
 
 
 # --- deciding
@@ -304,12 +287,12 @@ def _decide(
     """With guardrails one by one, since their bounds depend on the policy; without, all at once."""
     cleared = iter(clear_all([free for free in snapshots if isinstance(free, Snapshot)]))
     return [
-        next(cleared) if isinstance(snapshot, Snapshot) else _decided(allocate(snapshot))
+        next(cleared) if isinstance(snapshot, Snapshot) else _decided(cpu.allocate(snapshot))
         for snapshot in snapshots
     ]
 
 
-def _decided(plan: Plan | NodePlan) -> Decided:
+def _decided(plan: cpu.Plan | cpu.NodePlan) -> Decided:
     return Decided(plan.mode, plan.needs, plan.allocations)
 
 
@@ -323,7 +306,7 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
 
 
 def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
-    return [_decided(clear(snapshot)) for snapshot in snapshots]
+    return [_decided(cpu.clear(snapshot)) for snapshot in snapshots]
 
 
 def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Decided]:

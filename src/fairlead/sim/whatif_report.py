@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.sim.plots import load_matplotlib, save, styled
+from fairlead.sim.plots import drawn
 from fairlead.sim.report import picture_lines, table, write_csv, write_folder
 from fairlead.sim.whatif import PodChange, WhatIf
 
@@ -112,15 +112,12 @@ def _draw(result: WhatIf, folder: Path) -> list[str]:
     pods = result.winners(_PLOTTED) + result.losers(_PLOTTED)[::-1]
     if not pods:
         return []
-    mpl = load_matplotlib()
-    with styled(mpl):
-        figure = mpl.figure.Figure(figsize=(9, 1.2 + 0.3 * len(pods)), layout="constrained")
+    title = f"what if: {result.policy.value}"
+    with drawn(folder / "whatif.png", 9, 1.2 + 0.3 * len(pods), title) as figure:
         axes = figure.subplots()
         changes = [pod.change_millicores for pod in pods]
         colours = ["#0072B2" if change > 0 else "#D55E00" for change in changes]
         axes.barh([f"{pod.pod} ({pod.node})" for pod in pods], changes, color=colours)
         axes.invert_yaxis()
         axes.set(xlabel="change of the mean allocation, millicores")
-        figure.suptitle(f"what if: {result.policy.value}", x=0.01, ha="left", fontsize=12)
-        save(figure, folder / "whatif.png")
     return ["whatif.png"]

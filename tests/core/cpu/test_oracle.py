@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import Policy, allocate, clear
-from fairlead.schema.cpu import from_node_plan, from_plan, from_snapshot
+from fairlead.schema.cpu import from_plan, from_snapshot
 from tests.core.cpu import cases, oracle
 
 SAMPLE = 700  # `make soak` compares 100 000 per policy
@@ -31,7 +31,7 @@ def compare_nodes(policy: Policy, count: int, seed: int) -> None:
     """The same for `cpu.allocate`: bounds, grants, split, writes and memory."""
     for case in range(count):
         snapshot = cases.random_node(random.Random(f"{seed}/{policy}/{case}"), policy)
-        ours = from_node_plan(allocate(snapshot))
+        ours = from_plan(allocate(snapshot))
         theirs = oracle.allocate(from_snapshot(snapshot))
         assert canonical(ours) == canonical(theirs), f"case {case}"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairlead.schema.border import check_shape, parse_json
+from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.resolve import ResolveDocument, to_conflict
 
 Document = dict[str, Any]
 HERE = {"region": "us-west", "cluster": "a"}

@@ -40,8 +40,8 @@ from fairlead.core.invariant import InvariantBroken
 from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import DeficitReason, Exclusion
 from fairlead.schema.border import BadInput
+from fairlead.schema.gpu import deficit_document
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.waiting import deficit_document
 
 SEED = bytes(range(32))
 

@@ -12,7 +12,7 @@ def node(name: str, free: int, *, flavor: str = "H100", cordoned: bool = False, 
 def slots(nodes: list[Node], gang: Gang) -> list[list[str]]:
     found = place(nodes, gang)
     assert found.placed
-    return [[f"{name}#{i}" for name, i in (*each.active, *each.spares)] for each in found.groups]
+    return [[*group.active, *group.spares] for group in found.groups]
 
 
 def test_the_node_that_is_filled_best() -> None:
@@ -38,7 +38,7 @@ def test_a_group_stays_in_one_domain() -> None:
     ]
     found = place(nodes, Gang("H100", 8, group_gpus=4))
     domains = {each.name: each.location["domain"] for each in nodes}
-    used = [{domains[name] for name, _ in group.active} for group in found.groups]
+    used = [{domains[slot.partition("#")[0]] for slot in group.active} for group in found.groups]
     assert used == [{"d2"}, {"d1"}]
 
 
@@ -70,9 +70,9 @@ def test_spares_keep_off_their_groups_nodes() -> None:
     """A spare that dies with its group is no spare; where there is no other node it must."""
     nodes = [node("n1", 4), node("n2", 2)]
     (group,) = place(nodes, Gang("H100", 2, group_gpus=2, spares_per_group=1)).groups
-    assert ({name for name, _ in group.active}, group.spares) == ({"n2"}, (("n1", 0),))
+    assert ({slot.partition("#")[0] for slot in group.active}, group.spares) == ({"n2"}, ("n1#0",))
     (alone,) = place([node("n1", 4)], Gang("H100", 2, spares_per_group=1)).groups
-    assert alone.spares == (("n1", 2),)
+    assert alone.spares == ("n1#2",)
 
 
 @pytest.mark.parametrize(

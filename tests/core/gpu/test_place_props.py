@@ -48,9 +48,10 @@ def test_what_is_placed_is_free_whole_and_the_same_in_any_order(nodes, gang, ran
     by_name = {node.name: node for node in nodes}
     given_out = [slot for group in found.groups for slot in (*group.active, *group.spares)]
     assert len(set(given_out)) == len(given_out)
-    for name, ordinal in given_out:
+    for slot in given_out:
+        name, _, ordinal = slot.partition("#")
         node = by_name[name]
-        assert ordinal in node.free
+        assert int(ordinal) in node.free
         assert node.flavor == "H100"
         assert not node.cordoned
         assert gang.elsewhere or node.is_in(gang.location)
@@ -58,7 +59,15 @@ def test_what_is_placed_is_free_whole_and_the_same_in_any_order(nodes, gang, ran
     assert all(len(group.spares) == gang.spares_per_group for group in found.groups)
     if gang.group_gpus is not None:
         for group in found.groups:
-            assert len({by_name[name].domain for name, _ in (*group.active, *group.spares)}) == 1
+            assert (
+                len(
+                    {
+                        by_name[slot.partition("#")[0]].domain
+                        for slot in (*group.active, *group.spares)
+                    }
+                )
+                == 1
+            )
 
 
 @settings(max_examples=100, deadline=None)

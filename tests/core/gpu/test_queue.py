@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairlead.core.gpu import FlavorHold, ReservedStart, Waiting, WaitingRun, queue
 from fairlead.schema.border import BadInput
+from fairlead.schema.gpu import STYLE
 from fairlead.schema.kinds import KINDS
-from fairlead.schema.waiting import queue_document
 from tests.core.gpu.test_deficit import shuffled
 
 runs = st.lists(
@@ -54,10 +54,21 @@ def test_every_run_is_queued_or_held_in_any_order_of_the_input(
     keys = [(by_id[row.run].submitted, row.run) for row in found.order]
     assert keys == sorted(keys)
     assert all(by_id[row.run].reservation is None for row in found.order)
-    document = queue_document(waiting)
+    document = STYLE.from_core(waiting)
     kind = KINDS["gpu.queue"]
     first = kind.run(json.dumps(document).encode()).result
     assert first == kind.run(json.dumps(shuffled(document, chance)).encode()).result
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "held"), [(None, True), (NOW_MS + 1, True), (NOW_MS, False), (NOW_MS - 1, False)]
+)
+def test_a_hold_ends_at_its_time(until_ms: int | None, held: bool) -> None:
+    """The queue and the engine, which holds runs that grow or are reserved, ask the same rule."""
+    hold = FlavorHold("H100", 7, until_ms)
+    run = WaitingRun("a", "x", "H100", 1, 1, 0)
+    assert hold.applies(NOW_MS) == held
+    assert bool(queue(Waiting(NOW_MS, (run,), (hold,))).held) == held
 
 
 def test_repeated_ids_are_refused() -> None:

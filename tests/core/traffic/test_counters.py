@@ -7,7 +7,7 @@ from fairlead.core.traffic.counters import Counters, Signals, Window, add, count
 from fairlead.core.traffic.health import Cause
 from fairlead.core.traffic.memory import BackendHistory
 from fairlead.core.traffic.observe import BACKOFF_MOST_MS, _follow_isolation, _may_probe
-from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Probed, Reading
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, OperatorCommand, Probed, Reading
 from fairlead.core.traffic.state import AdmissionMode
 from tests.core.traffic.lives import GroupLife
 
@@ -84,7 +84,7 @@ def test_errors_before_the_first_good_answer_of_a_probe_are_forgotten() -> None:
                 probed=tuple(
                     Probed("web", "a", latency is not None, latency) for latency in latencies
                 ),
-                ordered=("a",) if ordered else (),
+                commands={"a": OperatorCommand.ISOLATE} if ordered else {},
             )
         )
         return observed.snapshot.backends[0].error_rate

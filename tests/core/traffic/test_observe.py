@@ -9,6 +9,7 @@ from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, 
 from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
 from fairlead.core.traffic.observe import inside, served
 from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Look, Reading
+from fairlead.core.units import SIZE_MAX
 from tests.core.traffic.lives import GroupLife
 
 L_REF_MS = 400.0
@@ -484,3 +485,38 @@ def test_who_stalls_is_seen_by_one_count_and_not_by_two(
             )
         )
     assert set(life.memory.isolated) == isolated
+
+
+def serving(tick: int, *members: str) -> Sighting:
+    """Healthy backends that serve fifty requests a second each."""
+    backends = {
+        id: BackendSeen(
+            admitted=10 * tick, successes=10 * tick, errors=0, open=3, queue=0, p95_ms=20.0
+        )
+        for id in members
+    }
+    return Sighting(now_ms=200 * tick, members=dict.fromkeys(members), seen=seen(**backends))
+
+
+def test_where_concurrency_is_bounded_requests_prove_no_skew() -> None:
+    """A full backend is passed over: its requests do not show where the slots send them."""
+    life = GroupLife(GroupRules(Config(), own_bound=True))
+    configs = [life.tick(serving(tick, "a", "b"))[0].snapshot.config for tick in range(30)]
+    assert configs[0] == Config()
+    assert configs[-1].inside_max is not None
+    assert configs[-1].skew_requests_min == SIZE_MAX
+
+
+def test_a_plan_that_was_not_applied_leaves_the_slots_unless_members_changed() -> None:
+    """Then they are unknown anyway: the whole table is sent again."""
+    life = GroupLife(GroupRules(Config()))
+    life.tick(serving(0, "a", "b"), applied=False)
+    assert life.memory.state is None
+    life.tick(serving(1, "a", "b"))
+    before = life.memory.state
+    life.tick(serving(2, "a", "b"), applied=False)
+    assert before is not None
+    assert life.memory.state is not None
+    assert [b.slots for b in life.memory.state.backends] == [b.slots for b in before.backends]
+    _, plan = life.tick(serving(3, "a", "b", "c"), applied=False)
+    assert life.memory.state == plan.state

@@ -10,8 +10,9 @@ import time
 from itertools import count
 from pathlib import Path
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Admission, AdmissionMode
 from tests.dataplane.ebpf.places import group, limited
 from tests.dataplane.tables import table
 

@@ -18,10 +18,12 @@ from typing import Any
 
 from bench.traffic.place import own_bpffs
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane, build, default_cgroup, missing, uninstall
 from fairlead.dataplane.ebpf.kernel import libbpf
 from fairlead.dataplane.ebpf.toolchain import tools_missing
-from fairlead.ports.dataplane import Admission, AdmissionMode, Backend, Proto, RouteGroup
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[3]

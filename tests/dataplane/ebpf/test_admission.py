@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from fairlead.compose.traffic import open_dataplane
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.kernel import Libbpf
-from fairlead.ports.dataplane import Admission, AdmissionMode
 from fairlead.ports.faults import PermanentFault
-from fairlead.schema.traffic_agent import PlaneDocument
+from fairlead.schema.traffic_agent import DataplaneDocument
 from tests.dataplane.ebpf.places import Place, Talker, group, limited
 from tests.dataplane.tables import table
 
@@ -122,7 +123,7 @@ def test_errno_and_sizes_come_from_the_configuration(place: Place, client: Talke
             "soft_errno": "EBUSY",
             "capacity": {"groups": 1, "connections": 1_000},
         },
-        PlaneDocument,
+        DataplaneDocument,
     )
     plane = open_dataplane(document, place.pins)
     try:

@@ -10,9 +10,10 @@ from collections import Counter
 import pytest
 
 from fairlead.core.traffic.limits import share
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import Capacity, EbpfDataplane
 from fairlead.dataplane.ebpf.layout import BACKENDS_MAX, spread
-from fairlead.ports.dataplane import AdmissionMode, Proto
+from fairlead.ports.dataplane import Proto
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.counting import IDS, VIP, counts_of, wait, web
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import layout
 from fairlead.dataplane.ebpf.layout import (
     BUCKETS,
@@ -23,7 +25,7 @@ from fairlead.dataplane.ebpf.layout import (
     word_of,
 )
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, Proto
+from fairlead.ports.dataplane import Proto
 from tests.dataplane.tables import table
 
 SLOTS = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 64), max_size=12)

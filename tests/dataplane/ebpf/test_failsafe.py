@@ -9,8 +9,11 @@ from collections import Counter
 
 import pytest
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Admission, AdmissionMode, Liveness, Proto, Stale
+from fairlead.ports.dataplane import Proto, Stale
 from tests.dataplane.ebpf.agent import PORT, STORED_BURST, STORED_PER_S, VIP
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.tables import table

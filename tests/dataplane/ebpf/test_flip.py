@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from fairlead.core.traffic.sighting import Liveness
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import AdmissionMode, Liveness, Stale
+from fairlead.ports.dataplane import Stale
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited
 from tests.dataplane.tables import table
 

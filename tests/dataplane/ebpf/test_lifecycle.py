@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import Capacity, EbpfDataplane, uninstall
 from fairlead.dataplane.ebpf.installation import AGENT, HOOKS, MAPS
 from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
-from fairlead.ports.dataplane import SCHEMA_VERSION, AdmissionMode
+from fairlead.ports.dataplane import SCHEMA_VERSION
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.places import Place, Talker, group, grow_old, limited, own_cgroup
 from tests.dataplane.tables import table

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from fairlead.core.traffic.sighting import BackendSeen
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import BackendSeen
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.ebpf.places import Place, Talker, group
 from tests.dataplane.tables import table

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.ebpf import EbpfDataplane
 from fairlead.dataplane.ebpf.kernel import BpfMap, facts, pinned
-from fairlead.ports.dataplane import AdmissionMode, Proto
+from fairlead.ports.dataplane import Proto
 from tests.dataplane.ebpf.places import Place, Talker, group, limited
 from tests.dataplane.tables import table
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane.ebpf import EbpfDataplane
-from fairlead.ports.dataplane import Dataplane, Liveness
+from fairlead.ports.dataplane import Dataplane
 from tests.dataplane.ebpf.places import Place, grow_old
 from tests.dataplane.worlds import AGES, RealWorld
 

@@ -9,7 +9,7 @@ from fairlead.engine.gpu.fold import FOLDS
 from fairlead.ledger.replay import replay
 from fairlead.schema.replay import Verdict
 from tests.engine.gpu.resolving import outcomes, phases, reserve, world_of
-from tests.engine.gpu.worlds import ADMIN, World, node, run
+from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
 
 DECISIONS = ("gpu.fund", "gpu.place", "gpu.queue", "gpu.deficit", "gpu.resolve.draw")
 
@@ -87,6 +87,29 @@ def test_the_queue_is_recorded_where_it_decides() -> None:
     assert order == ["w0", "w1", "w2", "w3"]
     again = world.open().committer.projection
     assert again.queue_order == world.projection.queue_order == tuple(order)
+
+
+def test_a_run_that_lacks_devices_says_which_decisions_it_follows_from() -> None:
+    """Its funding and the placement that failed replay, and are recorded once per answer."""
+    world = world_of(devices=3)
+    shape = {"minTotalGPUs": 4, "stepGPUs": 2}
+    world.apply(run("groups", gpus=6, groupGPUs=2), run("malleable", gpus=8, malleable=shape))
+    for _ in range(3):
+        world.turn(0.01)
+    assert replayed(world) == {"gpu.fund": 2, "gpu.place": 2}
+    for name, missing in (("groups", 4), ("malleable", 8)):
+        found = world.plane.reports.explain("Run", name)
+        assert found["object"]["status"]["reason"] == "NoDevices"
+        assert found["cover"]["output"]["funded"]
+        placement = found["placement"]["output"]
+        assert (placement["placed"], placement["shortfall_gpus"]) == (False, missing)
+    world.apply(node("n2", 1))
+    world.turn(0.01)
+    assert replayed(world) == {"gpu.fund": 3, "gpu.place": 3}, "two groups fit now, not one"
+    world.apply(budget("a", "a", envelope(concurrency=1)))
+    world.turn(0.01)
+    assert world.status("Run", "groups")["refusal"] is not None
+    assert world.plane.reports.explain("Run", "groups")["placement"] is None
 
 
 def test_a_drain_records_what_has_to_leave() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from fairlead.core.gpu.place import Gang, Node, place
 from fairlead.engine.gpu.admission import place_input
 from fairlead.schema.border import check_shape
-from fairlead.schema.place import PlaceDocument, decide_place, from_placement
+from fairlead.schema.gpu import STYLE, PlaceDocument, decide_place
 from tests.core.gpu.test_place_props import fleets, gangs
 from tests.engine.gpu.resolving import world_of
 from tests.engine.gpu.worlds import ADMIN, World, budget, envelope, node, run
@@ -17,7 +17,7 @@ def test_what_is_left_out_of_a_placement_decides_nothing(nodes: list[Node], gang
     """Decided again from its record it is the same, placed or not."""
     recorded = place_input(nodes, gang)
     again = decide_place(check_shape(recorded, PlaceDocument))
-    assert again == from_placement(place(nodes, gang))
+    assert again == STYLE.from_core(place(nodes, gang))
 
 
 def test_a_start_records_the_nodes_that_it_could_choose_from() -> None:

@@ -209,7 +209,7 @@ def test_a_refusal_is_over_when_only_devices_are_missing(world: World) -> None:
     world.apply(budget("a", "a", envelope(concurrency=2)))
     world.turn()
     assert world.status("Run", "r")["reason"] == "ConcurrencyCapExceeded"
-    assert world.kinds().count("gpu.fund") == 2
+    assert world.kinds().count("gpu.fund") == 3
 
 
 def test_a_malleable_run_starts_at_the_width_that_is_paid_and_placed(world: World) -> None:

@@ -17,9 +17,9 @@ from fairlead.ledger.keys import MasterEntropy, open_master
 from fairlead.ledger.replay import replay
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.gpu import ResolveDocument, to_conflict
 from fairlead.schema.kinds import KINDS
 from fairlead.schema.replay import Verdict
-from fairlead.schema.resolve import ResolveDocument, to_conflict
 from tests.engine.gpu.resolving import CHANCE, closed, outcomes, phases, reserve, world_of
 from tests.engine.gpu.worlds import ADMIN, START, World, budget, envelope, node, run
 from verify import fairlead_verify
@@ -299,7 +299,7 @@ def test_an_operator_voids_what_is_never_revealed() -> None:
     assert (final.author, final.body["reason"]) == ("root", "the beacon is down")
     assert (final.body["seed"], final.body["result_digest"]) == (None, None)
     assert final.body["entropy"] == CHANCE.entropy(outcome.chain, 0).hex()
-    with pytest.raises(Refused, match="is void"):
+    with pytest.raises(Refused, match="cannot be voided: it is already void"):
         world.plane.outcomes.void(outcome.seq, "again", author=ADMIN)
     assert (
         fairlead_verify.verify(world.plane.outcome_reports.export(outcome.seq, author=BOB))[0] == 0

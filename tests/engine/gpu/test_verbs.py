@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.gpu import NotFound, Refused
+from fairlead.engine.gpu import Author, Forbidden, NotFound, Refused
 from fairlead.ports.faults import PermanentFault, TemporaryFault
+from tests.engine.gpu.resolving import reservation
 from tests.engine.gpu.worlds import ADMIN, ALICE, World, budget, node, run
 
 
@@ -130,7 +131,7 @@ def test_a_swap_opens_active_leases_on_the_spares(world: World) -> None:
 def test_an_unknown_verb_is_refused(world: World) -> None:
     """And so is one on nothing."""
     world.apply(node())
-    with pytest.raises(Refused, match="cannot 'reboot'"):
+    with pytest.raises(Refused, match="unknown action 'reboot' for Node"):
         world.plane.verbs.act("Node", "n1", "reboot", author=ADMIN)
     with pytest.raises(NotFound):
         world.plane.verbs.act("Run", "r", "cancel", author=ADMIN)
@@ -190,6 +191,58 @@ def _raising(fault: Exception) -> Any:
         raise fault
 
     return raising
+
+
+def test_refusals_name_what_is_allowed(world: World) -> None:
+    """The unknown action and those there are; who may; which reservation is in the way."""
+    world.apply(budget("a"), node(), run("r"), reservation("slot", "r", 9))
+    for kind, name, expected in (
+        ("Run", "r", "cancel, nominate, pause, resolve, resume, shrink or withdraw"),
+        ("Node", "n1", "cordon, drain, fail or uncordon"),
+        ("Budget", "a", "none"),
+    ):
+        with pytest.raises(Refused) as refused:
+            world.plane.verbs.act(kind, name, "fly", author=ADMIN)
+        assert refused.value.message == f"unknown action 'fly' for {kind}: expected {expected}"
+    for kind, name, allowed in (
+        ("Node", "n1", "admins only"),
+        ("Run", "r", "its owner and admins"),
+    ):
+        with pytest.raises(Forbidden, match=f"bob may not change {kind} '{name}': {allowed}"):
+            world.plane.objects.delete(kind, name, author=Author("bob", frozenset({"b"})))
+    with pytest.raises(Refused, match="run 'r' is reserved; delete reservation 'slot' first"):
+        world.plane.objects.delete("Run", "r", author=ADMIN)
+
+
+def test_a_pause_cites_the_request_that_it_carries_out(world: World) -> None:
+    """Also after a restart; a job that was never paused has no such request."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.turn()
+    assert world.projection.runs["r"].pause_seq is None
+    for verb in ("pause", "resume", "pause"):
+        world.plane.verbs.act("Run", "r", verb, author=ALICE)
+    asked = [str(e.seq) for e in world.log if e.body.get("reason") in ("Paused", "Resumed")]
+    assert world.executor.decisions == asked
+    world.plane.committer.checkpoint()
+    world.plane = world.open()
+    world.turn()
+    assert world.executor.decisions == [*asked, asked[-1]]
+
+
+def test_a_start_that_fails_and_then_works_ends_nothing(world: World) -> None:
+    """A command outside a turn failed at it; the next one is before the run is ended."""
+    world.apply(budget("a"), node(), run("r", command=["train"]))
+    world.executor.fail = TemporaryFault("busy", retry_after_ms=1)
+    world.turn()
+    world.executor.fail = PermanentFault("no such program")
+    world.plane.verbs.act("Run", "r", "nominate", author=ALICE)
+    assert world.status("Run", "r")["phase"] == "Running", "a turn ends runs, effects do not"
+    world.executor.fail = None
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Running"
+    world.executor.end("r", world.now_ms)
+    world.turn()
+    assert world.status("Run", "r")["phase"] == "Completed"
 
 
 def test_a_pause_that_fails_is_tried_again(world: World) -> None:

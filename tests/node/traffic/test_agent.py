@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic import Config
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import GroupRules
@@ -18,6 +19,7 @@ from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import STATE, STATUS, StateDirectory
 from fairlead.node.traffic.agent import AgentConfig, GroupSpec, Reloaded, TrafficAgent
 from fairlead.node.traffic.commands import COMMANDS, change_command
+from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.reports import serve_metrics
 from fairlead.ports.dataplane import Backend, Dataplane, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
@@ -42,6 +44,9 @@ class NoSensors:
 
     def members(self, group: str) -> Sequence[Backend] | None:
         return self.found.get(group)
+
+    def check(self) -> None:
+        """Nothing can break."""
 
     def close(self) -> None:
         """Nothing to close."""
@@ -127,6 +132,25 @@ def test_ticks_that_cannot_be_made_are_counted(folder: Folder) -> None:
     folder.run(agent, 3)
     assert agent.ticks == 3
     assert agent.missed_ticks >= 15
+
+
+def test_a_broken_invariant_of_a_sensor_stops_the_agent(folder: Folder) -> None:
+    """A request in the poller's thread raises it; the next tick is the last."""
+
+    async def request() -> None:
+        raise InvariantBroken("a promise of ours")
+
+    poller, agent = Poller(), folder.agent()
+    folder.sensors.check = poller.check  # type: ignore[method-assign]
+    agent.start()
+    agent.run(ticks_max=2)
+    poller.once(request)
+    try:
+        with pytest.raises(InvariantBroken, match="a promise of ours"):
+            agent.run(ticks_max=10_000)
+    finally:
+        agent.close()
+        poller.close()
 
 
 def test_what_cannot_wait_makes_one_tick_between_two(folder: Folder) -> None:

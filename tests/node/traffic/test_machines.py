@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fairlead.core.traffic.nodes import NodeWindows, observe_nodes
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.node.traffic.sensors import LocalMachine
-from fairlead.ports.traffic import CpuTimes, NodeReading
 
 PSI = "{kind} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
 FILES = {

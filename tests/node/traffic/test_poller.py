@@ -2,6 +2,9 @@
 
 import threading
 
+import pytest
+
+from fairlead.core.invariant import InvariantBroken
 from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.probes import DnsService, DnsServices
 
@@ -20,6 +23,23 @@ def test_asking_goes_on_after_an_answer_that_nobody_expected() -> None:
     poller = Poller()
     poller.repeat(10, ask, phase="odd")
     assert often.wait(30)
+    poller.close()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_broken_invariant_is_raised_where_the_poller_is_checked(again: bool) -> None:
+    """No loop swallows a bug of ours: the request ends, and the agent's thread hears of it."""
+
+    async def ask() -> None:
+        raise InvariantBroken("a promise of ours")
+
+    poller = Poller()
+    poller.check()
+    future = poller.repeat(10, ask, phase="bug") if again else poller.once(ask)
+    with pytest.raises(InvariantBroken):
+        future.result(30)
+    with pytest.raises(InvariantBroken, match="a promise of ours"):
+        poller.check()
     poller.close()
 
 

@@ -7,29 +7,27 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from fairlead.core.traffic.sighting import Look, Probed, Reading
 from fairlead.node.traffic.poller import Poller
-from fairlead.node.traffic.probes import (
-    CheckRules,
-    DnsService,
-    DnsServices,
-    NetworkProber,
-    ProbeRules,
-)
-from fairlead.node.traffic.scrape import Scraper, ScrapeRules
-from fairlead.node.traffic.sensors import Machines, RemoteNode
+from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
+from fairlead.node.traffic.scrape import Scraper
+from fairlead.node.traffic.sensors import Machines
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.traffic import Look, Probed, Reading
-from fairlead.schema.selector import Selector
+from fairlead.schema.traffic_agent import (
+    CheckDocument,
+    ProbeDocument,
+    ProbeKind,
+    RemoteNodeDocument,
+    ScrapeDocument,
+)
 from tests.node.traffic.servers import HOST, Page, serving, until
 
-RULES = ScrapeRules(
-    {
-        "requests": Selector("r_total"),
-        "errors": Selector("e_total"),
-        "queue": Selector("q"),
-        "p95": Selector("p95_seconds"),
-    },
+RULES = ScrapeDocument(
+    requests="r_total",
+    errors="e_total",
+    queue="q",
+    p95="p95_seconds",
     every_ms=20,
     timeout_ms=2_000,
 )
@@ -50,6 +48,11 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+def _probe(path: str | None) -> ProbeDocument:
+    """A GET, or a connection alone without a path."""
+    return ProbeDocument(ProbeKind.HTTP if path else ProbeKind.TCP, path or "/")
 
 
 def nobody() -> None:
@@ -198,7 +201,7 @@ def test_an_http_probe_asks_for_a_page(poller: Poller, status: int, path: str, w
     """Below 500 is well; an answer has a latency, well or not."""
     with serving(Page(status=status)) as page:
         prober = NetworkProber(poller)
-        prober.watch({"web": ProbeRules(path)}, {}, {"web": [Backend("a", HOST, page.port)]})
+        prober.watch({"web": _probe(path)}, {}, {"web": [Backend("a", HOST, page.port)]})
         prober.probe("web", ["a", "unknown"])
         (found,) = answers(prober)
         assert page.asked == [path]
@@ -211,7 +214,7 @@ def test_a_probe_of_nobody_is_no_answer(poller: Poller) -> None:
     for path in (None, "/"):
         prober = NetworkProber(poller)
         members = {"web": [Backend("a", HOST, free_port())]}
-        prober.watch({"web": ProbeRules(path)}, {}, members)
+        prober.watch({"web": _probe(path)}, {}, members)
         prober.probe("web", ["a"])
         (found,) = answers(prober)
         assert (found.ok, found.latency_ms) == (False, None)
@@ -221,7 +224,7 @@ def test_a_check_is_believed_after_its_failures(poller: Poller) -> None:
     """Unknown at first, well, then failing, then well again."""
     with serving(Page(status=200)) as page:
         prober = NetworkProber(poller)
-        rules = CheckRules(ProbeRules("/health"), every_ms=10, failures=2)
+        rules = CheckDocument(path="/health", every_ms=10, failures=2)
         prober.watch({}, {"web": rules}, {"web": [Backend("a", HOST, page.port)]})
         assert prober.check_ok("web", "b") is None
         until(lambda: prober.check_ok("web", "a") is True, "well")
@@ -252,7 +255,7 @@ def test_other_machines_are_seen_through_their_exporters(poller: Poller) -> None
     clock = Clock()
     with serving(Page(NODE)) as page:
         url = f"http://{HOST}:{page.port}/metrics"
-        machines = Machines(None, [RemoteNode("n2", url, every_ms=20)], poller, clock)
+        machines = Machines(None, [RemoteNodeDocument("n2", url, every_ms=20)], poller, clock)
         until(lambda: machines.read(clock.now_ms), "seen")
         (node,) = machines.read(clock.now_ms)
         clock.now_ms += 61

@@ -6,7 +6,7 @@ import click
 
 from fairlead.cli.client import Client, ServerError, segment
 from fairlead.cli.table import cell, columns, moment, print_table
-from fairlead.schema.place import no_room
+from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
 _PLAN = columns("budget", "envelope", "owner", "gpus", "tier", "borrowed")

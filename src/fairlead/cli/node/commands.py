@@ -1,20 +1,21 @@
 """The commands of `fairlead node`."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.table import Decorator, Output, output_option
+from fairlead.cli.table import Output, output_option
 from fairlead.schema.border import BadInput
-from fairlead.schema.node import NodeAgentDocument, read_node_document
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
+    from fairlead.schema.node import NodeAgentDocument
 
 STALE_CLEARS = 3  # an agent that missed this many clearings is late
 
@@ -38,12 +39,8 @@ def command() -> None:
     """Govern CPU limits of this machine's cgroups."""
 
 
-_state_dir = click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="FAIRLEAD_NODE_STATE_DIR",
-    help="State directory [root: /var/lib/fairlead/node].",
-)
+_state_dir = state_dir_option("node")
+_setting = partial(setting, "node")
 _config = click.option(
     "--config",
     "config_file",
@@ -51,12 +48,6 @@ _config = click.option(
     envvar="FAIRLEAD_NODE_CONFIG",
     help="Configuration file (YAML).",
 )
-
-
-def _setting(name: str, type: Any, text: str) -> Decorator:
-    """A flag whose default is in the agent's configuration."""
-    variable = f"FAIRLEAD_NODE_{name.strip('-').upper().replace('-', '_')}"
-    return click.option(name, type=type, envvar=variable, help=text)
 
 
 @command.command("run", help=RUN_HELP)
@@ -115,14 +106,13 @@ def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags:
         agent.close()
 
 
-def node_document(config_file: Path | None, flags: dict[str, Any]) -> NodeAgentDocument:
+def node_document(config_file: Path | None, flags: dict[str, Any]) -> "NodeAgentDocument":
     """The agent's settings; a bad one is bad usage."""
-    settings = {name: value for name, value in flags.items() if value is not None}
-    if "state_dir" in settings:
-        settings["state_dir"] = str(settings["state_dir"])
+    from fairlead.schema.node import read_node_document
+
     data = config_file.read_bytes() if config_file else b""
     with bad_usage(config_file):
-        return read_node_document(data, settings)
+        return read_node_document(data, settings_of(flags))
 
 
 @contextmanager
@@ -142,16 +132,8 @@ def _directory(state_dir: Path | None) -> "StateDirectory":
 
 
 def _status(directory: "StateDirectory") -> dict[str, Any]:
-    from fairlead.node.state import STATUS
-
-    status = directory.read(STATUS)
-    if status is None:
-        raise click.UsageError(f"no agent has run in {directory.path} (see `fairlead node run`)")
-    age_ms = int(time.time() * 1000) - int(status["time_ms"])
-    status["running"] = directory.running()
-    status["age_ms"] = age_ms
-    status["stale"] = age_ms > STALE_CLEARS * status["clear_ms"]
-    return status
+    status = read_status(directory, "node")
+    return {**status, "stale": status["age_ms"] > STALE_CLEARS * status["clear_ms"]}
 
 
 @command.command("status")

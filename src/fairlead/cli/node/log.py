@@ -2,7 +2,7 @@
 
 import sys
 
-from fairlead.cli.log import agent_log
+from fairlead.cli.agents import agent_log
 from fairlead.engine.cpu import CpuTurn
 from fairlead.node.agent import Agent
 from fairlead.ports.faults import TemporaryFault

@@ -1,11 +1,13 @@
 """The commands of `fairlead traffic`."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
 from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.schema.border import BadInput
 
@@ -63,12 +65,8 @@ def command() -> None:
 
 
 _file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-_state_dir: Decorator = click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="FAIRLEAD_TRAFFIC_STATE_DIR",
-    help="State directory [root: /var/lib/fairlead/traffic].",
-)
+_state_dir = state_dir_option("traffic")
+_setting = partial(setting, "traffic")
 _wait: Decorator = click.option(
     "--wait",
     "wait_s",
@@ -79,12 +77,7 @@ _wait: Decorator = click.option(
 
 
 def _plane(*kinds: str) -> Decorator:
-    return click.option(
-        "--plane",
-        type=click.Choice(kinds),
-        envvar="FAIRLEAD_TRAFFIC_PLANE",
-        help="Use this dataplane instead of FILE's.",
-    )
+    return _setting("--plane", click.Choice(kinds), "Use this dataplane instead of FILE's.")
 
 
 @command.command("run", help=RUN_HELP)
@@ -95,23 +88,9 @@ def _plane(*kinds: str) -> Decorator:
 )
 @_plane("memory", "haproxy", "envoy", "ebpf")
 @_state_dir
-@click.option(
-    "--tick-ms",
-    type=int,
-    envvar="FAIRLEAD_TRAFFIC_TICK_MS",
-    help="Time between ticks [default: 200].",
-)
-@click.option(
-    "--ledger",
-    envvar="FAIRLEAD_TRAFFIC_LEDGER",
-    help="Record transitions in this file or postgresql:// ledger.",
-)
-@click.option(
-    "--metrics-port",
-    type=int,
-    envvar="FAIRLEAD_TRAFFIC_METRICS_PORT",
-    help="Serve /metrics on loopback (0: any free port).",
-)
+@_setting("--tick-ms", int, "Time between ticks [default: 200].")
+@_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
+@_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
 @click.option("--ticks", type=click.IntRange(1), help="Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
@@ -153,10 +132,7 @@ def _read(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
     """Also reloads: a bad file must not end a running agent."""
     from fairlead.schema.traffic_agent import read_traffic_document
 
-    settings = {name: value for name, value in flags.items() if value is not None}
-    if "state_dir" in settings:
-        settings["state_dir"] = str(settings["state_dir"])
-    return read_traffic_document(file.read_bytes(), settings)
+    return read_traffic_document(file.read_bytes(), settings_of(flags))
 
 
 @command.command("check")
@@ -193,16 +169,8 @@ def _directory(state_dir: Path | None) -> "StateDirectory":
 
 
 def _status(directory: "StateDirectory") -> dict[str, Any]:
-    """The agent's last status, with its age."""
-    from fairlead.node.state import STATUS
-
-    status = directory.read(STATUS)
-    if status is None:
-        raise click.UsageError(f"no agent has run in {directory.path} (see `fairlead traffic run`)")
-    status["running"] = directory.running()
-    status["age_ms"] = directory.age_ms(STATUS)
-    status["stale"] = status["age_ms"] > max(STALE_MS, 3 * status["tick_ms"])
-    return status
+    status = read_status(directory, "traffic")
+    return {**status, "stale": status["age_ms"] > max(STALE_MS, 3 * status["tick_ms"])}
 
 
 def _group(document: dict[str, Any], name: str) -> dict[str, Any]:

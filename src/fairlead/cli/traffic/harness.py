@@ -9,21 +9,11 @@ import click
 
 from fairlead.cli.input import can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.sim import no_plots_option, out_option, print_result, seed_option
 from fairlead.cli.table import output_format
-from fairlead.schema.traffic_scenario import (
-    TrafficScenarioDocument,
-    read_traffic_scenario,
-    traffic_scenario_schema,
-)
-from fairlead.sim.clock import SEED_MAX
-from fairlead.sim.traffic import (
-    PromiseCheck,
-    TrafficResult,
-    bundled_names,
-    check_promises,
-    play,
-    read_bundled,
-)
+from fairlead.schema.traffic_scenario import read_traffic_scenario, traffic_scenario_schema
+from fairlead.sim import traffic
+from fairlead.sim.traffic import PromiseCheck, TrafficResult
 from fairlead.sim.traffic.report import as_document, write_report
 from fairlead.sim.traffic.result import measure
 
@@ -48,9 +38,7 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 @click.argument("scenario", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the bundled scenarios.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of a scenario.")
-@click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
-)
+@seed_option
 @click.option(
     "--plane",
     type=click.Choice(["memory", "haproxy", "envoy", "ebpf"]),
@@ -60,9 +48,9 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 @click.option("--real-time", is_flag=True, help="Run in real time on a real dataplane.")
 @click.option("--cgroup", help="For ebpf: govern this cgroup's connections.")
 @click.option("--pins", help="For ebpf: pin maps in this bpffs folder.")
-@click.option("--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME].")
+@out_option
 @output_format("table", "json", default="table")
-@click.option("--no-plots", is_flag=True, help="Write the report without plots.")
+@no_plots_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -87,7 +75,9 @@ def command(
         raise click.UsageError("name a scenario; --list shows the bundled ones")
     if real_time != (plane != "memory"):
         raise click.UsageError("--real-time and --plane haproxy, envoy or ebpf belong together")
-    document = _load(scenario)
+    document = load_scenario(
+        scenario, traffic.bundled_names(), traffic.read_bundled, read_traffic_scenario
+    )
     target = report_target(out, document.name)
     plots = not no_plots and can_plot()
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
@@ -98,33 +88,18 @@ def command(
             place = PlaneTarget(plane, cgroup, pins)
             played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
         else:
-            played = play(document, seed=seed, record=record)
-        checks = check_promises(played)
+            played = traffic.play(document, seed=seed, record=record)
+        checks = traffic.check_promises(played)
         write_report(played, checks, target, record=record, plots=plots)
-    _print(played, checks, output, target)
+    print_result(as_document(played, checks), _summary(played, checks), output, target)
     ctx.exit(0 if all(check.kept for check in checks) else EXIT_REFUSED)
 
 
-def _load(scenario: str) -> TrafficScenarioDocument:
-    return load_scenario(scenario, bundled_names(), read_bundled, read_traffic_scenario)
-
-
 def _listing() -> str:
-    abouts = {name: read_traffic_scenario(read_bundled(name)).about for name in bundled_names()}
-    width = max(map(len, abouts))
-    return "\n".join(f"{name:<{width}}  {about}" for name, about in abouts.items())
-
-
-def _print(
-    played: TrafficResult, checks: Sequence[PromiseCheck], output: str, target: Path
-) -> None:
-    if output == "json":
-        document = {**as_document(played, checks), "report": str(target)}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        for line in _summary(played, checks):
-            click.echo(line)
-    click.echo(f"report: {target / 'report.md'}", err=True)
+    names = traffic.bundled_names()
+    width = max(map(len, names))
+    abouts = (read_traffic_scenario(traffic.read_bundled(name)).about for name in names)
+    return "\n".join(f"{name:<{width}}  {about}" for name, about in zip(names, abouts, strict=True))
 
 
 def _summary(played: TrafficResult, checks: Sequence[PromiseCheck]) -> list[str]:

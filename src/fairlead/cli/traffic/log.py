@@ -1,6 +1,6 @@
 """The traffic agent's log: transitions and problems with their reasons, not every tick."""
 
-from fairlead.cli.log import agent_log
+from fairlead.cli.agents import agent_log
 from fairlead.engine.traffic import Round
 from fairlead.node.traffic.agent import TrafficAgent
 

@@ -31,7 +31,6 @@ class Head:
     key_id: str
 
     def to_sign(self) -> bytes:
-        """The bytes under the signature."""
         return _HEAD + canonical(asdict(self))
 
 

@@ -1,4 +1,4 @@
-"""The Merkle tree of RFC 9162: hashing, the frontier that appends in O(log n), node numbers.
+"""The Merkle tree of RFC 9162: hashing, the frontier that appends in O(log n), nodes, proofs.
 
 A leaf is SHA-256(0x00 ‖ data), a node SHA-256(0x01 ‖ left ‖ right), so that a leaf can never be
 passed off as a node. A tree of any size is a row of perfect subtrees, largest first: the
@@ -7,6 +7,11 @@ passed off as a node. A tree of any size is a row of perfect subtrees, largest f
 A node is complete with its last leaf, and that leaf completes one node on each level up to some
 height. A store that keeps with each leaf the nodes it completes only ever appends, and finds any
 node by arithmetic: the node of level l over a last leaf m is the l-th hash kept with m.
+
+Proofs show that an entry is in a tree, or that a tree only grew (2.1.3 and 2.1.4). Making one needs
+O(log n) stored nodes, checking one needs none: a holder of a head can check with these functions
+what it is shown, and need not trust the source. Checks answer False to anything that is not a
+proof, however it is malformed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,12 +47,10 @@ Stored = Callable[[Sequence[TreeNode]], Sequence[bytes]]
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """The hash of one entry's bytes."""
     return sha256(b"\x00" + data).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of a node above two others."""
     return sha256(b"\x01" + left + right).digest()
 
 
@@ -96,7 +99,6 @@ class Frontier:
         return cls(size, tuple(stored(Span(0, size).subtrees())))
 
     def root(self) -> bytes:
-        """The hash of the whole tree."""
         return fold(self.peaks) if self.peaks else EMPTY_ROOT
 
     def extend(self, leaves: Iterable[bytes]) -> "Growth":
@@ -122,3 +124,110 @@ class Growth(NamedTuple):
     frontier: Frontier
     completed: list[bytes]
     """For each new leaf the hashes it completes, its own first, then one per level above."""
+
+
+Proof = tuple[bytes, ...]
+
+
+def inclusion_proof(index: int, size: int, stored: Stored) -> Proof:
+    """The hashes that lead from leaf `index` (from 0) to the root of the first `size` leaves."""
+    require(0 <= index < size, "an inclusion proof is about a leaf of the tree")
+    spans, start, end = [], 0, size
+    while end - start > 1:
+        middle = start + _split(end - start)
+        if index < middle:
+            spans.append(Span(middle, end))
+            end = middle
+        else:
+            spans.append(Span(start, middle))
+            start = middle
+    return _hashes(spans[::-1], stored)
+
+
+def consistency_proof(old_size: int, new_size: int, stored: Stored) -> Proof:
+    """The hashes from which both roots follow, so that the old tree begins the new one."""
+    require(0 <= old_size <= new_size, "a consistency proof leads from a tree to a later one")
+    if old_size == 0:
+        return ()  # every tree begins with the empty one
+    spans, start, end = [], 0, new_size
+    while old_size < end:
+        middle = start + _split(end - start)
+        if old_size <= middle:
+            spans.append(Span(middle, end))
+            end = middle
+        else:
+            spans.append(Span(start, middle))
+            start = middle
+    if start:  # else the old tree is itself a subtree of the new one, and its root is known
+        spans.append(Span(start, end))
+    return _hashes(spans[::-1], stored)
+
+
+def check_inclusion(
+    *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> bool:
+    """Whether `proof` leads from the hash of leaf `index` to `root`."""
+    if not 0 <= index < size:
+        return False
+    place, last, result = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            result = node_hash(sibling, result)
+            while place and not place & 1:  # a right edge that has no sibling on these levels
+                place, last = place >> 1, last >> 1
+        else:
+            result = node_hash(result, sibling)
+        place, last = place >> 1, last >> 1
+    return last == 0 and result == root
+
+
+def check_consistency(
+    *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
+) -> bool:
+    """Whether `proof` shows that the tree of `old_root` begins that of `new_root`."""
+    if not 0 <= old_size <= new_size:
+        return False
+    if old_size in (0, new_size):
+        start = EMPTY_ROOT if old_size == 0 else new_root
+        return not proof and old_root == start
+    path = list(proof)
+    if old_size & (old_size - 1) == 0:
+        path.insert(0, old_root)
+    if not path:
+        return False
+    shift = _trailing_ones(old_size - 1)
+    place, last = (old_size - 1) >> shift, (new_size - 1) >> shift
+    old = new = path[0]
+    for sibling in path[1:]:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            while place and not place & 1:
+                place, last = place >> 1, last >> 1
+        else:
+            new = node_hash(new, sibling)
+        place, last = place >> 1, last >> 1
+    return last == 0 and old == old_root and new == new_root
+
+
+def _split(length: int) -> int:
+    """The largest power of two below `length`: where RFC 9162 divides a tree."""
+    return 1 << ((length - 1).bit_length() - 1)
+
+
+def _trailing_ones(value: int) -> int:
+    return (~value & (value + 1)).bit_length() - 1
+
+
+def _hashes(spans: Sequence[Span], stored: Stored) -> Proof:
+    """One hash per span; all nodes are asked for at once, because a store answers that faster."""
+    parts = [span.subtrees() for span in spans]
+    found = list(stored([node for part in parts for node in part]))
+    hashes, at = [], 0
+    for part in parts:
+        hashes.append(fold(found[at : at + len(part)]))
+        at += len(part)
+    return tuple(hashes)

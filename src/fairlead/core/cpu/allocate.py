@@ -30,13 +30,12 @@ from fairlead.core.cpu.model import (
     Total,
     Uid,
     Weight,
+    check_distinct,
 )
 from fairlead.core.cpu.need import count_misses
 from fairlead.core.invariant import require
 from fairlead.core.reasons import BoundReason, CpuReason
-from fairlead.core.units import INTEGER_MAX, SIZE_MAX, OutOfRange, Range
-
-STEP_RATIO_MAX = 1000
+from fairlead.core.units import SIZE_MAX, OutOfRange, Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Guardrails:
     """How fast grants may move, and how far off a split must be to be written again."""
 
     cooldown_ms: Pause = 10_000
-    step_ratio: Annotated[float, Range(1, STEP_RATIO_MAX)] = 2.0
+    step_ratio: Annotated[float, Range(1, 1000)] = 2.0
     step_millicores: Millicores = 2_000
     dead_band: Ratio = 0.02
     grace_ms: Pause = 45_000
@@ -52,14 +51,7 @@ class Guardrails:
     split_band: Ratio = 0.10
 
     def __post_init__(self) -> None:
-        for name in ("cooldown_ms", "step_millicores", "grace_ms"):
-            units.size(getattr(self, name), name)
-        for name in ("dead_band", "split_band"):
-            object.__setattr__(self, name, units.ratio(getattr(self, name), name))
-        object.__setattr__(self, "step_ratio", units.weight(self.step_ratio, "step_ratio"))
-        if not 1 <= self.step_ratio <= STEP_RATIO_MAX:
-            expected = f"must be between 1 and {STEP_RATIO_MAX}"
-            raise OutOfRange("step_ratio", f"{expected}, got {self.step_ratio!r}")
+        units.check(self)
 
 
 DEFAULT_GUARDRAILS = Guardrails()
@@ -79,10 +71,7 @@ class Container:
     original_limit_millicores: Millicores | None = None
 
     def __post_init__(self) -> None:
-        units.name(self.name, "name")
-        units.size(self.want_millicores, "want_millicores")
-        units.size_or_none(self.current_millicores, "current_millicores")
-        units.size_or_none(self.original_limit_millicores, "original_limit_millicores")
+        units.check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +98,13 @@ class GovernedPod:
     throttling: Ratio | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "containers", tuple(self.containers))
-        _check_containers(self.containers)
-        claimant = self.claimant(self.headroom_misses)  # it checks what the two have in common
-        object.__setattr__(self, "demand", claimant.demand)
-        object.__setattr__(self, "weight", claimant.weight)
-        _time(self.first_seen_ms, "first_seen_ms")
-        for name in ("changed_ms", "missed_ms"):
-            if getattr(self, name) is not None:
-                _time(getattr(self, name), name)
-        if type(self.adopted) is not bool:
-            raise OutOfRange("adopted", f"must be true or false, got {self.adopted!r}")
-        if self.throttling is not None:
-            object.__setattr__(self, "throttling", units.ratio(self.throttling, "throttling"))
+        units.check(self)
+        check_distinct("containers", "name", [container.name for container in self.containers])
+        for index, container in enumerate(self.containers if len(self.containers) > 1 else ()):
+            if not container.name:
+                expected = "must be a non-empty string where a pod has several containers"
+                raise OutOfRange(f"containers[{index}].name", expected)
+        object.__setattr__(self, "weight", self.claimant(self.headroom_misses).weight)
 
     @property
     def current_millicores(self) -> int | None:
@@ -159,14 +142,10 @@ class NodeSnapshot:
     guardrails: Guardrails = DEFAULT_GUARDRAILS
 
     def __post_init__(self) -> None:
-        _time(self.now_ms, "now_ms")
-        object.__setattr__(self, "pods", tuple(self.pods))
-        free = self.claims({pod.uid: pod.headroom_misses for pod in self.pods})
-        for name in ("policy", "previous_mode", "hysteresis_band"):
-            object.__setattr__(self, name, getattr(free, name))
+        units.check(self)
+        check_distinct("pods", "uid", [pod.uid for pod in self.pods])
 
     def claims(self, headroom_misses: Mapping[str, int]) -> Snapshot:
-        """The clearing without guardrails; it checks what the two snapshots have in common."""
         return Snapshot(
             self.capacity_millicores,
             tuple(pod.claimant(headroom_misses[pod.uid]) for pod in self.pods),
@@ -267,7 +246,6 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
 
 
 def bounded(claims: Snapshot, bounds: Mapping[str, Bound]) -> Snapshot:
-    """The clearing inside the bounds."""
     pods = [
         replace(
             pod,
@@ -312,7 +290,6 @@ def _bounds(pods: list[GovernedPod], snapshot: NodeSnapshot, free: Plan) -> dict
 
 
 def _movement(pod: GovernedPod, target: int, snapshot: NodeSnapshot) -> Bound:
-    """What cooldown, dead band and step allow."""
     rails, current = snapshot.guardrails, pod.current_millicores
     if current is None:
         return Bound(None, None, (BoundReason.UNLIMITED,))
@@ -403,20 +380,3 @@ def _writes(
                 writes.append(LimitWrite(pod.uid, name, limit, after, phase))
     order = list(WritePhase)
     return tuple(sorted(writes, key=lambda write: order.index(write.phase)))
-
-
-def _check_containers(containers: tuple[Container, ...]) -> None:
-    seen: dict[str, int] = {}
-    for index, container in enumerate(containers):
-        first = seen.setdefault(container.name, index)
-        where = f"containers[{index}].name"
-        if first != index:
-            raise OutOfRange(where, f"repeats containers[{first}].name, {container.name!r}")
-        if not container.name and len(containers) > 1:
-            raise OutOfRange(where, "must be a non-empty string where a pod has several containers")
-
-
-def _time(value: int, name: str) -> None:
-    if type(value) is not int or not -INTEGER_MAX <= value <= INTEGER_MAX:
-        limits = f"between {-INTEGER_MAX} and {INTEGER_MAX}"
-        raise OutOfRange(name, f"must be an integer {limits}, got {value!r}")

@@ -1,6 +1,6 @@
 """The values of a clearing: pods and capacity in (`Snapshot`), grants and reasons out (`Plan`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
@@ -11,11 +11,11 @@ from fairlead.core.reasons import CpuReason
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, SIZE_MAX, NonEmpty, OutOfRange, Range
 
 Uid = Annotated[str, NonEmpty()]
-Millicores = Annotated[int, Range(0, SIZE_MAX)]
+Millicores = Annotated[int, Range(0, SIZE_MAX, "thousandths of a CPU core")]
 Count = Annotated[int, Range(0, SIZE_MAX)]
 Total = Annotated[int, Range(0, INTEGER_MAX)]
 Ratio = Annotated[float, Range(0, 1)]
-Weight = Annotated[float, Range(0, FLOAT_MAX)]
+Weight = Annotated[float, Range(0, FLOAT_MAX, "defaults to max(1, min)")]
 Pause = Annotated[int, Range(0, 86_400_000)]
 Instant = Annotated[int, Range(-INTEGER_MAX, INTEGER_MAX)]
 """Milliseconds since 1970."""
@@ -53,8 +53,7 @@ class Headroom:
     cap: Ratio = 0.50
 
     def __post_init__(self) -> None:
-        for field in ("base", "per_demand", "per_miss", "cap"):
-            object.__setattr__(self, field, units.ratio(getattr(self, field), field))
+        units.check(self)
 
     @property
     def misses_max(self) -> int:
@@ -72,50 +71,21 @@ DEFAULT_HEADROOM = Headroom()
 class Pod:
     """One claimant. `None` means unknown; `weight` defaults to max(1, min_millicores)."""
 
-    uid: str
-    min_millicores: int
-    max_millicores: int
-    demand: float
-    weight: float | None = None
-    usage_millicores: int | None = None
-    current_millicores: int | None = None
-    headroom_misses: int = 0
+    uid: Uid
+    min_millicores: Millicores
+    max_millicores: Millicores
+    demand: Ratio
+    weight: Weight | None = None
+    usage_millicores: Millicores | None = None
+    current_millicores: Millicores | None = None
+    headroom_misses: Count = 0
     signal_ok: bool = True
-    lower_millicores: int | None = None
-    upper_millicores: int | None = None
+    lower_millicores: Millicores | None = None
+    upper_millicores: Millicores | None = None
 
     def __post_init__(self) -> None:
-        if not units.name(self.uid, "uid"):
-            raise OutOfRange("uid", f"must be a non-empty string, got {self.uid!r}")
-        # The values first, their names only for a culprit: a fleet has a million of these.
-        for value in (self.min_millicores, self.max_millicores, self.headroom_misses):
-            if type(value) is not int or not 0 <= value <= units.SIZE_MAX:
-                self._name_culprit()
-        for known in (
-            self.usage_millicores,
-            self.current_millicores,
-            self.lower_millicores,
-            self.upper_millicores,
-        ):
-            if known is not None and (type(known) is not int or not 0 <= known <= units.SIZE_MAX):
-                self._name_culprit()
-        if type(self.signal_ok) is not bool:
-            raise OutOfRange("signal_ok", f"must be true or false, got {self.signal_ok!r}")
-        if type(self.demand) is not float or not 0 <= self.demand <= 1:
-            object.__setattr__(self, "demand", units.ratio(self.demand, "demand"))
-        if self.weight is None:
-            object.__setattr__(self, "weight", float(max(1, self.min_millicores)))
-        else:
-            object.__setattr__(self, "weight", units.weight(self.weight, "weight"))
-
-    def _name_culprit(self) -> None:
-        units.size(self.min_millicores, "min_millicores")
-        units.size(self.max_millicores, "max_millicores")
-        units.size(self.headroom_misses, "headroom_misses")
-        units.size_or_none(self.usage_millicores, "usage_millicores")
-        units.size_or_none(self.current_millicores, "current_millicores")
-        units.size_or_none(self.lower_millicores, "lower_millicores")
-        units.size_or_none(self.upper_millicores, "upper_millicores")
+        units.check(self)
+        object.__setattr__(self, "weight", self.share_weight)
 
     @property
     def floor_millicores(self) -> int:
@@ -125,7 +95,6 @@ class Pod:
 
     @property
     def share_weight(self) -> float:
-        """The weight, its default filled in."""
         return self.weight if self.weight is not None else float(max(1, self.min_millicores))
 
 
@@ -133,26 +102,24 @@ class Pod:
 class Snapshot:
     """All that a clearing looks at. The order of the pods never matters."""
 
-    capacity_millicores: int
+    capacity_millicores: Millicores
     pods: tuple[Pod, ...]
     policy: Policy = Policy.DEMAND_CAPPED
     previous_mode: CpuMode | None = None
-    hysteresis_band: float = 0.05
+    hysteresis_band: Ratio = 0.05
     headroom: Headroom = DEFAULT_HEADROOM
 
     def __post_init__(self) -> None:
-        units.size(self.capacity_millicores, "capacity_millicores")
-        object.__setattr__(self, "pods", tuple(self.pods))
-        object.__setattr__(self, "policy", Policy(self.policy))
-        if self.previous_mode is not None:
-            object.__setattr__(self, "previous_mode", CpuMode(self.previous_mode))
-        band = units.ratio(self.hysteresis_band, "hysteresis_band")
-        object.__setattr__(self, "hysteresis_band", band)
-        seen: dict[str, int] = {}
-        for index, pod in enumerate(self.pods):
-            first = seen.setdefault(pod.uid, index)
-            if first != index:
-                raise OutOfRange(f"pods[{index}].uid", f"repeats pods[{first}].uid, {pod.uid!r}")
+        units.check(self)
+        check_distinct("pods", "uid", [pod.uid for pod in self.pods])
+
+
+def check_distinct(items: str, key: str, names: Sequence[str]) -> None:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        first = seen.setdefault(name, index)
+        if first != index:
+            raise OutOfRange(f"{items}[{index}].{key}", f"repeats {items}[{first}].{key}, {name!r}")
 
 
 @dataclass(frozen=True, slots=True)

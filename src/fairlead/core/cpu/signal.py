@@ -44,7 +44,6 @@ class CpuReading:
     throttled_ratio: float
 
     def demand(self, min_millicores: int, max_millicores: int) -> float:
-        """Where the want lies between minimum and maximum."""
         span = max_millicores - min_millicores
         if span <= 0:
             return 1.0 if self.want_millicores > max_millicores else 0.0

@@ -1,131 +1,71 @@
 """The GPU governor's decisions: funding, placement, the queue, deficits and preemption."""
 
-from fairlead.core.gpu.conflict import (
-    Action,
-    Conflict,
-    ConflictLease,
-    ConflictRun,
-    CutTier,
-    Forecast,
-    Malleable,
-    Resolution,
-    Role,
-    Round,
-    Scope,
-    ScopeCap,
-    conflict_bytes,
-    conflict_digest,
-)
-from fairlead.core.gpu.cover import Binding, Book, Line, Plan, Refusal, cover
-from fairlead.core.gpu.deficit import (
-    CapDemand,
-    CapKind,
-    Deficit,
-    Demand,
-    Frozen,
-    GangDemand,
-    HeldLease,
-    HoldingRun,
-    Holdings,
-    NodeDemand,
-    PlaceDemand,
-    caps_of,
-    conflict_of,
-    find_deficit,
-    freeze,
-)
-from fairlead.core.gpu.family import Families, Tier, cycle_in
-from fairlead.core.gpu.model import (
-    HOUR_MS,
-    AggregateCap,
-    Budget,
-    Envelope,
-    Lease,
-    Lending,
-    Recurrence,
-    Request,
-    Sharing,
-    Window,
-)
-from fairlead.core.gpu.place import Gang, Node, Placement, place
-from fairlead.core.gpu.queue import FlavorHold, Queue, ReservedStart, Waiting, WaitingRun, queue
-from fairlead.core.gpu.remedy import Change, Remedy, Value, cover_or_remedy
-from fairlead.core.gpu.resolve import Notice, forecast, notice_of, resolve
-from fairlead.core.gpu.start import Assessment, assess, at_least
-from fairlead.core.gpu.usage import Usage, aggregate, period_at, tally
-
-__all__ = [
-    "HOUR_MS",
-    "Action",
-    "AggregateCap",
-    "Assessment",
-    "Binding",
-    "Book",
-    "Budget",
-    "CapDemand",
-    "CapKind",
-    "Change",
-    "Conflict",
-    "ConflictLease",
-    "ConflictRun",
-    "CutTier",
-    "Deficit",
-    "Demand",
-    "Envelope",
-    "Families",
-    "FlavorHold",
-    "Forecast",
-    "Frozen",
-    "Gang",
-    "GangDemand",
-    "HeldLease",
-    "HoldingRun",
-    "Holdings",
-    "Lease",
-    "Lending",
-    "Line",
-    "Malleable",
-    "Node",
-    "NodeDemand",
-    "Notice",
-    "PlaceDemand",
-    "Placement",
-    "Plan",
-    "Queue",
-    "Recurrence",
-    "Refusal",
-    "Remedy",
-    "Request",
-    "ReservedStart",
-    "Resolution",
-    "Role",
-    "Round",
-    "Scope",
-    "ScopeCap",
-    "Sharing",
-    "Tier",
-    "Usage",
-    "Value",
-    "Waiting",
-    "WaitingRun",
-    "Window",
-    "aggregate",
-    "assess",
-    "at_least",
-    "caps_of",
-    "conflict_bytes",
-    "conflict_digest",
-    "conflict_of",
-    "cover",
-    "cover_or_remedy",
-    "cycle_in",
-    "find_deficit",
-    "forecast",
-    "freeze",
-    "notice_of",
-    "period_at",
-    "place",
-    "queue",
-    "resolve",
-    "tally",
-]
+from fairlead.core.gpu.conflict import Action as Action
+from fairlead.core.gpu.conflict import Conflict as Conflict
+from fairlead.core.gpu.conflict import ConflictLease as ConflictLease
+from fairlead.core.gpu.conflict import ConflictRun as ConflictRun
+from fairlead.core.gpu.conflict import CutTier as CutTier
+from fairlead.core.gpu.conflict import Forecast as Forecast
+from fairlead.core.gpu.conflict import Malleable as Malleable
+from fairlead.core.gpu.conflict import Resolution as Resolution
+from fairlead.core.gpu.conflict import Role as Role
+from fairlead.core.gpu.conflict import Scope as Scope
+from fairlead.core.gpu.conflict import ScopeCap as ScopeCap
+from fairlead.core.gpu.conflict import conflict_bytes as conflict_bytes
+from fairlead.core.gpu.conflict import conflict_digest as conflict_digest
+from fairlead.core.gpu.cover import Binding as Binding
+from fairlead.core.gpu.cover import Book as Book
+from fairlead.core.gpu.cover import Line as Line
+from fairlead.core.gpu.cover import Plan as Plan
+from fairlead.core.gpu.cover import Refusal as Refusal
+from fairlead.core.gpu.cover import cover as cover
+from fairlead.core.gpu.deficit import CapDemand as CapDemand
+from fairlead.core.gpu.deficit import CapKind as CapKind
+from fairlead.core.gpu.deficit import Deficit as Deficit
+from fairlead.core.gpu.deficit import Demand as Demand
+from fairlead.core.gpu.deficit import GangDemand as GangDemand
+from fairlead.core.gpu.deficit import HeldLease as HeldLease
+from fairlead.core.gpu.deficit import HoldingRun as HoldingRun
+from fairlead.core.gpu.deficit import Holdings as Holdings
+from fairlead.core.gpu.deficit import NodeDemand as NodeDemand
+from fairlead.core.gpu.deficit import PlaceDemand as PlaceDemand
+from fairlead.core.gpu.deficit import caps_of as caps_of
+from fairlead.core.gpu.deficit import conflict_of as conflict_of
+from fairlead.core.gpu.deficit import find_deficit as find_deficit
+from fairlead.core.gpu.deficit import freeze as freeze
+from fairlead.core.gpu.family import Families as Families
+from fairlead.core.gpu.family import Tier as Tier
+from fairlead.core.gpu.family import cycle_in as cycle_in
+from fairlead.core.gpu.model import HOUR_MS as HOUR_MS
+from fairlead.core.gpu.model import AggregateCap as AggregateCap
+from fairlead.core.gpu.model import Budget as Budget
+from fairlead.core.gpu.model import Envelope as Envelope
+from fairlead.core.gpu.model import Lease as Lease
+from fairlead.core.gpu.model import Lending as Lending
+from fairlead.core.gpu.model import Recurrence as Recurrence
+from fairlead.core.gpu.model import Request as Request
+from fairlead.core.gpu.model import Sharing as Sharing
+from fairlead.core.gpu.model import Window as Window
+from fairlead.core.gpu.place import Gang as Gang
+from fairlead.core.gpu.place import Node as Node
+from fairlead.core.gpu.place import Placement as Placement
+from fairlead.core.gpu.place import place as place
+from fairlead.core.gpu.queue import FlavorHold as FlavorHold
+from fairlead.core.gpu.queue import Queue as Queue
+from fairlead.core.gpu.queue import ReservedStart as ReservedStart
+from fairlead.core.gpu.queue import Waiting as Waiting
+from fairlead.core.gpu.queue import WaitingRun as WaitingRun
+from fairlead.core.gpu.queue import queue as queue
+from fairlead.core.gpu.remedy import Change as Change
+from fairlead.core.gpu.remedy import Remedy as Remedy
+from fairlead.core.gpu.remedy import cover_or_remedy as cover_or_remedy
+from fairlead.core.gpu.resolve import forecast as forecast
+from fairlead.core.gpu.resolve import notice_of as notice_of
+from fairlead.core.gpu.resolve import resolve as resolve
+from fairlead.core.gpu.start import Assessment as Assessment
+from fairlead.core.gpu.start import assess as assess
+from fairlead.core.gpu.start import at_least as at_least
+from fairlead.core.gpu.usage import Usage as Usage
+from fairlead.core.gpu.usage import aggregate as aggregate
+from fairlead.core.gpu.usage import period_at as period_at
+from fairlead.core.gpu.usage import tally as tally

@@ -105,7 +105,6 @@ class Account:
         self._enter(now_ms)
 
     def state(self) -> AccountState:
-        """Everything that `of_state` needs."""
         meters = (self.all, self.lent, self.over, self.lent_over)
         leases = list(self.leases.values())
         return AccountState(
@@ -114,7 +113,6 @@ class Account:
 
     @classmethod
     def of_state(cls, state: AccountState) -> "Account":
-        """The account that had this state."""
         account = cls(state.envelope, state.defined_ms)
         account.period, account.until_ms = state.period, state.until_ms
         account.all, account.lent, account.over, account.lent_over = state.meters
@@ -210,7 +208,6 @@ class Account:
         return charge
 
     def quote(self, lease_id: str, end_ms: int) -> Charge:
-        """What `post` would charge, nothing changed."""
         held = self.leases[lease_id]
         spells = list(held.spells)
         if held.unfunded_ms is not None:
@@ -238,7 +235,6 @@ class Account:
         self._promise(held, at_ms)
 
     def _end_spell(self, held: Held, at_ms: int) -> None:
-        """Close a stretch of overdraft, if there is one."""
         if held.unfunded_ms is None:
             return
         lease, from_ms = held.lease, held.unfunded_ms
@@ -354,7 +350,6 @@ class Accounts:
                 account.redefine(envelope, now_ms)
 
     def hold(self, lease: Lease) -> None:
-        """A lease starts."""
         key = (lease.budget, lease.envelope)
         self._accounts[key].hold(lease)
         self._payer[lease.id] = key
@@ -365,16 +360,13 @@ class Accounts:
         return self._accounts[self._payer.pop(lease_id)].post(lease_id, end_ms)
 
     def of_lease(self, lease_id: str) -> Account:
-        """The account that pays for an open lease."""
         return self._accounts[self._payer[lease_id]]
 
     def states(self) -> list[tuple[Key, AccountState]]:
-        """Every account, for a checkpoint."""
         return [(key, account.state()) for key, account in sorted(self._accounts.items())]
 
     @classmethod
     def of_states(cls, states: Iterable[tuple[Key, AccountState]]) -> "Accounts":
-        """The accounts that had these states."""
         accounts = cls()
         for key, state in states:
             accounts._accounts[key] = Account.of_state(state)
@@ -382,11 +374,9 @@ class Accounts:
         return accounts
 
     def get(self, budget: str, envelope: str) -> Account | None:
-        """One envelope's account."""
         return self._accounts.get((budget, envelope))
 
     def has_leases(self, budget: Budget) -> bool:
-        """Whether any of a budget's envelopes pays for an open lease."""
         keys = ((budget.name, envelope.name) for envelope in budget.envelopes)
         return any(self._accounts[key].leases for key in keys)
 
@@ -401,7 +391,6 @@ class Accounts:
         return min((end_ms for end_ms in ends if end_ms <= now_ms), default=None)
 
     def advance(self, now_ms: int) -> None:
-        """Every account at least up to now."""
         for account in self._accounts.values():
             account.advance(now_ms)
 

@@ -41,7 +41,6 @@ class Scope:
     cap: ScopeCap | None = None
 
     def document(self) -> dict[str, object]:
-        """As JSON carries it."""
         document: dict[str, object] = as_json(self)
         return document
 
@@ -90,7 +89,6 @@ class Conflict:
     leases: tuple[ConflictLease, ...]
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Repeated ids, leases of unknown runs, and more GPUs than JSON can count."""
         yield from repeats("runs", "id", [run.id for run in self.runs])
         yield from repeats("leases", "id", [lease.id for lease in self.leases])
         runs = {run.id for run in self.runs}
@@ -148,30 +146,29 @@ class _Quoted(dict[str, str]):
         return made
 
 
-def candidacy(scope: Scope) -> Callable[[ConflictLease], bool]:
-    """A test of leases for one scope; it is asked a hundred thousand times, so it is made once."""
-    flavor, labels, cap = scope.flavor, scope.location.items(), scope.cap
-    if cap is None:
-        return lambda lease: lease.flavor == flavor and labels <= lease.location.items()
-    budget, envelopes = cap.budget, frozenset(cap.envelopes)
-    return lambda lease: (
-        lease.flavor == flavor
-        and labels <= lease.location.items()
-        and lease.budget == budget
-        and lease.envelope in envelopes
-    )
+ScopeTest = Callable[[str, Mapping[str, str], str, str], Exclusion | None]
+"""By flavor, location, budget and envelope of a lease."""
 
 
-def out_of_scope(scope: Scope, lease: ConflictLease) -> Exclusion | None:
-    """The first thing that puts a lease out of scope; None: it is a candidate."""
-    cap = scope.cap
-    if lease.flavor != scope.flavor:
-        return Exclusion.FLAVOR
-    if not scope.location.items() <= lease.location.items():
-        return Exclusion.LOCATION
-    if cap is not None and (lease.budget != cap.budget or lease.envelope not in cap.envelopes):
-        return Exclusion.PAYER
-    return None
+def scope_test(scope: Scope) -> ScopeTest:
+    """Answers the first thing that puts a lease out of scope; None: it is a candidate.
+
+    Asked a hundred thousand times, so what it compares with is worked out once.
+    """
+    scope_flavor, labels, cap = scope.flavor, scope.location.items(), scope.cap
+    payers = None if cap is None else {(cap.budget, name) for name in cap.envelopes}
+
+    def exclusion(
+        flavor: str, location: Mapping[str, str], budget: str, envelope: str
+    ) -> Exclusion | None:
+        if flavor != scope_flavor:
+            return Exclusion.FLAVOR
+        if not labels <= location.items():
+            return Exclusion.LOCATION
+        outside = payers is not None and (budget, envelope) not in payers
+        return Exclusion.PAYER if outside else None
+
+    return exclusion
 
 
 def renamed(conflict: Conflict, names: Pseudonyms) -> Conflict:
@@ -260,11 +257,9 @@ class Resolution:
 
     @property
     def resolved(self) -> bool:
-        """Whether the deficit is met."""
         return not self.shortfall_gpus
 
     def draws(self) -> Iterator[tuple[CutTier, Draw]]:
-        """All draws, in order, with their tiers."""
         for lottery in self.rounds:
             for draw in lottery.draws:
                 yield lottery.tier, draw

@@ -68,7 +68,6 @@ class Line(NamedTuple):
 
     @property
     def borrowed(self) -> bool:
-        """Whether it is a loan from a sponsor."""
         return self.tier.borrows
 
 
@@ -138,11 +137,9 @@ class Book:
                 payers.append(Payer(budget, envelope, caps))
 
     def payers(self, owner: str, flavor: str) -> Iterable[Payer]:
-        """An owner's envelopes of a flavor."""
         return self._payers.get((owner, flavor), ())
 
     def used(self, budget: str, envelope: str) -> Usage:
-        """One envelope's usage."""
         return self.usage.get((budget, envelope), _NO_USAGE)
 
 
@@ -204,7 +201,6 @@ class _Gates:
         self._borrowing: tuple[int, ...] | None = None
 
     def before(self, payer: Payer, *, lent: bool) -> tuple[int, ...]:
-        """Indexes of the gates before an envelope."""
         envelope = payer.envelope
         budget, name = payer.budget.name, envelope.name
         used = self._book.used(budget, name)
@@ -292,7 +288,6 @@ class Plan:
 
     @property
     def funded(self) -> bool:
-        """Whether the request is covered."""
         return self.refusal is None
 
 
@@ -307,12 +302,10 @@ RELAXATIONS: tuple[tuple[CoverRefusal, _Concerns], ...] = (
 
 
 def cover(book: Book, request: Request, now_ms: int) -> Plan:
-    """Cover a request, or refuse it with the reason."""
     return plan_on(*find_route(book, request, now_ms), request)
 
 
 def plan_on(route: Route, walk: Walk, request: Request) -> Plan:
-    """The plan of a walk that was made."""
     enough = request.enough_gpus
     if walk.gpus < enough:
         return Plan(0, (), _refusal(route, request, walk))

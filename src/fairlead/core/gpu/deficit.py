@@ -12,7 +12,7 @@ would not fit.
 an outcome, with the notice that its commitment announces.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, NamedTuple
@@ -27,6 +27,7 @@ from fairlead.core.gpu.conflict import (
     Scope,
     ScopeCap,
     renamed,
+    scope_test,
 )
 from fairlead.core.gpu.model import Budget
 from fairlead.core.gpu.place import DOMAIN_KEYS, Gang, Node, place
@@ -71,7 +72,6 @@ class HeldLease:
     ending: bool = False
 
     def faults(self) -> Iterator[OutOfRange]:
-        """What no type can say of a lease."""
         if not self.slots:
             yield OutOfRange("slots", "must have at least 1 item, got 0")
         if len(set(self.slots)) != len(self.slots):
@@ -87,7 +87,6 @@ class Holdings:
     leases: tuple[HeldLease, ...] = ()
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Ids that come twice, and leases of unknown runs or nodes."""
         yield from repeats("nodes", "name", [node.name for node in self.nodes])
         yield from repeats("runs", "id", [run.id for run in self.runs])
         yield from repeats("leases", "id", [lease.id for lease in self.leases])
@@ -145,7 +144,6 @@ class PlaceDemand:
 
     @property
     def scope(self) -> Scope:
-        """The flavor there."""
         return Scope(self.flavor, self.location)
 
 
@@ -224,7 +222,6 @@ def caps_of(budget: Budget) -> list[CapDemand]:
 
 
 def find_deficit(demand: Demand, holdings: Holdings) -> Deficit:
-    """What is missing, where, and who is a candidate."""
     locations = _Locations(demand, holdings.nodes)
     if isinstance(demand, GangDemand):
         return _for_gang(demand, holdings, locations)
@@ -288,19 +285,24 @@ def _judged(
 ) -> Deficit:
     """Every lease in or out of a scope that is short of so many GPUs."""
     runs = {run.id: run for run in holdings.runs}
-    why_not = _exclusion(scope, locations, beneficiary)
+    out_of_scope = scope_test(scope)
     candidates: list[HeldLease] = []
     excluded: list[ExcludedLease] = []
     for lease in sorted(holdings.leases, key=lambda lease: lease.id):
-        exclusion = why_not(lease, runs[lease.run])
+        run = runs[lease.run]
+        exclusion = out_of_scope(run.flavor, locations.of(lease), lease.budget, lease.envelope)
+        if exclusion is None and run.id == beneficiary:
+            exclusion = Exclusion.BENEFICIARY
+        elif exclusion is None and run.ending:
+            exclusion = Exclusion.ENDING
         if exclusion is None:
             candidates.append(lease)
         else:
             excluded.append(ExcludedLease(lease.id, lease.run, exclusion))
     unfunded = {lease.run for lease in candidates if not lease.funded}
     tiers = {
-        run: CutTier.of(unfunded=run in unfunded, nominated=runs[run].nominated)
-        for run in {lease.run for lease in candidates}
+        name: CutTier.of(unfunded=name in unfunded, nominated=runs[name].nominated)
+        for name in {lease.run for lease in candidates}
     }
     rows = tuple(
         CandidateLease(lease.id, lease.run, len(lease.slots), tiers[lease.run])
@@ -311,27 +313,6 @@ def _judged(
     reason = DeficitReason.RESOLVABLE if enough else DeficitReason.NOT_ENOUGH
     shortfall = max(0, gpus - candidate_gpus)
     return Deficit(reason, scope, gpus, candidate_gpus, shortfall, rows, tuple(excluded))
-
-
-def _exclusion(
-    scope: Scope, locations: _Locations, beneficiary: str
-) -> Callable[[HeldLease, HoldingRun], Exclusion | None]:
-    """Why a lease is no candidate; None: it is one."""
-    labels, cap = scope.location.items(), scope.cap
-    envelopes = frozenset(() if cap is None else cap.envelopes)
-
-    def why_not(lease: HeldLease, run: HoldingRun) -> Exclusion | None:
-        if run.flavor != scope.flavor:
-            return Exclusion.FLAVOR
-        if not labels <= locations.of(lease).items():
-            return Exclusion.LOCATION
-        if cap is not None and (lease.budget != cap.budget or lease.envelope not in envelopes):
-            return Exclusion.PAYER
-        if run.id == beneficiary:
-            return Exclusion.BENEFICIARY
-        return Exclusion.ENDING if run.ending else None
-
-    return why_not
 
 
 def conflict_of(demand: Demand, deficit: Deficit, holdings: Holdings) -> Conflict:

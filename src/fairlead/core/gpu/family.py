@@ -34,7 +34,6 @@ class Tier(StrEnum):
 
     @property
     def borrows(self) -> bool:
-        """Whether use in this tier is a loan."""
         return self in (Tier.SPONSOR, Tier.SPONSOR_ELSEWHERE)
 
 

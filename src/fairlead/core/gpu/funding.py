@@ -222,7 +222,6 @@ def _unfunded(caps: Iterable[_Cap]) -> list[Held]:
 
 
 def _counts(cap: _Cap, held: Held) -> bool:
-    """Whether a lease counts against a cap."""
     if cap.lent and not held.lease.borrowed:
         return False
     return any(held.lease.id in account.leases for account in cap.accounts)

@@ -51,7 +51,6 @@ class Window:
     end_ms: Annotated[int, Time(), Written("end")]
 
     def faults(self) -> Iterator[OutOfRange]:
-        """A window that never opens."""
         if self.end_ms <= self.start_ms:
             yield OutOfRange("end_ms", "must be after its start")
 
@@ -180,7 +179,6 @@ class Request:
         return self.gpus if self.min_gpus is None else self.min_gpus
 
     def faults(self) -> Iterator[OutOfRange]:
-        """A malleable width is min + k*step."""
         low, step = self.min_gpus, self.step_gpus
         if low is not None and step is not None:
             if low > self.gpus:

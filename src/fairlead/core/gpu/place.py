@@ -36,7 +36,6 @@ class Node:
         return tuple(self.location.get(key, "") for key in DOMAIN_KEYS)
 
     def faults(self) -> Iterator[OutOfRange]:
-        """What no type can say of a node."""
         if len(set(self.free)) != len(self.free):
             yield OutOfRange("free", "names a device twice")
 
@@ -69,11 +68,11 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class PlacedGroup:
-    """One group's devices as (node, ordinal)."""
+    """One group's devices as `node#ordinal`."""
 
     group: int
-    active: tuple[tuple[str, int], ...]
-    spares: tuple[tuple[str, int], ...]
+    active: tuple[str, ...]
+    spares: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,10 @@ class Placement:
 
     @property
     def placed(self) -> bool:
-        """Whether the gang has its devices."""
         return not self.shortfall_gpus
 
 
 def place(nodes: Iterable[Node], gang: Gang) -> Placement:
-    """Devices for a gang, or the shortfall."""
     usable = sorted(
         (node for node in nodes if node.flavor == gang.flavor and not node.cordoned),
         key=lambda node: node.name,
@@ -126,7 +123,7 @@ def _one(
     # Nothing asks for one domain: in location first, the rest wherever it fits.
     if sum(floor.room() for floor in tiers) < gpus:
         return None
-    slots: list[tuple[str, int]] = []
+    slots: list[str] = []
     for floor in tiers:
         slots += floor.scatter(min(gpus - len(slots), floor.room()))
     return PlacedGroup(number, tuple(slots), ())
@@ -172,19 +169,16 @@ class _Floor:
                 return None
             _, domain = min(rooms)
             active = self._spread(self._domains[domain], gpus, lambda name: 0)
-        used = {name for name, _ in active}
+        used = {slot.rpartition("#")[0] for slot in active}
         reserve = self._spread(self._domains[domain], spares, lambda name: int(name in used))
         return PlacedGroup(number, tuple(active), tuple(reserve))
 
-    def scatter(self, gpus: int) -> list[tuple[str, int]]:
-        """Devices of any domain."""
+    def scatter(self, gpus: int) -> list[str]:
         return self._spread(list(self._free), gpus, lambda name: 0)
 
-    def _spread(
-        self, names: list[str], gpus: int, shunned: Callable[[str], int]
-    ) -> list[tuple[str, int]]:
+    def _spread(self, names: list[str], gpus: int, shunned: Callable[[str], int]) -> list[str]:
         """Over as few nodes as possible: a best fit for what is left, else the emptiest node."""
-        given: list[tuple[str, int]] = []
+        given: list[str] = []
         while len(given) < gpus:
             left = gpus - len(given)
             _, _, size, name = min(
@@ -200,8 +194,8 @@ class _Floor:
             given += self._give(name, min(left, abs(size)))
         return given
 
-    def _give(self, name: str, gpus: int) -> list[tuple[str, int]]:
+    def _give(self, name: str, gpus: int) -> list[str]:
         free = self._free[name]
         given, self._free[name] = free[:gpus], free[gpus:]
         self._rooms[self._domain[name]] -= len(given)
-        return [(name, ordinal) for ordinal in given]
+        return [f"{name}#{ordinal}" for ordinal in given]

@@ -60,6 +60,9 @@ class FlavorHold:
     outcome: Count
     until_ms: Annotated[int, Time(), Written("until")] | None = None
 
+    def applies(self, now_ms: int) -> bool:
+        return self.until_ms is None or now_ms < self.until_ms
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedRun:
@@ -97,13 +100,11 @@ class Waiting:
     holds: tuple[FlavorHold, ...] = ()
 
     def faults(self) -> Iterator[OutOfRange]:
-        """Ids and flavors that come twice."""
         yield from repeats("runs", "id", [run.id for run in self.runs])
         yield from repeats("holds", "flavor", [hold.flavor for hold in self.holds])
 
 
 def queue(waiting: Waiting) -> Queue:
-    """The order of one turn."""
     by_flavor = {hold.flavor: hold for hold in waiting.holds}
     order: list[QueuedRun] = []
     held: list[HeldRun] = []
@@ -122,6 +123,6 @@ def _held(run: WaitingRun, hold: FlavorHold | None, now_ms: int) -> HeldRun | No
         due = now_ms >= start.start_ms
         reason = QueueHold.RESERVATION_DUE if due else QueueHold.RESERVATION_NOT_DUE
         return HeldRun(run.id, reason, start.start_ms)
-    if hold is not None and (hold.until_ms is None or now_ms < hold.until_ms):
+    if hold is not None and hold.applies(now_ms):
         return HeldRun(run.id, QueueHold.RESOLVE_OPEN, hold.until_ms, hold.outcome)
     return None

@@ -27,7 +27,6 @@ class Change(StrEnum):
 
     @property
     def in_hours(self) -> bool:
-        """Whether its values are GPU-milliseconds."""
         return _CAPS[self][1]
 
 
@@ -65,7 +64,6 @@ def cover_or_remedy(book: Book, request: Request, now_ms: int) -> tuple[Plan, Re
 
 
 def _search(route: Route, walk: Walk, request: Request) -> Remedy | None:
-    """Kind by kind; within one, the smallest value."""
     enough = request.enough_gpus
     rooms = [gate.gpus for gate in route.gates]
     # More room at a gate that let all of the walk through changes nothing.
@@ -113,7 +111,6 @@ class Dam:
         self._gpus = sum(route.gates[gate].gpus for gate in dam)
 
     def may_help(self, gate: int) -> bool:
-        """Whether any room at this gate could let enough through."""
         most, gates = self._gpus, self._route.gates
         if gate in self._only:
             most -= gates[gate].gpus

@@ -14,7 +14,7 @@ structural cut, do not depend on chance.
 that a cut costs what it cuts and not a walk over what is left.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -31,8 +31,7 @@ from fairlead.core.gpu.conflict import (
     RiskRound,
     Role,
     Round,
-    candidacy,
-    out_of_scope,
+    scope_test,
 )
 from fairlead.core.invariant import require
 from fairlead.core.lottery import SEED_BYTES, Draw, Odds, OwnerWeighting, Pot, first_odds
@@ -125,13 +124,12 @@ class Ladder:
 
 
 def survey(conflict: Conflict) -> list[Holder]:
-    """Every run that has a candidate, by id."""
-    is_candidate = candidacy(conflict.scope)
+    exclusion = scope_test(conflict.scope)
     runs = {run.id: run for run in conflict.runs}
     holders: dict[str, Holder] = {}
     outside: dict[str, list[ConflictLease]] = {}
     for lease in conflict.leases:
-        if not is_candidate(lease):
+        if exclusion(lease.flavor, lease.location, lease.budget, lease.envelope) is not None:
             outside.setdefault(lease.run, []).append(lease)
             continue
         holder = holders.get(lease.run)
@@ -158,7 +156,6 @@ class Cut:
     withdrawn: bool = False
 
     def actions(self, outside: Set[str]) -> list[Action]:
-        """Its leases, in order; `outside` are those out of scope."""
         run, kind, tier, draw = self.holder.run.id, self.kind, self.holder.tier, self.draw
         return [
             Action(lease.id, run, kind, lease.gpus, lease.id not in outside, tier, draw)
@@ -187,7 +184,6 @@ class Cutting:
 
     @property
     def met(self) -> bool:
-        """Whether enough is freed."""
         return self.freed_gpus >= self.deficit_gpus
 
     def drop_spares(self, tier: CutTier) -> None:
@@ -273,15 +269,10 @@ def resolve(
         return Resolution(conflict.deficit_gpus, shortfall_gpus=cutting.shortfall_gpus)
     rounds: list[Round] = []
     index = 0  # runs on across tiers
-    for tier in CutTier:
-        if cutting.met:
-            break
-        runs = _cut_by_rule(cutting, tier)
-        if runs:
-            rounds.append(
-                _play(cutting, tier, runs, seed=seed, index=index, weighting=owner_weighting)
-            )
-            index += len(rounds[-1].draws)
+    for tier, runs in _lotteries(cutting):
+        played = _play(cutting, tier, runs, seed=seed, index=index, weighting=owner_weighting)
+        rounds.append(played)
+        index += len(played.draws)
     cutting.give_back()
     return Resolution(
         deficit_gpus=conflict.deficit_gpus,
@@ -292,11 +283,14 @@ def resolve(
     )
 
 
-def _cut_by_rule(cutting: Cutting, tier: CutTier) -> dict[str, Holder]:
-    """The structural cuts of a tier; returns the tokens if there has to be a lottery."""
-    cutting.drop_spares(tier)
-    cutting.shrink(tier)
-    return {} if cutting.met else cutting.tokens(tier)
+def _lotteries(cutting: Cutting) -> Iterator[tuple[CutTier, dict[str, Holder]]]:
+    """Cut by rule, tier by tier; the runs of each tier where that does not meet the deficit."""
+    for tier in CutTier:
+        cutting.drop_spares(tier)
+        cutting.shrink(tier)
+        runs = {} if cutting.met else cutting.tokens(tier)
+        if runs:
+            yield tier, runs
 
 
 def _play(
@@ -334,16 +328,12 @@ def forecast(
     if cutting.shortfall_gpus:
         return Forecast(conflict.deficit_gpus, shortfall_gpus=cutting.shortfall_gpus)
     risks: list[RiskRound] = []
-    for tier in CutTier:
-        if cutting.met:
+    for tier, runs in _lotteries(cutting):
+        risks.append(_risk(cutting, tier, runs, owner_weighting))
+        if not risks[-1].all_lost:
             break
-        runs = _cut_by_rule(cutting, tier)
-        if runs:
-            risks.append(_risk(cutting, tier, runs, owner_weighting))
-            if not risks[-1].all_lost:
-                break
-            for holder in runs.values():
-                cutting.preempt(holder, None)
+        for holder in runs.values():
+            cutting.preempt(holder, None)
     if cutting.met:  # else a draw is open, and with it what comes back
         cutting.give_back()
     return Forecast(
@@ -398,9 +388,9 @@ def notice_of(
 ) -> Notice:
     """The notice of a conflict. `left_out`: leases in scope that are not in the conflict."""
     candidates: list[str] = []
-    excluded = list(left_out)
+    excluded, exclusion = list(left_out), scope_test(conflict.scope)
     for lease in conflict.leases:
-        reason = out_of_scope(conflict.scope, lease)
+        reason = exclusion(lease.flavor, lease.location, lease.budget, lease.envelope)
         if reason is None:
             candidates.append(lease.id)
         else:

@@ -35,7 +35,6 @@ class Usage(NamedTuple):
     lent_held_ms: int = 0
 
     def plus(self, lease: Lease, period: Window, now_ms: int) -> "Usage":
-        """With one more lease counted."""
         ended = lease.end_ms is not None and lease.end_ms <= now_ms
         open_gpus = lease.gpus if lease.start_ms <= now_ms and not ended else 0
         end_ms = now_ms if lease.end_ms is None else min(lease.end_ms, now_ms)
@@ -56,7 +55,6 @@ class Usage(NamedTuple):
 
 
 def tally(budgets: Iterable[Budget], leases: Iterable[Lease], now_ms: int) -> dict[Key, Usage]:
-    """Usage of every envelope, each in its own current period."""
     periods = {
         (budget.name, envelope.name): period_at(envelope, now_ms)
         for budget in budgets

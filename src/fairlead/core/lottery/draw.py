@@ -31,7 +31,6 @@ class Stage(StrEnum):
 
 
 def message(stage: Stage, index: int, counter: int) -> bytes:
-    """The bytes that are hashed for try `counter` of draw `index`."""
     return _PREFIX + stage.encode() + b"\0" + index.to_bytes(8, "big") + counter.to_bytes(8, "big")
 
 
@@ -81,7 +80,6 @@ class Urn:
         return at
 
     def take(self, thing: int) -> None:
-        """One of it is out for good."""
         tree, i = self._tree, thing + 1
         while i < len(tree):
             tree[i] -= 1
@@ -137,7 +135,6 @@ class Pot:
         return self._urn.total > 0
 
     def draw(self, seed: bytes, index: int) -> Draw:
-        """Take one token out."""
         pick = uniform_below(self._urn.total, seed=seed, stage=Stage.OWNER, index=index)
         owner = self._urn.find(pick)
         names = self._tokens[owner]

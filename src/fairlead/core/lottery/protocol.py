@@ -42,12 +42,10 @@ class BeaconRound:
 
     @property
     def key(self) -> str:
-        """The name under which its value is kept."""
         return f"{self.source}/{self.round}"
 
 
 def plan_id(chain: str, k: int) -> str:
-    """The plan id of all entries of outcome k of a chain."""
     return f"resolve.{chain[:16]}.{k}"
 
 
@@ -75,12 +73,10 @@ class Commitment:
 
     @property
     def plan_id(self) -> str:
-        """The plan id of all entries of this outcome."""
         return plan_id(self.chain, self.k)
 
     @property
     def label(self) -> Label:
-        """Whom one has to trust."""
         public = self.beacon is not None or len(self.nonces) > 0
         return Label.VERIFIABLE if public else Label.OPERATOR_TRUSTED
 
@@ -97,7 +93,6 @@ class Commitment:
         )
 
     def document(self) -> dict[str, Any]:
-        """The body of `gpu.resolve.commit`."""
         nonces = [
             {"nonce": self.nonces[owner].hex(), "owner": owner} for owner in sorted(self.nonces)
         ]
@@ -138,41 +133,22 @@ class Reveal:
 
     @property
     def kind(self) -> str:
-        """The kind of its entry."""
         return "gpu.resolve.draw" if self.void is None else "gpu.resolve.void"
 
     def document(self, commit_head: Mapping[str, object]) -> dict[str, Any]:
         """The body of its entry; `commit_head` is the checkpoint right after the commitment."""
-        return {
-            "chain": self.chain,
-            "k": self.k,
-            "commit_seq": self.commit_seq,
-            "commit_head": dict(commit_head),
-            "entropy": self.entropy.hex(),
-            "beacon_value": None if self.beacon_value is None else self.beacon_value.hex(),
-            "seed": None if self.seed is None else self.seed.hex(),
-            "result_digest": self.result_digest,
-            "label": self.label.value,
-            "next_commitment": self.next_commitment,
-            **({} if self.void is None else {"reason": self.void}),
-        }
+        body = {**as_json(self), "commit_head": dict(commit_head)}
+        void = body.pop("void")
+        return body if void is None else {**body, "reason": void}
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Reveal":
-        """The reveal that a recorded body holds."""
-        value, seed = body["beacon_value"], body["seed"]
-        return cls(
-            chain=body["chain"],
-            k=body["k"],
-            commit_seq=body["commit_seq"],
-            entropy=bytes.fromhex(body["entropy"]),
-            beacon_value=None if value is None else bytes.fromhex(value),
-            seed=None if seed is None else bytes.fromhex(seed),
-            result_digest=body["result_digest"],
-            label=Label(body["label"]),
-            next_commitment=body["next_commitment"],
-            void=body.get("reason"),
-        )
+        names = [field.name for field in fields(cls) if field.name != "void"]
+        values: dict[str, Any] = {name: body[name] for name in names}
+        for name in ("entropy", "beacon_value", "seed"):
+            if values[name] is not None:
+                values[name] = bytes.fromhex(values[name])
+        return cls(**{**values, "label": Label(body["label"]), "void": body.get("reason")})
 
 
 def reveal(

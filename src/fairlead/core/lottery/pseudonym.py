@@ -41,7 +41,6 @@ def outcome_key(secret: bytes, chain: str, k: int) -> bytes:
 
 
 def pseudonym(key: bytes, kind: str, parts: Sequence[str]) -> str:
-    """What a name of that kind is called."""
     message = b"".join([_KINDS[kind], *[lp(part.encode()) for part in parts]])
     return PREFIXES[kind] + hmac(key, message, "sha256").hex()[:32]
 
@@ -91,23 +90,19 @@ class Pseudonyms:
         return {self.owner(owner): owner for owner in self._keys}
 
     def owner(self, owner: str) -> str:
-        """An owner's pseudonym."""
         return pseudonym(self._key(owner), "owner", (owner,))
 
     def run(self, owner: str, run: str) -> str:
-        """The pseudonym of an owner's run."""
         hidden = self._hide(owner, "run", run)
         self.runs[hidden] = run
         return hidden
 
     def lease(self, owner: str, lease: str) -> str:
-        """The pseudonym of a lease of an owner's run."""
         hidden = self._hide(owner, "lease", lease)
         self.leases[hidden] = lease
         return hidden
 
     def payer(self, budget: str, envelope: str) -> tuple[str, str]:
-        """The pseudonyms of a budget and its envelope."""
         known = self._payers.get((budget, envelope))
         if known is None:
             owner = self._owner_of_budget(budget)
@@ -119,7 +114,6 @@ class Pseudonyms:
         return known
 
     def cap(self, budget: str, name: str) -> tuple[str, str]:
-        """The pseudonyms of a budget and its cap."""
         owner = self._owner_of_budget(budget)
         return (
             pseudonym(self._key(owner), "budget", (budget,)),

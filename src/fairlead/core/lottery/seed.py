@@ -32,7 +32,6 @@ def preimage(
     beacon: bytes,
     nonces: Mapping[str, bytes],
 ) -> bytes:
-    """The bytes whose SHA-256 is the seed."""
     require(len(entropy) == ENTROPY_BYTES, "entropy has 32 bytes")
     conflict = bytes.fromhex(conflict_digest)
     require(len(conflict) == 32, "a conflict digest has 32 bytes")

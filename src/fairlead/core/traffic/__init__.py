@@ -28,7 +28,13 @@ from fairlead.core.traffic.model import (
 )
 from fairlead.core.traffic.nodes import observe_nodes, observe_totals
 from fairlead.core.traffic.observe import Observed, observe, rested, settle
-from fairlead.core.traffic.sighting import Liveness, Sighting, StallTotals, plausible
+from fairlead.core.traffic.sighting import (
+    Liveness,
+    OperatorCommand,
+    Sighting,
+    StallTotals,
+    plausible,
+)
 from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.traffic.tick import tick
 
@@ -50,6 +56,7 @@ __all__ = [
     "Liveness",
     "Node",
     "Observed",
+    "OperatorCommand",
     "Pressure",
     "Psi",
     "Regime",

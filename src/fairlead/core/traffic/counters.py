@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from operator import lt
 from typing import NamedTuple
 
+from fairlead.core.traffic.config import LatencyMs
 from fairlead.core.traffic.health import median
 from fairlead.core.traffic.sighting import BackendSeen, Look, Reading
 
@@ -72,15 +73,15 @@ class Signals(NamedTuple):
     """One backend over the window, ready for a snapshot. None: unknown."""
 
     queue: float | None = None
-    p95_ms: float | None = None
+    p95_ms: LatencyMs | None = None
     error_rate: float | None = None
     requests: int | None = None
     successes: int | None = None
     failures: int | None = None
     retries: int | None = None
-    rtt_ms: float | None = None
+    rtt_ms: LatencyMs | None = None
     retrans_rate: float | None = None
-    jitter_ms: float | None = None
+    jitter_ms: LatencyMs | None = None
     drain_per_s: float | None = None
     """Successes per second; None where they are not counted, or the window has just begun."""
     connect_failures_in_a_row: int = 0

@@ -37,7 +37,7 @@ def agent_reasons(plan: TickPlan, *, full: bool, stale: bool) -> tuple[TrafficRe
 
 
 def missing_reasons(*, latency: bool, errors: bool, queue: bool, blind: bool) -> set[TrafficReason]:
-    """Without latency and errors of anybody there is one reason, not two that hide it."""
+    """Without latency and errors of any backend there is one reason, not two that hide it."""
     holding = {TrafficReason.SIGNAL_MISSING_QUEUE} if queue else set()
     if blind:
         return holding | {TrafficReason.SIGNAL_MISSING_BOTH}

@@ -11,7 +11,7 @@ from fairlead.core.traffic.limits import Limits, plan_limits
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import Admission, Snapshot, TickPlan
 from fairlead.core.traffic.observe import Observed, observe
-from fairlead.core.traffic.sighting import Sighting
+from fairlead.core.traffic.sighting import OperatorCommand, Sighting
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.traffic.tick import tick
 
@@ -24,6 +24,8 @@ class Decision:
     plan: TickPlan
     limits: Limits
     """Every number that a dataplane needs beside the slots."""
+    drains: tuple[str, ...] = ()
+    """Backends whose kept connections are to end, now that the plan sends nothing new to them."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -45,4 +47,9 @@ def govern(
         inside_max=config.inside_max,
         open={name: backend.open for name, backend in backends.items()},
     )
-    return memory, Decision(observed, plan, limits)
+    drains = tuple(
+        name
+        for name, command in sorted(sighting.commands.items())
+        if command is OperatorCommand.DRAIN and plan.slots.get(name) == 0
+    )
+    return memory, Decision(observed, plan, limits, drains)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
-from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import Window
 from fairlead.core.traffic.health import median
 from fairlead.core.traffic.state import AdmissionMode
@@ -65,7 +65,7 @@ def queue_reference(usual: float, config: Config) -> float:
     return min(config.q_ref, max(QUEUE_LEAST, round(QUEUE_TIMES_USUAL * usual, 1)))
 
 
-def latency_reference(usual_ms: float, config: Config) -> float:
+def latency_reference(usual_ms: LatencyMs, config: Config) -> float:
     """The usual latency, where that is above the default."""
     return max(config.l_ref_ms, round(usual_ms, 1))
 
@@ -231,7 +231,7 @@ class InsideBound:
         idle: int,
         best: float | None,
         per_s: float | None,
-        l_ref_ms: float,
+        l_ref_ms: LatencyMs,
         serving: int,
     ) -> "InsideBound":
         """One tick. `inside` is what is being worked on, `idle` what the dataplane counts besides;

@@ -7,7 +7,7 @@ a record holds it whole where a life begins or goes on.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.core.traffic.config import Config
+from fairlead.core.traffic.config import Config, LatencyMs
 from fairlead.core.traffic.counters import WINDOW_MS, Counters, Streak, Window
 from fairlead.core.traffic.health import Cause, Health, HealthRules
 from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
@@ -53,7 +53,7 @@ class BackendHistory:
     counters: Counters = field(default_factory=Counters)
     queues: tuple[tuple[int, float], ...] = ()
     streak: Streak = field(default_factory=Streak)
-    probe_ms: float | None = None
+    probe_ms: LatencyMs | None = None
     """Latency of its last good probe while it is isolated."""
     answers: bool = False
     """Its last probe was answered well."""
@@ -64,23 +64,6 @@ class BackendHistory:
     still_warm_ms: int = 0
     """After a return: how much of the warm-up a short absence spares it."""
     backoff: Backoff | None = None
-
-    def after(
-        self, counters: Counters, queues: tuple[tuple[int, float], ...], streak: Streak
-    ) -> "BackendHistory":
-        """With the windows of this tick; spelled out, because it is made for each backend."""
-        return BackendHistory(
-            self.id,
-            counters,
-            queues,
-            streak,
-            self.probe_ms,
-            self.answers,
-            self.probe_failures,
-            self.failures_before,
-            self.still_warm_ms,
-            self.backoff,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +84,7 @@ class GroupMemory:
     queue: Usual = field(default_factory=Usual)
     q_ref: float | None = None
     latency: Usual = field(default_factory=Usual)
-    l_ref_ms: float | None = None
+    l_ref_ms: LatencyMs | None = None
     bound: InsideBound = field(default_factory=InsideBound)
     norms: tuple[float, ...] = ()
     """The median P of the last ticks in which all were in service and admission was open."""

@@ -220,7 +220,9 @@ def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms:
         {name: read.held for name, read in reads.items() if name not in isolated},
     )
     histories = {
-        name: history.after(reads[name].counters, reads[name].queues, streaks[name])
+        name: replace(
+            history, counters=reads[name].counters, queues=reads[name].queues, streak=streaks[name]
+        )
         for name, history in histories.items()
     }
     evidence = [
@@ -233,7 +235,7 @@ def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms:
             if name in isolated  # its counter stands still and would never let it back
             else _failures_in_a_row(sighting.seen, history, reads[name].signals),
             check_ok=sighting.checks.get(name),
-            operator_isolated=name in sighting.ordered,
+            operator_isolated=name in sighting.commands,
             failing=name in broken,
         )
         for name, history in histories.items()

@@ -111,7 +111,7 @@ class Pressures(NamedTuple):
     missing_errors: bool
     missing_queue: bool
     blind: bool
-    """Neither latency nor errors of anybody are known."""
+    """Neither latency nor errors of any backend are known."""
 
 
 def measure_pressure(
@@ -146,9 +146,7 @@ def measure_pressure(
 
 
 def _tells_errors(backends: Sequence[Backend]) -> bool:
-    """Does anybody's sensor tell an error rate, and of how many requests? One that is only
-    remembered is no eyesight.
-    """
+    """Does any sensor report an error rate, and of how many requests? A remembered one is none."""
     return any(b.error_rate is not None and b.requests is not None for b in backends)
 
 

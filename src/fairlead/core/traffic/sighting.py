@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from fairlead.core.traffic.config import LatencyMs
 from fairlead.core.traffic.model import Node, Resource
 from fairlead.core.traffic.state import AdmissionMode
 from fairlead.core.units import FLOAT_MAX, SIZE_MAX
@@ -22,6 +23,15 @@ class Liveness(StrEnum):
     """Keep the active table, refuse flips."""
     FALLBACK = "fallback"
     """Choose by rendezvous; hard decays to soft."""
+
+
+class OperatorCommand(StrEnum):
+    """What the operator wants of a backend, until it is restored."""
+
+    ISOLATE = "isolate"
+    """No new requests."""
+    DRAIN = "drain"
+    """No new requests, and kept connections are to end."""
 
 
 class Look(NamedTuple):
@@ -42,7 +52,7 @@ class Reading:
     retries: int | None = None
     """How many of its requests were repetitions of an earlier one."""
     queue: float | None = None
-    p95_ms: float | None = None
+    p95_ms: LatencyMs | None = None
     """Of successes, over about the last 5 s."""
     looks: tuple[Look, ...] = ()
     """Its latest reports, this one included, where it counts requests and errors: it is scraped
@@ -62,11 +72,11 @@ class BackendSeen:
     open: int | None = None
     """Connections or requests in it now."""
     queue: int | None = None
-    p95_ms: float | None = None
+    p95_ms: LatencyMs | None = None
     """Of successes, over the dataplane's own window (about 5 s)."""
-    rtt_ms: float | None = None
+    rtt_ms: LatencyMs | None = None
     retransmits: int | None = None
-    jitter_ms: float | None = None
+    jitter_ms: LatencyMs | None = None
     """How far round-trip times are from their average, on average."""
 
 
@@ -94,7 +104,7 @@ class Probed:
     group: str
     backend: str
     ok: bool
-    latency_ms: float | None = None
+    latency_ms: LatencyMs | None = None
     """None when it did not answer at all."""
 
 
@@ -143,8 +153,8 @@ class Sighting:
     probed: tuple[Probed, ...] = ()
     checks: Mapping[str, bool] = field(default_factory=dict)
     """Health checks of the backends that have one."""
-    ordered: tuple[str, ...] = ()
-    """Backends that the operator isolated or drains."""
+    commands: Mapping[str, OperatorCommand] = field(default_factory=dict)
+    """The operator's commands, by backend."""
 
 
 def plausible(sighting: Sighting) -> Sighting:

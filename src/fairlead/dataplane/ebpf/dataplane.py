@@ -14,33 +14,14 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from fairlead.core.traffic.limits import liveness
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, Liveness
 from fairlead.dataplane import tables
+from fairlead.dataplane.ebpf import layout
 from fairlead.dataplane.ebpf.installation import Installation, as_faults
 from fairlead.dataplane.ebpf.kernel import Maps
-from fairlead.dataplane.ebpf.layout import (
-    EPOCH_MAX,
-    NAME_BYTES,
-    PROTOCOLS,
-    SLOTS_MAX,
-    Answer,
-    Capacity,
-    Command,
-    KernelHealth,
-    KernelLoad,
-    open_of,
-)
 from fairlead.dataplane.ebpf.registry import Placed, Registry
 from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
-from fairlead.ports.dataplane import (
-    SCHEMA_VERSION,
-    BackendSeen,
-    GroupSeen,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
 
 _NS_PER_MS = 1_000_000
@@ -62,7 +43,7 @@ class EbpfDataplane:
         cgroup: Path,
         pins: Path = DEFAULT_PINS,
         *,
-        capacity: Capacity = Capacity(),  # noqa: B008 - frozen
+        capacity: layout.Capacity = layout.Capacity(),  # noqa: B008 - frozen
         soft_errno: int = errno.EAGAIN,
         program: Path | None = None,
     ) -> None:
@@ -104,12 +85,12 @@ class EbpfDataplane:
         _check_sizes(table)
         with as_faults(f"group {table.group!r} cannot be flipped"):
             answer = registry.flip(table, decision)
-        if answer == Answer.HELD:
+        if answer == layout.Answer.HELD:
             raise Stale(f"the heartbeat is old: {self.liveness()}")
-        if answer == Answer.OUTDATED:
+        if answer == layout.Answer.OUTDATED:
             current = registry.placed[table.group].active.table.epoch
             raise Stale(f"epoch {table.epoch} is not after {current}")
-        if answer == Answer.LOST:
+        if answer == layout.Answer.LOST:
             raise PermanentFault(f"group {table.group!r}: another agent changed it")
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
@@ -118,12 +99,12 @@ class EbpfDataplane:
     def heartbeat(self) -> None:
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be written"):
-            maps.command(Command.BEAT)
+            maps.command(layout.Command.BEAT)
 
     def liveness(self) -> Liveness:
         maps, _ = self._open()
         with as_faults("the heartbeat cannot be read"):
-            _, age_ns = maps.command(Command.LOOK)
+            _, age_ns = maps.command(layout.Command.LOOK)
         return liveness(age_ns // _NS_PER_MS)
 
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
@@ -137,9 +118,7 @@ class EbpfDataplane:
         backends = max((at + 1 for placed in all_placed for at in placed.at.values()), default=0)
         with as_faults("the counters cannot be read"):
             alive = self.liveness()
-            counts = [
-                (admitted, soft, hard) for admitted, soft, hard in maps.group_counts.sums(groups)
-            ]
+            counts = list(maps.group_counts.sums(groups))
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
@@ -157,12 +136,10 @@ class EbpfDataplane:
         }
 
     def detach(self) -> None:
-        """Let go; the programs go on by the active tables."""
         self._close()
         self._installation.close()
 
     def remove(self) -> None:
-        """Take the programs off the cgroup and everything out of the kernel."""
         self._close()
         self._installation.remove()
 
@@ -199,8 +176,8 @@ def _check_group(group: RouteGroup, path: str) -> None:
             )
     for place, name in named:
         size = len(name.encode())
-        if not 0 < size <= NAME_BYTES or "\0" in name:
-            raise PermanentFault(f"{place}: must be 1 to {NAME_BYTES} bytes, got {size}")
+        if not 0 < size <= layout.NAME_BYTES or "\0" in name:
+            raise PermanentFault(f"{place}: must be 1 to {layout.NAME_BYTES} bytes, got {size}")
 
 
 def _family(host: str, path: str) -> int:
@@ -211,16 +188,18 @@ def _family(host: str, path: str) -> int:
 
 
 def _check_sizes(table: Table) -> None:
-    if not 0 < table.epoch <= EPOCH_MAX:
-        raise PermanentFault(f"epoch: must be between 1 and {EPOCH_MAX}, got {table.epoch}")
+    if not 0 < table.epoch <= layout.EPOCH_MAX:
+        raise PermanentFault(f"epoch: must be between 1 and {layout.EPOCH_MAX}, got {table.epoch}")
     total = sum(table.slots.values())
-    if total > SLOTS_MAX:
-        raise PermanentFault(f"slots: at most {SLOTS_MAX} in all, got {total}")
+    if total > layout.SLOTS_MAX:
+        raise PermanentFault(f"slots: at most {layout.SLOTS_MAX} in all, got {total}")
 
 
-def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: KernelLoad) -> BackendSeen:
+def _seen(
+    placed: Placed, counts: list[int], health: layout.KernelHealth, load: layout.KernelLoad
+) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
-    if placed.vip.proto == PROTOCOLS[Proto.UDP]:
+    if placed.vip.proto == layout.PROTOCOLS[Proto.UDP]:
         return BackendSeen(admitted)  # a datagram's fate is known to the application alone
     return BackendSeen(
         admitted,
@@ -228,7 +207,7 @@ def _seen(placed: Placed, counts: list[int], health: KernelHealth, load: KernelL
         consecutive_failures=health.failures_in_a_row,
         successes=established,
         errors=failed,
-        open=open_of(load),
+        open=layout.open_of(load),
         rtt_ms=health.srtt_eighths_us / 8_000 or None,
         retransmits=retransmitted,
         jitter_ms=health.off_eighths_us / 8_000 if health.srtt_eighths_us else None,

@@ -15,26 +15,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.dataplane.ebpf.kernel import (
-    CGROUP_SOCK_ADDR,
-    SET_RETVAL,
-    BpfError,
-    BpfMap,
-    Maps,
-    facts,
-    libbpf,
-    opened,
-    pin,
-)
-from fairlead.dataplane.ebpf.layout import (
-    BACKENDS_MAX,
-    Capacity,
-    Command,
-    CommandBlock,
-    KernelSettings,
-)
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, HOLD_AFTER_MS
+from fairlead.dataplane.ebpf import kernel, layout
 from fairlead.host.files import try_lock
-from fairlead.ports.dataplane import FALLBACK_AFTER_MS, HOLD_AFTER_MS, SCHEMA_VERSION
+from fairlead.ports.dataplane import SCHEMA_VERSION
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 # Program to the kernel's number of its hook (enum bpf_attach_type). Those that see the end of a
@@ -62,7 +46,6 @@ _TEMPORARY = {errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 
 @contextlib.contextmanager
 def as_faults(doing: str) -> Iterator[None]:
-    """What the kernel or the file system refuses becomes a fault of the port."""
     try:
         yield
     except OSError as error:
@@ -70,11 +53,11 @@ def as_faults(doing: str) -> Iterator[None]:
 
 
 def _fault(error: OSError, doing: str) -> Fault:
-    printed = error.printed.strip() if isinstance(error, BpfError) else ""
+    printed = error.printed.strip() if isinstance(error, kernel.BpfError) else ""
     place = f" ({error.filename})" if error.filename else ""
     message = f"{doing}: {error.strerror}{place}" + (f"\n{printed}" if printed else "")
     if error.errno in _TEMPORARY:
-        return TemporaryFault(message, retry_after_ms=1_000)
+        return TemporaryFault(message)
     return PermanentFault(message)
 
 
@@ -89,7 +72,9 @@ class Installation:
         if self._lock is None:
             raise PermanentFault(f"{pins}: another agent has this dataplane open")
 
-    def attach(self, cgroup: Path, program: Path, capacity: Capacity, soft_errno: int) -> None:
+    def attach(
+        self, cgroup: Path, program: Path, capacity: layout.Capacity, soft_errno: int
+    ) -> None:
         """Take over what is installed, or install it; afterwards it is attached to `cgroup`."""
         with as_faults(f"the eBPF dataplane in {self.pins} on {cgroup}"):
             directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -107,14 +92,16 @@ class Installation:
 
     def schema_version(self) -> int:
         """Of the maps that are installed. This one map is the same in every version."""
-        with opened(self.live / "map_schema") as descriptor:
+        with kernel.opened(self.live / "map_schema") as descriptor:
             return _schema(descriptor)[0].value
 
-    def _install(self, directory: int, program: Path, capacity: Capacity, soft_errno: int) -> None:
+    def _install(
+        self, directory: int, program: Path, capacity: layout.Capacity, soft_errno: int
+    ) -> None:
         fresh = self.pins / "new"
         _clear(fresh)
         fresh.mkdir(mode=0o700)
-        library = libbpf()
+        library = kernel.libbpf()
         handle = library.call(
             "bpf_object__open_file", os.fsencode(program), None, what=str(program)
         )
@@ -125,15 +112,15 @@ class Installation:
                 descriptor = library.call("bpf_map__fd", _map(handle, name))
                 if name == "schema":
                     _schema(descriptor)[0] = ctypes.c_uint32(SCHEMA_VERSION)
-                pin(descriptor, fresh / f"map_{name}")
+                kernel.pin(descriptor, fresh / f"map_{name}")
             for name in (*HOOKS, AGENT):
                 program_handle = library.call(
                     "bpf_object__find_program_by_name", handle, name.encode()
                 )
                 descriptor = library.call("bpf_program__fd", program_handle)
-                pin(descriptor, fresh / f"prog_{name}")
+                kernel.pin(descriptor, fresh / f"prog_{name}")
                 if name == AGENT:  # the installing agent is alive
-                    library.run(descriptor, CommandBlock(kind=Command.BEAT))
+                    library.run(descriptor, layout.CommandBlock(kind=layout.Command.BEAT))
         finally:
             library.close_object(handle)
         self._attach_hooks(fresh, directory)
@@ -149,17 +136,19 @@ class Installation:
         if loose and folder == self.live:
             self._forget()
         for name in loose:
-            with opened(folder / f"prog_{name}") as program:
+            with kernel.opened(folder / f"prog_{name}") as program:
                 hook = HOOKS[name]
-                link = libbpf().call("bpf_link_create", program, directory, hook, None, what=name)
+                link = kernel.libbpf().call(
+                    "bpf_link_create", program, directory, hook, None, what=name
+                )
             try:
-                pin(link, folder / f"link_{name}")
+                kernel.pin(link, folder / f"link_{name}")
             finally:
                 os.close(link)
 
     def _forget(self) -> None:
         """Connections that live where no program is attached now end unseen: forget them."""
-        maps = Maps(self.live)
+        maps = kernel.Maps(self.live)
         try:
             maps.barrier()
             for place, backend in enumerate(maps.backends.first(maps.backends.entries)):
@@ -175,7 +164,6 @@ class Installation:
                 self.pins.rmdir()
 
     def close(self) -> None:
-        """Let go; what is pinned goes on."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -194,16 +182,15 @@ class Installation:
 
 
 def _map(handle: int, name: str) -> int:
-    return libbpf().call("bpf_object__find_map_by_name", handle, name.encode(), what=name)
+    return kernel.libbpf().call("bpf_object__find_map_by_name", handle, name.encode(), what=name)
 
 
-def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
-    """What has to be known before the verifier looks."""
-    if capacity.backends > BACKENDS_MAX:
+def _prepare(handle: int, capacity: layout.Capacity, soft_errno: int) -> None:
+    if capacity.backends > layout.BACKENDS_MAX:
         raise PermanentFault(
-            f"capacity.backends: must be at most {BACKENDS_MAX}, got {capacity.backends}"
+            f"capacity.backends: must be at most {layout.BACKENDS_MAX}, got {capacity.backends}"
         )
-    library = libbpf()
+    library = kernel.libbpf()
     connections = 1 << (capacity.connections - 1).bit_length()
     sizes = {
         **dict.fromkeys(_GROUP_MAPS, capacity.groups),
@@ -214,12 +201,12 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     }
     for name, entries in sizes.items():
         library.call("bpf_map__set_max_entries", _map(handle, name), entries)
-    settings = KernelSettings(
+    settings = layout.KernelSettings(
         hold_after_ns=HOLD_AFTER_MS * _MS,
         fallback_after_ns=FALLBACK_AFTER_MS * _MS,
         errno_soft=soft_errno,
         errno_hard=errno.ECONNREFUSED,
-        has_retval=library.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL),
+        has_retval=library.has_helper(*kernel.SET_RETVAL),
         origins_mask=connections - 1,
     )
     library.call(
@@ -230,24 +217,24 @@ def _prepare(handle: int, capacity: Capacity, soft_errno: int) -> None:
     )
 
 
-def _schema(descriptor: int) -> BpfMap[ctypes.c_uint32]:
-    return BpfMap("schema", descriptor, ctypes.c_uint32)
+def _schema(descriptor: int) -> kernel.BpfMap[ctypes.c_uint32]:
+    return kernel.BpfMap("schema", descriptor, ctypes.c_uint32)
 
 
 def _cgroup_of(link: Path) -> int | None:
     """The cgroup a pinned link holds on to: None without a link, 0 when its cgroup is gone."""
     if not link.exists():
         return None
-    with opened(link) as descriptor:
-        return int(facts(descriptor).get("cgroup_id", "0"))
+    with kernel.opened(link) as descriptor:
+        return int(kernel.facts(descriptor).get("cgroup_id", "0"))
 
 
 def _cut(link: Path) -> None:
     """Detach first: dropping the last reference would detach too, but some time later."""
     if not link.exists():
         return
-    with opened(link) as descriptor:
-        libbpf().call("bpf_link_detach", descriptor, what=str(link))
+    with kernel.opened(link) as descriptor:
+        kernel.libbpf().call("bpf_link_detach", descriptor, what=str(link))
     link.unlink()
 
 

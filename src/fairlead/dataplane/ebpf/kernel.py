@@ -20,8 +20,7 @@ from fairlead.ports.faults import PermanentFault
 
 Value = TypeVar("Value", bound="ctypes.Structure | ctypes._SimpleCData[int]")
 LIBRARY = "libbpf.so.1"
-CGROUP_SOCK_ADDR = 18  # enum bpf_prog_type
-SET_RETVAL = 187  # enum bpf_func_id
+SET_RETVAL = 18, 187  # for cgroup_sock_addr programs: enum bpf_prog_type, enum bpf_func_id
 _MAP_TYPE_ARRAY = 2
 _STATS_RUN_TIME = 0
 _LOG_BYTES = 8192
@@ -46,10 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map_update_elem": (c_int, (c_int, c_void_p, c_void_p, c_uint64)),
     "bpf_map_lookup_elem": (c_int, (c_int, c_void_p, c_void_p)),
     "bpf_map_delete_elem": (c_int, (c_int, c_void_p)),
-    "bpf_map_lookup_batch": (
-        c_int,
-        (c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
-    ),
+    "bpf_map_lookup_batch": (c_int, (c_int, *(c_void_p,) * 6)),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
     "bpf_link_detach": (c_int, (c_int,)),
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
@@ -72,20 +68,12 @@ class RunOptions(ctypes.Structure):
 
     _fields_ = [
         ("sz", c_size_t),
-        ("data_in", c_void_p),
-        ("data_out", c_void_p),
-        ("data_size_in", c_uint32),
-        ("data_size_out", c_uint32),
-        ("ctx_in", c_void_p),
-        ("ctx_out", c_void_p),
-        ("ctx_size_in", c_uint32),
-        ("ctx_size_out", c_uint32),
-        ("retval", c_uint32),
+        *layout.fields(c_void_p, "data_in data_out"),
+        *layout.fields(c_uint32, "data_size_in data_size_out"),
+        *layout.fields(c_void_p, "ctx_in ctx_out"),
+        *layout.fields(c_uint32, "ctx_size_in ctx_size_out retval"),
         ("repeat", c_int),
-        ("duration", c_uint32),
-        ("flags", c_uint32),
-        ("cpu", c_uint32),
-        ("batch_size", c_uint32),
+        *layout.fields(c_uint32, "duration flags cpu batch_size"),
     ]
 
 
@@ -126,15 +114,10 @@ class Libbpf:
         """Give an object back; what was pinned of it stays."""
         self._library.bpf_object__close(handle)
 
-    @property
-    def possible_cpus(self) -> int:
-        return self.call("libbpf_num_possible_cpus")
-
     def has_helper(self, program_type: int, helper: int) -> bool:
         return self.call("libbpf_probe_bpf_helper", program_type, helper, None) == 1
 
     def may_make_maps(self) -> None:
-        """Raises BpfError where this process may not use bpf(2)."""
         os.close(self.call("bpf_map_create", _MAP_TYPE_ARRAY, b"fairlead_probe", 4, 4, 1, None))
 
     def run(self, program: int, context: ctypes.Structure) -> int:
@@ -168,7 +151,6 @@ def facts(descriptor: int) -> dict[str, str]:
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Give it a name that outlives the process."""
     libbpf().call("bpf_obj_pin", descriptor, os.fsencode(path), what=str(path))
 
 
@@ -178,12 +160,20 @@ def pinned(path: Path) -> int:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """What is pinned there, until the end of the block."""
     descriptor = pinned(path)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _unless_absent() -> Iterator[None]:
+    try:
+        yield
+    except BpfError as error:
+        if error.errno != errno.ENOENT:
+            raise
 
 
 class BpfMap(Generic[Value]):
@@ -209,16 +199,10 @@ class BpfMap(Generic[Value]):
     def __setitem__(self, key: object, value: Value) -> None:
         self._call("bpf_map_update_elem", key, byref(value), 0)
 
-    def __delitem__(self, key: object) -> None:
-        self._call("bpf_map_delete_elem", key)
-
     def discard(self, key: object) -> None:
         """Delete the entry if it is there (hash maps only)."""
-        try:
-            del self[key]
-        except BpfError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        with _unless_absent():
+            self._call("bpf_map_delete_elem", key)
 
     def first(self, count: int) -> list[Value]:
         """The values of the keys 0 to `count` - 1, in one call (arrays only)."""
@@ -231,21 +215,9 @@ class BpfMap(Generic[Value]):
         if count == 0:
             return
         keys, batch, found = (c_uint32 * count)(), c_uint32(), c_uint32(count)
-        try:
-            libbpf().call(
-                "bpf_map_lookup_batch",
-                self.descriptor,
-                None,
-                byref(batch),
-                byref(keys),
-                values,
-                byref(found),
-                None,
-                what=self.name,
-            )
-        except BpfError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        arguments = (None, byref(batch), byref(keys), values, byref(found), None)
+        with _unless_absent():
+            libbpf().call("bpf_map_lookup_batch", self.descriptor, *arguments, what=self.name)
 
     def _call(self, function: str, key: object, *more: object) -> None:
         raw = key if isinstance(key, ctypes.Structure) else self._key(key)
@@ -257,7 +229,7 @@ class PerCpuMap(BpfMap[Value]):
 
     def __init__(self, name: str, descriptor: int, value: type[Value]) -> None:
         super().__init__(name, descriptor, value)
-        self._cpus = libbpf().possible_cpus
+        self._cpus = libbpf().call("libbpf_num_possible_cpus")
         self._fields = ctypes.sizeof(value) // 8
 
     def sums(self, count: int) -> Iterator[list[int]]:
@@ -280,27 +252,24 @@ class Maps:
     def __init__(self, live: Path) -> None:
         self._descriptors: list[int] = []
 
-        def opened(name: str) -> int:
-            self._descriptors.append(pinned(live / name))
-            return self._descriptors[-1]
+        def found(name: str) -> tuple[str, int]:
+            self._descriptors.append(pinned(live / f"map_{name}"))
+            return name, self._descriptors[-1]
 
         try:
-            self._agent = opened("prog_agent")
-            self.heartbeat = BpfMap("heartbeat", opened("map_heartbeat"), c_uint64)
-            self.vips = BpfMap("vips", opened("map_vips"), c_uint32, layout.KernelTuple)
-            self.groups = BpfMap("groups", opened("map_groups"), layout.KernelGroup)
-            self.tables = BpfMap("tables", opened("map_tables"), layout.KernelTable)
-            self.buckets = BpfMap("buckets", opened("map_buckets"), layout.KernelBucket)
-            self.group_counts = PerCpuMap(
-                "group_counts", opened("map_group_counts"), layout.KernelGroupCount
-            )
-            self.backends = BpfMap("backends", opened("map_backends"), layout.KernelBackend)
-            self.healths = BpfMap("healths", opened("map_healths"), layout.KernelHealth)
-            self.backend_counts = PerCpuMap(
-                "backend_counts", opened("map_backend_counts"), layout.KernelBackendCount
-            )
-            self.loads = BpfMap("loads", opened("map_loads"), layout.KernelLoad)
-            self._barrier = BpfMap("barrier", opened("map_barrier"), c_uint32)
+            self._agent = pinned(live / "prog_agent")
+            self._descriptors.append(self._agent)
+            self.heartbeat = BpfMap(*found("heartbeat"), c_uint64)
+            self.vips = BpfMap(*found("vips"), c_uint32, layout.KernelTuple)
+            self.groups = BpfMap(*found("groups"), layout.KernelGroup)
+            self.tables = BpfMap(*found("tables"), layout.KernelTable)
+            self.buckets = BpfMap(*found("buckets"), layout.KernelBucket)
+            self.group_counts = PerCpuMap(*found("group_counts"), layout.KernelGroupCount)
+            self.backends = BpfMap(*found("backends"), layout.KernelBackend)
+            self.healths = BpfMap(*found("healths"), layout.KernelHealth)
+            self.backend_counts = PerCpuMap(*found("backend_counts"), layout.KernelBackendCount)
+            self.loads = BpfMap(*found("loads"), layout.KernelLoad)
+            self._barrier = BpfMap(*found("barrier"), c_uint32)
         except BaseException:
             self.close()
             raise
@@ -308,7 +277,6 @@ class Maps:
     def command(
         self, kind: layout.Command, group: int = 0, *, expected: int = 0, word: int = 0
     ) -> tuple[layout.Answer, int]:
-        """Ask the kernel: its answer, and the word as it left it."""
         block = layout.CommandBlock(kind=kind, group=group, expected=expected, word=word)
         answer = libbpf().run(self._agent, block)
         return layout.Answer(answer), block.word

@@ -18,9 +18,11 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from fairlead.core.traffic.limits import Concurrency, Fallback
+from fairlead.core.traffic.limits import Concurrency, Fallback, Limits
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, Limits, Proto, Table
+from fairlead.ports.dataplane import Proto, Table
 
 SLOTS_MAX = BUCKETS = 1024
 NAME_BYTES = 128
@@ -67,15 +69,15 @@ class Capacity:
     """Answers that unconnected UDP sockets wait for; the oldest is forgotten first."""
 
 
+def fields(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
+    """Fields of one type, for a structure."""
+    return [(name, kind) for name in names.split()]
+
+
 class KernelTuple(ctypes.Structure):
     """One end of a flow, in network order."""
 
-    _fields_ = [
-        ("addr", c_uint8 * 16),
-        ("port", c_uint8 * 2),
-        ("proto", c_uint8),
-        ("zero", c_uint8),
-    ]
+    _fields_ = [("addr", c_uint8 * 16), ("port", c_uint8 * 2), *fields(c_uint8, "proto zero")]
 
     @classmethod
     def of(cls, host: str, port: int, proto: Proto) -> "KernelTuple":
@@ -90,23 +92,16 @@ class KernelTuple(ctypes.Structure):
 class KernelBudget(ctypes.Structure):
     """A bucket's rate and size in its own units."""
 
-    _fields_ = [("rate", c_uint64), ("cap", c_uint64), ("full_us", c_uint64)]
+    _fields_ = fields(c_uint64, "rate cap full_us")
 
 
 class KernelTable(ctypes.Structure):
     """One decision for one group."""
 
     _fields_ = [
-        ("word", c_uint64),
-        ("decision", c_uint64),
-        ("total", c_uint32),
-        ("mode", c_uint32),
-        ("fallback_mode", c_uint32),
-        ("inside_max", c_uint32),
-        ("room_least", c_uint32),
-        ("zero", c_uint32),
-        ("budget", KernelBudget),
-        ("fallback", KernelBudget),
+        *fields(c_uint64, "word decision"),
+        *fields(c_uint32, "total mode fallback_mode inside_max room_least zero"),
+        *fields(KernelBudget, "budget fallback"),
         ("slots", c_uint64 * SLOTS_MAX),
         ("rendezvous", c_uint32 * BUCKETS),
     ]
@@ -116,8 +111,7 @@ class KernelGroup(ctypes.Structure):
     """A group's selector, cursor and address."""
 
     _fields_ = [
-        ("selector", c_uint64),
-        ("cursor", c_uint64),
+        *fields(c_uint64, "selector cursor"),
         ("vip", KernelTuple),
         ("live", c_uint32),
         ("name", c_char * NAME_BYTES),
@@ -133,40 +127,25 @@ class KernelBackend(ctypes.Structure):
 class KernelBucket(ctypes.Structure):
     """A group's tokens; the kernel's lock comes first."""
 
-    _fields_ = [
-        ("lock", c_uint32),
-        ("zero", c_uint32),
-        ("level", c_uint64),
-        ("filled_us", c_uint64),
-    ]
+    _fields_ = [*fields(c_uint32, "lock zero"), *fields(c_uint64, "level filled_us")]
 
 
 class KernelGroupCount(ctypes.Structure):
     """Of one CPU."""
 
-    _fields_ = [("admitted", c_uint64), ("refused_soft", c_uint64), ("refused_hard", c_uint64)]
+    _fields_ = fields(c_uint64, "admitted refused_soft refused_hard")
 
 
 class KernelBackendCount(ctypes.Structure):
     """Of one CPU."""
 
-    _fields_ = [
-        ("admitted", c_uint64),
-        ("established", c_uint64),
-        ("failed", c_uint64),
-        ("retransmitted", c_uint64),
-    ]
+    _fields_ = fields(c_uint64, "admitted established failed retransmitted")
 
 
 class KernelHealth(ctypes.Structure):
     """Failed connects in a row, and the smoothed round trip."""
 
-    _fields_ = [
-        ("failures_in_a_row", c_uint32),
-        ("srtt_eighths_us", c_uint32),
-        ("off_eighths_us", c_uint32),
-        ("zero", c_uint32),
-    ]
+    _fields_ = fields(c_uint32, "failures_in_a_row srtt_eighths_us off_eighths_us zero")
 
 
 class KernelLoad(ctypes.Structure):
@@ -179,19 +158,15 @@ class KernelSettings(ctypes.Structure):
     """What the programs know before they are loaded."""
 
     _fields_ = [
-        ("hold_after_ns", c_uint64),
-        ("fallback_after_ns", c_uint64),
-        ("errno_soft", c_uint32),
-        ("errno_hard", c_uint32),
-        ("has_retval", c_uint32),
-        ("origins_mask", c_uint32),
+        *fields(c_uint64, "hold_after_ns fallback_after_ns"),
+        *fields(c_uint32, "errno_soft errno_hard has_retval origins_mask"),
     ]
 
 
 class CommandBlock(ctypes.Structure):
     """A command as the kernel reads it."""
 
-    _fields_ = [("kind", c_uint32), ("group", c_uint32), ("expected", c_uint64), ("word", c_uint64)]
+    _fields_ = [*fields(c_uint32, "kind group"), *fields(c_uint64, "expected word")]
 
 
 def word_of(epoch: int, turn: int, side: int) -> int:

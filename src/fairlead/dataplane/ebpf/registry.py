@@ -13,18 +13,6 @@ from dataclasses import dataclass
 
 from fairlead.dataplane.ebpf import layout
 from fairlead.dataplane.ebpf.kernel import Maps
-from fairlead.dataplane.ebpf.layout import (
-    Answer,
-    Command,
-    KernelTable,
-    decode,
-    encode_limits,
-    encode_slots,
-    epoch_of,
-    index_of,
-    next_word,
-    word_of,
-)
 from fairlead.dataplane.tables import Active, active
 from fairlead.ports.dataplane import Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
@@ -83,14 +71,13 @@ class Registry:
             placed = self.placed[group.name]
             self._maps.vips[placed.vip] = c_uint32(placed.index)
 
-    def flip(self, table: Table, decision: int | None) -> Answer:
-        """Ask the kernel to go by a table from now on."""
+    def flip(self, table: Table, decision: int | None) -> layout.Answer:
         placed, now = self.placed[table.group], Active(table, decision)
-        word = next_word(placed.word, table.epoch)
-        encoded = encode_limits(now)
-        encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
-        answer = self._write(placed, Command.FLIP, word, encoded)
-        if answer == Answer.DONE:
+        word = layout.next_word(placed.word, table.epoch)
+        encoded = layout.encode_limits(now)
+        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
+        answer = self._write(placed, layout.Command.FLIP, word, encoded)
+        if answer == layout.Answer.DONE:
             placed.active = now
         return answer
 
@@ -101,9 +88,9 @@ class Registry:
         at = {backend.id: self._place_backend(backend, group, index) for backend in group.backends}
         begin = active(group, None)
         table = begin.table
-        word = word_of(table.epoch, turn=0, side=0)
-        encoded = encode_limits(begin)
-        encode_slots(encoded, word, table.slots, table.limits.fallback.members, at)
+        word = layout.word_of(table.epoch, turn=0, side=0)
+        encoded = layout.encode_limits(begin)
+        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, at)
         self._maps.tables[2 * index] = encoded
         self._maps.buckets[index] = layout.KernelBucket(level=_FULL)
         self._maps.group_counts.clear(index)
@@ -126,26 +113,28 @@ class Registry:
         }
         before = self._maps.tables[2 * placed.index + (placed.word & 1)]
         now = active(group, placed.active)
-        word = next_word(placed.word, epoch_of(placed.word))
+        word = layout.next_word(placed.word, layout.epoch_of(placed.word))
         kept = ("decision", "mode", "fallback_mode", "inside_max", "room_least")
-        encoded = KernelTable(
+        encoded = layout.KernelTable(
             budget=before.budget,
             fallback=before.fallback,
             **{field: getattr(before, field) for field in kept},
         )
-        encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
-        answer = self._write(placed, Command.RESHAPE, word, encoded)
-        if answer != Answer.DONE:
+        layout.encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
+        answer = self._write(placed, layout.Command.RESHAPE, word, encoded)
+        if answer != layout.Answer.DONE:
             raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
         free = [index for id, index in placed.at.items() if at.get(id) != index]
         placed.at, placed.active = at, now
         return free
 
-    def _write(self, placed: Placed, kind: Command, word: int, table: KernelTable) -> Answer:
+    def _write(
+        self, placed: Placed, kind: layout.Command, word: int, table: layout.KernelTable
+    ) -> layout.Answer:
         """The table on the idle side first, then the one word that makes it the active one."""
         self._maps.tables[2 * placed.index + (word & 1)] = table
         answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
-        if answer == Answer.DONE:
+        if answer == layout.Answer.DONE:
             placed.word = word
         return answer
 
@@ -235,14 +224,14 @@ class Registry:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
         table = self._maps.tables[2 * index + (group.selector & 1)]
-        led = {index_of(slot) for slot in table.slots[: table.total]} | set(table.rendezvous)
+        led = {layout.index_of(slot) for slot in table.slots[: table.total]} | set(table.rendezvous)
         at: dict[str, int] = {}
         strays = []
         for place, id in sorted(members.items(), key=lambda member: member[0] in led):
             if id in at:
                 strays.append(at[id])
             at[id] = place
-        was = decode(table, group.name.decode(), group.selector, at)
+        was = layout.decode(table, group.name.decode(), group.selector, at)
         vip = layout.KernelTuple.from_buffer_copy(group.vip)
         return Placed(index, vip, group.selector, was, at), strays
 

@@ -149,7 +149,6 @@ def _permission() -> list[str]:
 
 
 def _is_mount_of(path: Path, magic: int) -> bool:
-    """Whether the nearest folder that exists is on a file system of that kind."""
     place = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
     # statfs(2) begins with f_type; the rest is 120 bytes at most on every 64-bit Linux.
     answer = (ctypes.c_long * 32)()

@@ -21,18 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
-from fairlead.dataplane.proxy import (
-    HASHED,
-    RETRY_MS,
-    SIDES,
-    BackendCount,
-    Ended,
-    GroupCount,
-    RequestLog,
-    address,
-    wait_for_end,
-)
 from fairlead.host.clock import wait_until
 from fairlead.host.http import HttpEndpoint, NoReply, exchange
 from fairlead.host.process import spawn
@@ -41,7 +31,6 @@ from fairlead.ports.faults import PermanentFault, TemporaryFault
 _TIMEOUT_S, _TAKE_UP_S, _START_S, _STOP_S = 10.0, 10.0, 30.0, 20.0
 _POLL_S = 0.002
 _LOG_BYTES_MAX = 2**20
-_UNREACHED = {"UF", "URX"}  # the connection failed, or was refused
 _TOTALS = (
     r"^(cluster\..*\.upstream_rq_(total|pending_failure_eject)"
     r"|http\..*\.(rbac\..*shadow_denied|no_cluster))$"
@@ -58,11 +47,9 @@ def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
             HttpEndpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S
         )
     except NoReply as error:
-        raise TemporaryFault(
-            f"Envoy does not answer at {path}: {error}", retry_after_ms=RETRY_MS
-        ) from error
+        raise TemporaryFault(f"Envoy does not answer at {path}: {error}") from error
     if reply.status != HTTPStatus.OK:
-        raise TemporaryFault(f"Envoy answers {reply.status} to {target}", retry_after_ms=RETRY_MS)
+        raise TemporaryFault(f"Envoy answers {reply.status} to {target}")
     return reply.body
 
 
@@ -89,7 +76,6 @@ def document(path: Path, target: str) -> dict[str, Any]:
 
 
 def stats(path: Path, pattern: str) -> dict[str, str]:
-    """The counters, gauges and texts whose names match, as text."""
     lines = ask(path, f"/stats?filter={quote(pattern)}").decode().splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {name: value.strip('"') for name, _, value in pairs}
@@ -114,13 +100,12 @@ def take_up(path: Path, versions: Mapping[str, str]) -> None:
             if int(now.get(rejected, 0)) > int(before.get(rejected, 0)):
                 raise PermanentFault(f"Envoy rejected {scope}; its log says why")
         if time.monotonic() > deadline:
-            raise TemporaryFault(f"Envoy has not taken up {missing[0]}", retry_after_ms=RETRY_MS)
+            raise TemporaryFault(f"Envoy has not taken up {missing[0]}")
         time.sleep(_POLL_S)
 
 
-def read_counts(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
-    """Everything about these (escaped) groups."""
-    counted = {name: GroupCount() for name in groups}
+def read_counts(path: Path, groups: Iterable[str]) -> dict[str, proxy.GroupCount]:
+    counted = {name: proxy.GroupCount() for name in groups}
     for name, value in stats(path, _TOTALS).items():
         sent, refused, full = _SENT.match(name), _REFUSED.match(name), _FULL.match(name)
         if sent and sent[1] in counted:
@@ -135,15 +120,17 @@ def read_counts(path: Path, groups: Iterable[str]) -> dict[str, GroupCount]:
                 here.refused_hard += int(value)
     for cluster in document(path, "/clusters?format=json").get("cluster_statuses", []):
         group, _, side = cluster["name"].rpartition("_")
-        if side in (*SIDES, HASHED) and group in counted:
+        if side in (*proxy.SIDES, proxy.HASHED) and group in counted:
             for status in cluster.get("host_statuses", []):
                 _add(counted[group].backends, status)
     return counted
 
 
-def _add(hosts: dict[str, BackendCount], status: dict[str, Any]) -> None:
+def _add(hosts: dict[str, proxy.BackendCount], status: dict[str, Any]) -> None:
     place = status["address"]["socket_address"]
-    host = hosts.setdefault(address(place["address"], place["port_value"]), BackendCount())
+    host = hosts.setdefault(
+        proxy.address(place["address"], place["port_value"]), proxy.BackendCount()
+    )
     values = {stat["name"]: int(stat.get("value", 0)) for stat in status.get("stats", [])}
     failed, broken = values.get("rq_error", 0), values.get("cx_connect_fail", 0)
     host.successes += values.get("rq_success", 0)
@@ -206,7 +193,7 @@ class EnvoyProcess:
             return
         with contextlib.suppress(TemporaryFault):
             ask(self._files.admin, "/quitquitquit", method="POST")
-        wait_for_end(descriptor, _STOP_S, "Envoy")
+        proxy.wait_for_end(descriptor, _STOP_S, "Envoy")
         if self._child is not None:
             self._child.wait()
             self._child = None
@@ -236,6 +223,11 @@ def _gist(log: Path) -> str:
     return " | ".join(errors[:3]) or "no reason given"
 
 
+def _unreached(flags: str) -> bool:
+    """The connection failed, or was refused."""
+    return bool({"UF", "URX"} & set(flags.split(",")))
+
+
 class EnvoyLog:
     """Follows the access log, which has a line per request, and empties it when it has grown.
 
@@ -243,7 +235,7 @@ class EnvoyLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self.requests = RequestLog()
+        self.requests = proxy.RequestLog()
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 
@@ -258,12 +250,7 @@ class EnvoyLog:
         except FileNotFoundError:
             return
         self._offset += len(data)
-        for cluster, host, status, flags, took in self.requests.lines(data):
-            how = Ended.WELL if flags == "-" else Ended.BROKEN
-            if _UNREACHED & set(flags.split(",")):
-                how = Ended.UNREACHED
-            if host != "-":  # else a refusal of our own
-                self.requests.read(cluster, host, status, took, now_ms=now_ms, ended=how)
+        self.requests.feed(data, now_ms, whole="-", unreached=_unreached)
         if self._offset > _LOG_BYTES_MAX:
             os.truncate(self._path, 0)
             self._restart()

@@ -11,37 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import liveness
-from fairlead.dataplane import tables
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.envoy import admin, deadman, documents
 from fairlead.dataplane.envoy.admin import EnvoyLog, EnvoyProcess
 from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.dataplane.envoy.routes import Layout
-from fairlead.dataplane.proxy import (
-    RETRY_MS,
-    SIDES,
-    Restarts,
-    address,
-    as_fault,
-    check_free,
-    escape,
-    other_side,
-    remove_files,
-    replace_text,
-)
 from fairlead.dataplane.tables import Active, active
 from fairlead.host.process import run_detached
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    SCHEMA_VERSION,
-    Backend,
-    GroupSeen,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Stale,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import TemporaryFault
 
 
@@ -65,9 +45,9 @@ class EnvoyDataplane:
         self._process = EnvoyProcess(self._files, binary)
         self._log = EnvoyLog(self._files.requests)
         self._groups: dict[str, RouteGroup] = {}
-        self._restarts = Restarts()
+        self._restarts = proxy.Restarts()
 
-    @as_fault
+    @proxy.as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; what did not change is not touched."""
         tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
@@ -75,7 +55,7 @@ class EnvoyDataplane:
         for folder in (deadman.ROUTES, "endpoints"):
             (self._files.folder / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         running = self._running()
-        check_free(groups, self._layout.addresses() if running else ())
+        proxy.check_free(groups, self._layout.addresses() if running else ())
         self._beat()
         if not running:
             self._start(groups)
@@ -83,7 +63,7 @@ class EnvoyDataplane:
             self._change(groups)
         self._groups = {group.name: group for group in groups}
         self._layout.sweep(self._groups)
-        members = {(escape(g.name), _host(each)) for g in groups for each in g.backends}
+        members = {(proxy.escape(g.name), _host(each)) for g in groups for each in g.backends}
         self._log.requests.keep(members)
         self._beat()
         guard(self._files.folder)
@@ -94,18 +74,17 @@ class EnvoyDataplane:
         text = path.read_text() if path.exists() else ""
         return int(text) if text.isdigit() else SCHEMA_VERSION
 
-    @as_fault
+    @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
-        """Lay the table out on the side that rests, then flip the group's route to it."""
         group = tables.check_table(table, self._groups)
         now = self._layout.active(group.name)
         tables.check_flip(table, now.table.epoch if now else 0, self._liveness())
-        self._flip(group, Active(table, decision, now.side if now else SIDES[1]))
+        self._flip(group, Active(table, decision, now.side if now else proxy.SIDES[1]))
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
         """Envoy weighs the requests in each backend on every choice."""
 
-    @as_fault
+    @proxy.as_fault
     def heartbeat(self) -> None:
         """Write the time down; bring the active tables back; restart what died."""
         if self._groups and not self._process.listens():
@@ -118,19 +97,21 @@ class EnvoyDataplane:
         """Envoy places requests, not connections: without slots nothing is kept. Checks only."""
         tables.check_backend(self._groups, group, backend)
 
-    @as_fault
+    @proxy.as_fault
     def read(self) -> Mapping[str, GroupSeen]:
         now_ms = deadman.now_ms()
-        counted = admin.read_counts(self._files.admin, [escape(name) for name in self._groups])
+        counted = admin.read_counts(
+            self._files.admin, [proxy.escape(name) for name in self._groups]
+        )
         self._log.catch_up(now_ms)
         alive = self._liveness()
         return {
-            name: counted[escape(name)].seen(
+            name: counted[proxy.escape(name)].seen(
                 self._layout.active(name) or active(group, None),
                 alive,
                 self._log.requests,
                 now_ms,
-                group=escape(name),
+                group=proxy.escape(name),
                 names={backend.id: _host(backend) for backend in group.backends},
             )
             for name, group in self._groups.items()
@@ -139,13 +120,12 @@ class EnvoyDataplane:
     def detach(self) -> None:
         """Nothing is held that Envoy would miss."""
 
-    @as_fault
+    @proxy.as_fault
     def remove(self) -> None:
-        """Stop the dead-man process and Envoy, and take their files away."""
         unguard(self._files.folder)
         self._process.stop()
         self._groups = {}
-        remove_files(self._files.folder, self._files.ours())
+        proxy.remove_files(self._files.folder, self._files.ours())
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
@@ -155,8 +135,8 @@ class EnvoyDataplane:
         running = self._process.running()
         if running and not same:
             self._process.stop()
-        replace_text(path, text)
-        replace_text(self._files.schema, str(SCHEMA_VERSION))
+        proxy.replace_text(path, text)
+        proxy.replace_text(self._files.schema, str(SCHEMA_VERSION))
         return running and same
 
     def _start(self, groups: Sequence[RouteGroup]) -> None:
@@ -183,13 +163,13 @@ class EnvoyDataplane:
         """`now` has the side that serves."""
         version = documents.version()
         if not self._layout.laid(group, now):  # else only admission or the bound changes
-            now = replace(now, side=other_side(now.side))
+            now = replace(now, side=proxy.other_side(now.side))
             self._layout.lay_weights(group, now, version)
         with deadman.locked(str(self._files.folder)):
             if self._liveness() is not Liveness.NORMAL:
                 raise Stale(f"the heartbeat is old: {self._liveness()}")
             self._layout.lay_routes(group, now, version)
-        name = escape(group.name)
+        name = proxy.escape(group.name)
         admin.take_up(self._files.admin, {f"http.{name}.rds.{name}": version})
 
     def _beat(self) -> None:
@@ -206,16 +186,15 @@ class EnvoyDataplane:
 
 
 def _host(backend: Backend) -> str:
-    return address(backend.host, backend.port)
+    return proxy.address(backend.host, backend.port)
 
 
 def guard(folder: Path) -> None:
-    """See to it that a dead-man process watches this folder."""
     if _guarded(folder):
         return
     command = [sys.executable, "-I", "-S", deadman.__file__, str(folder), str(FALLBACK_AFTER_MS)]
     if code := run_detached(command):
-        raise TemporaryFault(f"the dead-man process ended with {code}", retry_after_ms=RETRY_MS)
+        raise TemporaryFault(f"the dead-man process ended with {code}")
 
 
 def unguard(folder: Path) -> None:

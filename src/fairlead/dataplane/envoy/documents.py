@@ -17,18 +17,10 @@ from typing import Any
 import yaml
 
 from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Ejection
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy import deadman
-from fairlead.dataplane.proxy import (
-    CONNECT_TIMEOUT_MS,
-    HASHED,
-    IDLE_TIMEOUT_MS,
-    REFUSED_STATUS,
-    SIDES,
-    drafts,
-    escape,
-    replace_text,
-)
-from fairlead.ports.dataplane import AdmissionMode, RouteGroup, Table
+from fairlead.ports.dataplane import RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 Document = dict[str, Any]
@@ -52,8 +44,8 @@ class EnvoySettings:
 
     workers: int = 1
     """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
-    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = IDLE_TIMEOUT_MS
+    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
 
 
 class EnvoyFiles:
@@ -74,27 +66,14 @@ class EnvoyFiles:
 
     def ours(self) -> list[Path]:
         """All that may be there, folders last; the folder may hold files of others."""
-        single = [
-            self.bootstrap,
-            self.listeners,
-            self.clusters,
-            self.runtime,
-            self.admin,
-            self.requests,
-            self.log,
-            self.schema,
-            *(self.folder / name for name in deadman.FILES),
-        ]
-        return [
-            *single,
-            *drafts(self.folder),
-            self.folder / deadman.ROUTES,
-            self.folder / "endpoints",
-        ]
+        single = [path for name, path in vars(self).items() if name != "folder"]
+        single += [self.folder / name for name in deadman.FILES]
+        folders = [self.folder / deadman.ROUTES, self.folder / "endpoints"]
+        return [*single, *proxy.drafts(self.folder), *folders]
 
     def route(self, group: str, kind: str = deadman.ROUTE_NOW) -> Path:
         """A group's route: in place, of the active table, or for a dead agent."""
-        return self.folder / deadman.ROUTES / f"{escape(group)}{kind}"
+        return self.folder / deadman.ROUTES / f"{proxy.escape(group)}{kind}"
 
     def endpoints(self, cluster: str) -> Path:
         return self.folder / "endpoints" / f"{cluster}.json"
@@ -116,7 +95,7 @@ def version() -> str:
 
 
 def write(path: Path, document: Document) -> None:
-    replace_text(path, json.dumps(document, sort_keys=True))
+    proxy.replace_text(path, json.dumps(document, sort_keys=True))
 
 
 def read(path: Path) -> Document | None:
@@ -154,7 +133,7 @@ def filled(template: str, /, **values: Any) -> Document:
 
 
 def cluster_name(group: str, side: str) -> str:
-    return f"{escape(group)}_{side}"
+    return f"{proxy.escape(group)}_{side}"
 
 
 def response(version: str, resources: Sequence[Document]) -> Document:
@@ -162,7 +141,6 @@ def response(version: str, resources: Sequence[Document]) -> Document:
 
 
 def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
-    """Where Envoy finds the rest, and where it is asked."""
     return filled(
         "bootstrap",
         workers=settings.workers,
@@ -197,7 +175,7 @@ def clusters(
     return [
         _cluster(group, side, files, settings)
         for group in sorted(groups, key=_name)
-        for side in (*SIDES, HASHED)
+        for side in (*proxy.SIDES, proxy.HASHED)
     ]
 
 
@@ -219,7 +197,7 @@ def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySet
         endpoints=_file(files.endpoints(name)),
         connect_timeout=_seconds(settings.connect_timeout_ms),
     )
-    if side == HASHED:
+    if side == proxy.HASHED:
         return cluster | filled("hashed")
     return cluster | filled(
         "sided",
@@ -239,7 +217,7 @@ def endpoints(group: RouteGroup, side: str, table: Table, version: str) -> Docum
     """The backends with their slots as weights. One without slots stays listed, as draining: a host
     that leaves the list would lose its counters."""
     name = cluster_name(group.name, side)
-    if side == HASHED:
+    if side == proxy.HASHED:
         weights = dict.fromkeys(table.limits.fallback.members, 1)
     else:
         weights = _weights(table.slots, biased=table.limits.concurrency is not None)
@@ -269,7 +247,7 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
 def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> Document:
     return filled(
         "listener",
-        name=escape(group.name),
+        name=proxy.escape(group.name),
         vip=group.vip,
         port=group.port,
         route=_file(files.route(group.name)),
@@ -277,7 +255,7 @@ def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> 
         count_soft=_counter("soft"),
         count_hard=_counter("hard"),
         log=str(files.requests),
-        full_status=REFUSED_STATUS["soft"],
+        full_status=proxy.REFUSED_STATUS["soft"],
         full_body=refusal_body("soft"),
         full_headers=refusal_headers("soft", FULL_RETRY_AFTER_S),
         idle_timeout=_seconds(settings.idle_timeout_ms),

@@ -12,26 +12,20 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.envoy import admin, deadman, documents
-from fairlead.dataplane.envoy.documents import (
-    Document,
-    EnvoyFiles,
-    EnvoySettings,
-    cluster_name,
-    filled,
-    refusal_body,
-    refusal_headers,
-    response,
-)
 from fairlead.dataplane.proxy import HASHED, REFUSED_STATUS, SIDES, Address, escape
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import Admission, AdmissionMode, RouteGroup, Table
+from fairlead.ports.dataplane import RouteGroup, Table
 
 _OURS = "fairlead"
 _SCRIPT = Path(__file__).with_name("inside.lua")
 
 
-def active_route(group: RouteGroup, now: Active, *, version: str, workers: int) -> Document:
+def active_route(
+    group: RouteGroup, now: Active, *, version: str, workers: int
+) -> documents.Document:
     limits = now.table.limits
     admission = _admission(limits.admission, limits.retry_after_s, workers)
     admission |= {"no_backend": not any(now.table.slots.values())}
@@ -39,32 +33,36 @@ def active_route(group: RouteGroup, now: Active, *, version: str, workers: int) 
     return _routes(group, admission, _target(group, now.side, bound), now, version)
 
 
-def fallback_route(group: RouteGroup, now: Active, *, version: str, workers: int) -> Document:
+def fallback_route(
+    group: RouteGroup, now: Active, *, version: str, workers: int
+) -> documents.Document:
     """The route for the time without an agent: nothing is bounded."""
     fallback = now.table.limits.fallback
     admission = _admission(fallback.admission, fallback.retry_after_s, workers)
     admission |= {"no_backend": not fallback.members}
-    target = _target(group, HASHED, None) | filled("hashed_target")
+    target = _target(group, HASHED, None) | documents.filled("hashed_target")
     return _routes(group, admission, target, now, version)
 
 
-def read_route(document: Document) -> Active:
+def read_route(document: documents.Document) -> Active:
     """What a route stands for: it is written into it, so that the next agent can read it."""
     routes = document["resources"][0]["virtual_hosts"][0]["routes"]
     return msgspec.convert(routes[-1]["metadata"]["filter_metadata"][_OURS], Active)
 
 
-def _target(group: RouteGroup, served: str, inside_max: int | None) -> Document:
+def _target(group: RouteGroup, served: str, inside_max: int | None) -> documents.Document:
     """Where requests go: to a cluster, or through the script that counts what is inside."""
-    name = cluster_name(group.name, served)
+    name = documents.cluster_name(group.name, served)
     if inside_max is None:
         return {"cluster": name}
-    listed = ", ".join(json.dumps(cluster_name(group.name, side)) for side in (*SIDES, HASHED))
+    listed = ", ".join(
+        json.dumps(documents.cluster_name(group.name, side)) for side in (*SIDES, HASHED)
+    )
     numbers = f"local most, served, clusters = {inside_max}, {json.dumps(name)}, {{{listed}}}\n"
-    return filled("bounded_target", script=numbers + _SCRIPT.read_text(), name=name)
+    return documents.filled("bounded_target", script=numbers + _SCRIPT.read_text(), name=name)
 
 
-def _admission(admission: Admission, retry_after_s: int, workers: int) -> Document:
+def _admission(admission: Admission, retry_after_s: int, workers: int) -> documents.Document:
     """What the script is told: each worker has a bucket, and a share of the numbers."""
     if admission.mode == AdmissionMode.NORMAL:
         return {"mode": admission.mode.value}
@@ -80,31 +78,35 @@ def _admission(admission: Admission, retry_after_s: int, workers: int) -> Docume
 
 
 def _routes(
-    group: RouteGroup, admission: Document, target: Document, now: Active, version: str
-) -> Document:
+    group: RouteGroup,
+    admission: documents.Document,
+    target: documents.Document,
+    now: Active,
+    version: str,
+) -> documents.Document:
     refusals = [
-        filled(
+        documents.filled(
             "refusal",
-            refused=filled("refused", mode=mode),
+            refused=documents.filled("refused", mode=mode),
             status=status,
-            body=refusal_body(mode),
-            headers=refusal_headers(mode, admission.get("retry_after_s", 1)),
+            body=documents.refusal_body(mode),
+            headers=documents.refusal_headers(mode, admission.get("retry_after_s", 1)),
         )
         for mode, status in REFUSED_STATUS.items()
     ]
     target |= {"timeout": "0s"}
-    route = filled("route", target=target, admission=admission, active=asdict(now))
+    route = documents.filled("route", target=target, admission=admission, active=asdict(now))
     if admission["mode"] == AdmissionMode.NORMAL and not admission["no_backend"]:
-        route["typed_per_filter_config"] = filled("unscripted")
-    routes = filled("routes", name=escape(group.name), routes=[*refusals, route])
-    return response(version, [routes])
+        route["typed_per_filter_config"] = documents.filled("unscripted")
+    routes = documents.filled("routes", name=escape(group.name), routes=[*refusals, route])
+    return documents.response(version, [routes])
 
 
 class Layout:
     """The documents of one folder, and what of them Envoy has. It does not know whether the agent
     lives; the dataplane decides when to call it."""
 
-    def __init__(self, files: EnvoyFiles, settings: EnvoySettings) -> None:
+    def __init__(self, files: documents.EnvoyFiles, settings: documents.EnvoySettings) -> None:
         self._files, self._settings = files, settings
 
     def active(self, group: str) -> Active | None:
@@ -125,7 +127,7 @@ class Layout:
             self.lay(group, now)
             bound = now.table.limits.concurrency
             if bound is not None:
-                names = [cluster_name(group.name, side) for side in SIDES]
+                names = [documents.cluster_name(group.name, side) for side in SIDES]
                 biases |= dict.fromkeys(names, bound.request_bias)
         self._write(self._files.runtime, documents.runtime(biases))
         self._write(self._files.clusters, documents.clusters(groups, self._files, self._settings))
@@ -153,7 +155,7 @@ class Layout:
 
     def laid(self, group: RouteGroup, now: Active) -> bool:
         for side in (now.side, HASHED):
-            path = self._files.endpoints(cluster_name(group.name, side))
+            path = self._files.endpoints(documents.cluster_name(group.name, side))
             wanted = documents.endpoints(group, side, now.table, "")["resources"]
             if documents.resources(path) != wanted:
                 return False
@@ -161,12 +163,12 @@ class Layout:
 
     def lay_weights(self, group: RouteGroup, now: Active, version: str) -> None:
         """Lay a table out on a side that rests, and wait until Envoy has it."""
-        name, bound = cluster_name(group.name, now.side), now.table.limits.concurrency
+        name, bound = documents.cluster_name(group.name, now.side), now.table.limits.concurrency
         # First the bias: the new weights make Envoy ask for it.
         biases = {known: bias for known, bias in self._biases().items() if known != name}
         self._bias(biases if bound is None else biases | {name: bound.request_bias})
         self._lay_endpoints(group, now.table, (now.side, HASHED), version)
-        hashed = cluster_name(group.name, HASHED)
+        hashed = documents.cluster_name(group.name, HASHED)
         admin.take_up(self._files.admin, {f"cluster.{name}": version, f"cluster.{hashed}": version})
 
     def lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
@@ -191,7 +193,7 @@ class Layout:
         self, group: RouteGroup, table: Table, sides: Sequence[str], version: str
     ) -> None:
         for side in sides:
-            path = self._files.endpoints(cluster_name(group.name, side))
+            path = self._files.endpoints(documents.cluster_name(group.name, side))
             documents.write(path, documents.endpoints(group, side, table, version))
 
     def _biases(self) -> dict[str, float]:
@@ -200,12 +202,12 @@ class Layout:
     def _bias(self, biases: Mapping[str, float]) -> None:
         self._shape("runtime", self._files.runtime, documents.runtime(biases))
 
-    def _shape(self, scope: str, path: Path, resources: list[Document]) -> None:
+    def _shape(self, scope: str, path: Path, resources: list[documents.Document]) -> None:
         """Replace a document, if it differs, and wait until Envoy has it."""
         if documents.resources(path) != resources:
             admin.take_up(self._files.admin, {scope: self._write(path, resources)})
 
-    def _write(self, path: Path, resources: list[Document]) -> str:
+    def _write(self, path: Path, resources: list[documents.Document]) -> str:
         version = documents.version()
         documents.write(path, documents.response(version, resources))
         return version

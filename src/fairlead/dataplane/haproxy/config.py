@@ -24,30 +24,13 @@ from pathlib import Path
 from string import Template
 
 from fairlead.core.canonical import digest
-from fairlead.core.traffic.admission import fnv1a
-from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback
-from fairlead.dataplane.proxy import (
-    CONNECT_TIMEOUT_MS,
-    HASHED,
-    IDLE_TIMEOUT_MS,
-    REFUSED_STATUS,
-    SIDES,
-    Address,
-    address,
-    drafts,
-    escape,
-    other_side,
-)
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS, fnv1a
+from fairlead.core.traffic.limits import FULL_RETRY_AFTER_S, Concurrency, Fallback, Limits
+from fairlead.core.traffic.model import Admission
+from fairlead.core.traffic.state import AdmissionMode
+from fairlead.dataplane import proxy
 from fairlead.dataplane.tables import Active
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    SCHEMA_VERSION,
-    Admission,
-    AdmissionMode,
-    Limits,
-    RouteGroup,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 BEAT, REQUESTS, AGENT = "fairlead_beat", "fairlead_requests", "agent"
@@ -73,8 +56,8 @@ _FIXED = {
     "fallback_after_ms": FALLBACK_AFTER_MS,
     "alive_ms_max": FALLBACK_AFTER_MS - 1,
     "full_retry_after_s": FULL_RETRY_AFTER_S,
-    "soft_status": REFUSED_STATUS["soft"],
-    "hard_status": REFUSED_STATUS["hard"],
+    "soft_status": proxy.REFUSED_STATUS["soft"],
+    "hard_status": proxy.REFUSED_STATUS["hard"],
 }
 """What the templates name and no setting changes."""
 Held = Mapping[str, Mapping[str, int]]
@@ -93,8 +76,8 @@ class HaproxySettings:
     """Connections follow from it and from the process's own limit, whichever is lower."""
     retries: int = 0
     """A retry hides the failure that the governor should see."""
-    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = IDLE_TIMEOUT_MS
+    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
+    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
     user: str | None = None
     """The user that the worker becomes once it listens; only root can ask for that."""
 
@@ -125,8 +108,8 @@ class HaproxyFiles:
 
     def ours(self) -> list[Path]:
         """All that may be there; the folder may hold files of others."""
-        single = [self.config, self.states, self.socket, self.master, self.log]
-        return [*single, *drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
+        single = [path for name, path in vars(self).items() if name != "folder"]
+        return [*single, *proxy.drafts(self.folder), *sorted(self.folder.glob("counted-*.json"))]
 
 
 def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
@@ -163,8 +146,8 @@ def render(
     sections = [_filled("global.cfg", values)]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
         of_group = {
-            "name": escape(group.name),
-            "address": address(group.vip, group.port),
+            "name": proxy.escape(group.name),
+            "address": proxy.address(group.vip, group.port),
             "tokens": f"proc.tokens{index}",
             "at": f"proc.at{index}",
             "backends": "\n".join(_backends(group, tables[group.name])),
@@ -178,21 +161,21 @@ def _filled(template: str, values: Mapping[str, object]) -> str:
 
 
 def _backends(group: RouteGroup, table: Table) -> list[str]:
-    name = escape(group.name)
-    laid = {side: weights(table.slots) for side in SIDES}
-    laid[HASHED] = hashed_weights(table)
-    balances = dict.fromkeys(SIDES, "balance roundrobin")
+    name = proxy.escape(group.name)
+    laid = {side: weights(table.slots) for side in proxy.SIDES}
+    laid[proxy.HASHED] = hashed_weights(table)
+    balances = dict.fromkeys(proxy.SIDES, "balance roundrobin")
     # A flow is a client's connection; the ring places it by points.
-    balances[HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
+    balances[proxy.HASHED] = "balance hash var(txn.flow)\n    hash-type consistent sdbm avalanche"
     numbers = _numbers([backend.id for backend in group.backends])
     return [
         f"backend {name}_{side}\n    {balances[side]}\n"
         + "".join(
-            f"    server {escape(backend.id)} {address(backend.host, backend.port)}"
+            f"    server {proxy.escape(backend.id)} {proxy.address(backend.host, backend.port)}"
             f" id {numbers[backend.id]} weight {laid[side][backend.id]}\n"
             for backend in sorted(group.backends, key=lambda backend: backend.id)
         )
-        for side in (*SIDES, HASHED)
+        for side in (*proxy.SIDES, proxy.HASHED)
     ]
 
 
@@ -208,7 +191,7 @@ def _numbers(ids: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-def addresses(text: str) -> set[Address]:
+def addresses(text: str) -> set[proxy.Address]:
     binds = re.findall(r"^    bind \[?([^\]\n]+?)\]?:(\d+)$", text, re.MULTILINE)
     return {(host, int(port)) for host, port in binds}
 
@@ -230,9 +213,9 @@ def hashed_weights(table: Table) -> dict[str, int]:
 def lay_out(name: str, side: str, table: Table) -> list[str]:
     """The commands that put a table on a side, and its fallback members on the hashed one."""
     commands = []
-    for where, weighed in ((side, weights(table.slots)), (HASHED, hashed_weights(table))):
+    for where, weighed in ((side, weights(table.slots)), (proxy.HASHED, hashed_weights(table))):
         for id, weight in sorted(weighed.items()):
-            server = f"{name}_{where}/{escape(id)}"
+            server = f"{name}_{where}/{proxy.escape(id)}"
             commands.append(f"set server {server} weight {weight}")
             if weight:
                 commands.append(f"set server {server} state ready")
@@ -245,10 +228,10 @@ def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], he
     A backend has a server on each side: what is still in the one leaves less for the other.
     """
     servers = {}
-    for side in SIDES:
-        elsewhere = held.get(f"{name}_{other_side(side)}", {})
+    for side in proxy.SIDES:
+        elsewhere = held.get(f"{name}_{proxy.other_side(side)}", {})
         for id in ids:
-            server = escape(id)
+            server = proxy.escape(id)
             # HAProxy takes 0 for no limit.
             most = max(1, room[id] - elsewhere.get(server, 0)) if id in room else 0
             servers[f"{name}_{side}/{server}"] = most
@@ -257,7 +240,7 @@ def room_of_servers(name: str, room: Mapping[str, int], ids: Collection[str], he
 
 def first_map(groups: Mapping[str, Active], born_ms: int) -> str:
     lines = [f"{BORN} {born_ms}\n"]
-    lines += [f"{escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
+    lines += [f"{proxy.escape(name)} {write_state(now)}\n" for name, now in sorted(groups.items())]
     return "".join(lines)
 
 
@@ -265,7 +248,7 @@ def write_state(now: Active) -> str:
     """A group's state, for a table that was laid out on its side."""
     table, limits = now.table, now.table.limits
     served = now.side if any(table.slots.values()) else NONE
-    hashed = HASHED if limits.fallback.members else NONE
+    hashed = proxy.HASHED if limits.fallback.members else NONE
     inside_max = limits.concurrency.inside_max if limits.concurrency else 0
     decision = "" if now.decision is None else now.decision
     fallback = limits.fallback

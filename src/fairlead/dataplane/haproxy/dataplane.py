@@ -8,34 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.core.traffic.admission import FALLBACK_AFTER_MS
 from fairlead.core.traffic.limits import liveness
-from fairlead.dataplane import tables
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
+from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, stats
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
-from fairlead.dataplane.proxy import (
-    HASHED,
-    SIDES,
-    GroupCount,
-    Restarts,
-    as_fault,
-    check_free,
-    escape,
-    other_side,
-    remove_files,
-    replace_text,
-    unescape,
-)
 from fairlead.dataplane.tables import Active, active
 from fairlead.host.clock import monotonic_ms, now_ms
-from fairlead.ports.dataplane import (
-    FALLBACK_AFTER_MS,
-    SCHEMA_VERSION,
-    GroupSeen,
-    Liveness,
-    Proto,
-    RouteGroup,
-    Table,
-)
+from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
 _VALUE = re.compile(r'value="([^"]*)"')
@@ -71,9 +52,9 @@ class HaproxyDataplane:
         self._held: config.Held = {}
         self._room: config.Room = {}
         """What each server was last told that it may hold."""
-        self._restarts = Restarts()
+        self._restarts = proxy.Restarts()
 
-    @as_fault
+    @proxy.as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
         """These groups and no others; a reload only when they differ from what runs."""
         tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
@@ -84,7 +65,9 @@ class HaproxyDataplane:
             self._install(groups, wanted, running)
         self._groups, self._generation = {group.name: group for group in groups}, wanted
         self._beat()
-        members = {(escape(g.name), escape(each.id)) for g in groups for each in g.backends}
+        members = {
+            (proxy.escape(g.name), proxy.escape(each.id)) for g in groups for each in g.backends
+        }
         self._log.requests.keep(members)
         self._log.catch_up(monotonic_ms())  # begins to follow the log
 
@@ -93,31 +76,30 @@ class HaproxyDataplane:
         kind, _, rest = (self._process.running() or "").partition("/")
         return int(rest.partition("/")[0]) if kind == "fairlead" else SCHEMA_VERSION
 
-    @as_fault
+    @proxy.as_fault
     def apply(self, table: Table, *, decision: int | None) -> None:
-        """Lay the table out on the side that rests, then flip the group's state to it."""
         group = tables.check_table(table, self._groups)
-        name, states = escape(group.name), self._files.states
+        name, states = proxy.escape(group.name), self._files.states
         answer = ask(self._files.socket, f"get map {states} {name}; show table {config.BEAT}")
         state = _VALUE.search(answer)
         if state is None:
             raise PermanentFault(f"HAProxy has no state for group {group.name!r}")
         before = config.read_state(group.name, state[1], {}, ())
         tables.check_flip(table, before.table.epoch, _liveness(answer))
-        now = Active(table, decision, other_side(before.side))
+        now = Active(table, decision, proxy.other_side(before.side))
         execute(self._files.socket, config.lay_out(name, now.side, table))
         bound = table.limits.concurrency
         self._make_room(name, bound.room if bound else {}, table.slots)
         execute(self._files.socket, [f"set map {states} {name} {config.write_state(now)}"])
         self._active[group.name] = now
 
-    @as_fault
+    @proxy.as_fault
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
         """Tell servers how much they may hold, as far as that changed since they were told."""
         members = tables.configured(self._groups, group).backends
-        self._make_room(escape(group), room, [backend.id for backend in members])
+        self._make_room(proxy.escape(group), room, [backend.id for backend in members])
 
-    @as_fault
+    @proxy.as_fault
     def heartbeat(self) -> None:
         """Put the agent back into the table that forgets it after 15 s; restart what died."""
         try:
@@ -128,17 +110,17 @@ class HaproxyDataplane:
             with self._restarts.attempt():
                 self.configure(list(self._groups.values()))
 
-    @as_fault
+    @proxy.as_fault
     def drain(self, group: str, backend: str, *, decision: int | None) -> None:
         """Nothing new for it on any side, until a table gives it slots again."""
         tables.check_backend(self._groups, group, backend)
-        name, server = escape(group), escape(backend)
-        sides = (*SIDES, HASHED)
+        name, server = proxy.escape(group), proxy.escape(backend)
+        sides = (*proxy.SIDES, proxy.HASHED)
         execute(
             self._files.socket, [f"set server {name}_{side}/{server} state drain" for side in sides]
         )
 
-    @as_fault
+    @proxy.as_fault
     def read(self) -> Mapping[str, GroupSeen]:
         at_ms = monotonic_ms()
         rows = list(stats.parse(ask(self._files.socket, stats.COMMAND)))
@@ -147,27 +129,26 @@ class HaproxyDataplane:
         alive = _liveness(ask(self._files.socket, f"show table {config.BEAT}"))
         self._log.catch_up(at_ms)
         return {
-            name: counted[escape(name)].seen(
-                config.read_state(name, states[escape(name)], {}, ()),
+            name: counted[proxy.escape(name)].seen(
+                config.read_state(name, states[proxy.escape(name)], {}, ()),
                 alive,
                 self._log.requests,
                 at_ms,
-                group=escape(name),
-                names={backend.id: escape(backend.id) for backend in group.backends},
+                group=proxy.escape(name),
+                names={backend.id: proxy.escape(backend.id) for backend in group.backends},
             )
             for name, group in self._groups.items()
         }
 
     def detach(self) -> None:
-        """Let go of the log; HAProxy goes on."""
         self._log.close()
 
-    @as_fault
+    @proxy.as_fault
     def remove(self) -> None:
         self._log.close()
         self._process.stop()
         self._groups, self._active, self._room = {}, {}, {}
-        remove_files(self._files.folder, self._files.ours())
+        proxy.remove_files(self._files.folder, self._files.ours())
 
     def _beat(self) -> None:
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
@@ -183,7 +164,6 @@ class HaproxyDataplane:
         self._room |= news
 
     def _install(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
-        """Write the configuration, with what the groups go by now, and have it taken up."""
         before = self._running_groups() if running is not None else self._active
         now = {group.name: active(group, before.get(group.name)) for group in groups}
         kept = self._files.counted(wanted)
@@ -192,21 +172,21 @@ class HaproxyDataplane:
             stats.write(kept, self._counted(rows, [group.name for group in groups], running))
         files = (self._files.config, self._files.states)
         old = [(path, path.read_text() if path.exists() else None) for path in files]
-        check_free(groups, config.addresses(old[0][1] or "") if running is not None else ())
-        replace_text(self._files.states, config.first_map(now, now_ms()))
+        proxy.check_free(groups, config.addresses(old[0][1] or "") if running is not None else ())
+        proxy.replace_text(self._files.states, config.first_map(now, now_ms()))
         rendered = config.render(
             groups,
             {name: group.table for name, group in now.items()},
             files=self._files,
             settings=self._settings,
         )
-        replace_text(self._files.config, rendered)
+        proxy.replace_text(self._files.config, rendered)
         try:
             self._take_up(wanted, reload=running is not None)
         except PermanentFault:
             for path, text in old:
                 if text is not None:
-                    replace_text(path, text)
+                    proxy.replace_text(path, text)
             raise
         self._active = now
         for path in self._files.folder.glob("counted-*.json"):
@@ -228,13 +208,13 @@ class HaproxyDataplane:
             fields = line.split()
             if len(fields) > 7:
                 group, _, side = fields[1].rpartition("_")
-                weights.setdefault((group, side), {})[unescape(fields[3])] = int(fields[7])
+                weights.setdefault((group, side), {})[proxy.unescape(fields[3])] = int(fields[7])
         groups = {}
         for name, state in self._states().items():
-            hashed = weights.get((name, HASHED), {})
+            hashed = weights.get((name, proxy.HASHED), {})
             members = [id for id, weight in hashed.items() if weight]
             try:
-                now = config.read_state(unescape(name), state, {}, members)
+                now = config.read_state(proxy.unescape(name), state, {}, members)
             except ValueError:  # of another schema: it begins again
                 return {}
             slots = weights.get((name, now.side), {})
@@ -250,10 +230,10 @@ class HaproxyDataplane:
 
     def _counted(
         self, rows: Iterable[stats.Row], groups: Iterable[str], generation: str
-    ) -> dict[str, GroupCount]:
+    ) -> dict[str, proxy.GroupCount]:
         """By the worker of a generation and those before it; under escaped names."""
         path = self._files.counted(generation)
-        return stats.add(stats.read(path, [escape(name) for name in groups]), rows)
+        return stats.add(stats.read(path, [proxy.escape(name) for name in groups]), rows)
 
 
 def _unprivileged() -> str | None:

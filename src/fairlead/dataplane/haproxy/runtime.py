@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.dataplane.haproxy.config import REQUESTS, HaproxyFiles
-from fairlead.dataplane.proxy import RETRY_MS, Ended, RequestLog, wait_for_end
+from fairlead.dataplane.proxy import RequestLog, wait_for_end
 from fairlead.host.clock import wait_until
 from fairlead.host.process import run_detached
 from fairlead.ports.faults import PermanentFault, TemporaryFault
@@ -39,14 +39,10 @@ def ask(path: Path, command: str, *, ends: bool = True) -> str:
             while part := connection.recv(1 << 16):
                 parts.append(part)
     except OSError as error:
-        raise TemporaryFault(
-            f"HAProxy does not answer at {path}: {error}", retry_after_ms=RETRY_MS
-        ) from error
+        raise TemporaryFault(f"HAProxy does not answer at {path}: {error}") from error
     answer = b"".join(parts).decode(errors="replace")
     if ends and answer != "\n" and not answer.endswith("\n\n"):
-        raise TemporaryFault(
-            f"HAProxy ended at {path} before its answer did", retry_after_ms=RETRY_MS
-        )
+        raise TemporaryFault(f"HAProxy ended at {path} before its answer did")
     return answer
 
 
@@ -61,8 +57,7 @@ def execute(path: Path, commands: Sequence[str]) -> None:
                 raise PermanentFault(f"HAProxy refused: {refusal.splitlines()[0]}")
             if len(answer) < len(line):  # an empty line for each
                 raise TemporaryFault(
-                    f"HAProxy ended at {path} after {len(answer)} of {len(line)} commands",
-                    retry_after_ms=RETRY_MS,
+                    f"HAProxy ended at {path} after {len(answer)} of {len(line)} commands"
                 )
             line, length = [], 0
         if command is not None:
@@ -182,18 +177,16 @@ class HaproxyLog:
                 if not data:  # that worker is gone; the next look finds the new one
                     self.close()
                     return
-                for proxy, server, status, ended, took in self.requests.lines(data):
-                    how = Ended.WELL if ended == "--" else Ended.BROKEN
-                    if ended.startswith("SC"):  # the connection to the server failed
-                        how = Ended.UNREACHED
-                    self.requests.read(proxy, server, status, took, now_ms=now_ms, ended=how)
+                # SC: the connection to the server failed.
+                self.requests.feed(
+                    data, now_ms, whole="--", unreached=lambda ended: ended.startswith("SC")
+                )
         except BlockingIOError:
             return
         except OSError:
             self.close()
 
     def close(self) -> None:
-        """Let the connection go; what was seen stays."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()

@@ -2,7 +2,8 @@
 
     governor = CpuGovernor(CpuConfig(node_millicores=8000))
     governor.observe(now_ms, sightings)           # each sample (1 s), all pods of the node
-    snapshot, plan = governor.decide(now_ms)      # each clear (5 s); record it, then apply
+    snapshot, plan = governor.decide(now_ms)      # each clear (5 s); to be recorded
+    governor.settle(plan)                         # once it is recorded; then apply
     governor.applied(now_ms, write, 700)          # each limit of plan.writes that was written
 
 The node agent and the simulator drive it; `export`/`restore` carry it across a restart.
@@ -14,17 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from fairlead.core.cpu import (
-    Counters,
-    CpuMode,
-    LimitWrite,
-    NodePlan,
-    NodeSnapshot,
-    allocate,
-    pod_reading,
-    read_signal,
-    smooth,
-)
+from fairlead.core import cpu
 from fairlead.engine.cpu.state import (
     STATE_VERSION,
     ContainerState,
@@ -43,7 +34,7 @@ class _Window:
     """
 
     usage: list[int] = field(default_factory=list)
-    counters: dict[str, Counters] = field(default_factory=dict)
+    counters: dict[str, cpu.Counters] = field(default_factory=dict)
 
 
 class CpuGovernor:
@@ -54,7 +45,7 @@ class CpuGovernor:
         self._pods: dict[str, PodState] = {}
         self._windows: dict[str, _Window] = {}
         self._reserved_millicores = 0
-        self._mode: CpuMode | None = None
+        self._mode: cpu.CpuMode | None = None
 
     @property
     def capacity_millicores(self) -> int:
@@ -63,7 +54,6 @@ class CpuGovernor:
 
     @property
     def pods(self) -> Mapping[str, PodState]:
-        """The governed pods by uid, to look at."""
         return self._pods
 
     def observe(self, now_ms: int, sightings: Iterable[PodSighting]) -> None:
@@ -98,21 +88,21 @@ class CpuGovernor:
             # reading the old ones are, so that one lost sample costs one sample.
             if base := seen.counters or before:
                 window.counters[seen.name] = base
-            reading = read_signal(before, seen.counters)
+            reading = cpu.read_signal(before, seen.counters)
             if reading is not None:
                 container.want.add(now_ms, reading.want_millicores, smoothing)
                 readings.append(reading)
         state.current_millicores = sighting.limit_millicores
         if not readings or len(readings) < len(sighting.containers):
             return  # a pod with a blind container would look smaller than it is
-        pod = pod_reading(readings)
+        pod = cpu.pod_reading(readings)
         state.demand.add(now_ms, pod.demand(state.min_millicores, state.max_millicores), smoothing)
-        state.throttling = smooth(state.throttling, pod.throttled_ratio, smoothing)
+        state.throttling = cpu.smooth(state.throttling, pod.throttled_ratio, smoothing)
         window.usage.append(pod.usage_millicores)
 
-    def decide(self, now_ms: int) -> tuple[NodeSnapshot, NodePlan]:
-        """Decide one turn. Record the snapshot and the plan, then apply the plan's writes."""
-        snapshot = NodeSnapshot(
+    def decide(self, now_ms: int) -> tuple[cpu.NodeSnapshot, cpu.NodePlan]:
+        """Decide one turn. Record it, `settle` the plan, then apply its writes."""
+        snapshot = cpu.NodeSnapshot(
             self.capacity_millicores,
             now_ms,
             tuple(
@@ -125,17 +115,18 @@ class CpuGovernor:
             self.config.headroom,
             self.config.guardrails,
         )
-        plan = allocate(snapshot)
+        return snapshot, cpu.allocate(snapshot)
+
+    def settle(self, plan: cpu.NodePlan) -> None:
+        """Go on from a plan once it is recorded: what is remembered follows from the record."""
         self._mode = plan.mode
         for uid, memory in plan.memory.items():
             state = self._pods[uid]
             state.misses, state.missed_ms = memory.headroom_misses, memory.missed_ms
         for window in self._windows.values():
             window.usage.clear()
-        return snapshot, plan
 
-    def applied(self, now_ms: int, write: LimitWrite, limit_millicores: int) -> None:
-        """Note one limit that was written and is in force."""
+    def applied(self, now_ms: int, write: cpu.LimitWrite, limit_millicores: int) -> None:
         state = self._pods.get(write.uid)
         container = state.containers.get(write.container) if state else None
         if state is None or container is None:
@@ -158,7 +149,7 @@ class CpuGovernor:
             for container in state.containers.values()
         )
 
-    def adds(self, write: LimitWrite) -> int:
+    def adds(self, write: cpu.LimitWrite) -> int:
         """How much a write adds to `adopted_millicores`."""
         state = self._pods[write.uid]
         if state.touched:
@@ -171,7 +162,6 @@ class CpuGovernor:
         self.config = config
 
     def export(self) -> dict[str, Any]:
-        """The state as plain data for JSON."""
         pods = [self._pods[uid] for uid in sorted(self._pods)]
         state = GovernorState(STATE_VERSION, self._mode, self._reserved_millicores, pods)
         document: dict[str, Any] = msgspec.to_builtins(state)

@@ -14,7 +14,7 @@ from fairlead.engine.cpu.governor import CpuGovernor
 from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.ports.faults import Fault
 from fairlead.ports.recorder import Recorder, Status
-from fairlead.schema.cpu import from_node_plan, from_snapshot
+from fairlead.schema.cpu import from_plan, from_snapshot
 
 KIND, VERSION = "cpu.allocate", 1
 
@@ -69,7 +69,6 @@ class CpuLoop:
         return len(left)
 
     def sample(self, now_ms: int) -> None:
-        """Look at the node once."""
         self.governor.observe(now_ms, self._sensor.sample(now_ms))
 
     def clear(self, now_ms: int) -> CpuTurn:
@@ -82,8 +81,9 @@ class CpuLoop:
                 version=VERSION,
                 time_ms=now_ms,
                 input=from_snapshot(snapshot),
-                output=from_node_plan(plan),
+                output=from_plan(plan),
             )
+        self.governor.settle(plan)
         # Kept before the first write: a limit of ours must never be taken for the user's own.
         self._keep(self.governor.export())
         if self._actuator is None or self._paused():
@@ -91,7 +91,7 @@ class CpuLoop:
             return CpuTurn(sequence, snapshot, plan, observed_only=True)
         decision = known(sequence, "what is applied was recorded")
         written, failures = self._apply(decision, now_ms, plan, self._actuator)
-        note = f"{len(failures)} writes failed" if failures else ""
+        note = _failed(failures) if failures else ""
         self._mark(sequence, "applied", now_ms, note)
         if written:
             self._keep(self.governor.export())
@@ -126,3 +126,11 @@ class CpuLoop:
             self.governor.applied(now_ms, write, limit)
             written.append(write)
         return written, failures
+
+
+def _failed(failures: list[Failure]) -> str:
+    """The mark of a plan that came into force in part: which limits did not, and why."""
+    named = [
+        f"{failure.write.uid}/{failure.write.container}: {failure.reason}" for failure in failures
+    ]
+    return f"{len(failures)} writes failed: {'; '.join(named)}"

@@ -9,24 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from fairlead.core import units
-from fairlead.core.cpu import (
-    Container,
-    CpuMode,
-    GovernedPod,
-    Guardrails,
-    Headroom,
-    Peaks,
-    Policy,
-    Smoothing,
-    hold_peak,
-    pod_bounds,
-    pod_weight,
-    smooth,
-)
+from fairlead.core import cpu, units
+from fairlead.core.cpu.model import Millicores, Pause, Ratio
 from fairlead.core.units import OutOfRange
 from fairlead.ports.cpu import ContainerSighting, PodSighting
-from fairlead.schema.cpu import fields_of
+from fairlead.schema.cpu import STYLE
 
 if TYPE_CHECKING:  # the simulator's, and the agent's with its YAML reader
     from fairlead.schema.node import NodeAgentDocument
@@ -43,29 +30,28 @@ class BadState(ValueError):
 class CpuConfig:
     """How a node is governed. `reserve` is the share of the node that is never handed out."""
 
-    node_millicores: int
-    policy: Policy = Policy.DEMAND_CAPPED
-    reserve: float = 0.10
-    sample_ms: int = 1_000
-    clear_ms: int = 5_000
-    hysteresis_band: float = 0.05
-    headroom: Headroom = field(default_factory=Headroom)
-    smoothing: Smoothing = field(default_factory=Smoothing)
-    guardrails: Guardrails = field(default_factory=Guardrails)
+    node_millicores: Millicores
+    policy: cpu.Policy = cpu.Policy.DEMAND_CAPPED
+    reserve: Ratio = 0.10
+    sample_ms: Pause = 1_000
+    clear_ms: Pause = 5_000
+    hysteresis_band: Ratio = 0.05
+    headroom: cpu.Headroom = field(default_factory=cpu.Headroom)
+    smoothing: cpu.Smoothing = field(default_factory=cpu.Smoothing)
+    guardrails: cpu.Guardrails = field(default_factory=cpu.Guardrails)
 
     def __post_init__(self) -> None:
-        for name in ("node_millicores", "sample_ms", "clear_ms"):
-            units.size(getattr(self, name), name)
+        units.check(self)
         if not 0 < self.sample_ms <= self.clear_ms:
             raise OutOfRange("sample_ms", "must be at least 1 and at most clear_ms")
-        object.__setattr__(self, "policy", Policy(self.policy))
-        object.__setattr__(self, "reserve", units.ratio(self.reserve, "reserve"))
 
     @classmethod
     def of(
-        cls, settings: "NodeAgentDocument | GovernorDocument", node_millicores: int, policy: Policy
+        cls,
+        settings: "NodeAgentDocument | GovernorDocument",
+        node_millicores: int,
+        policy: cpu.Policy,
     ) -> Self:
-        """The configuration that a checked document asks for."""
         return cls(
             node_millicores=node_millicores,
             policy=policy,
@@ -73,9 +59,9 @@ class CpuConfig:
             sample_ms=settings.sample_ms,
             clear_ms=settings.clear_ms,
             hysteresis_band=settings.hysteresis_band,
-            headroom=Headroom(**fields_of(settings.headroom)),
-            smoothing=Smoothing(**fields_of(settings.smoothing)),
-            guardrails=Guardrails(**fields_of(settings.guardrails)),
+            headroom=STYLE.to_core(cpu.Headroom, settings.headroom),
+            smoothing=STYLE.to_core(cpu.Smoothing, settings.smoothing),
+            guardrails=STYLE.to_core(cpu.Guardrails, settings.guardrails),
         )
 
     @property
@@ -88,17 +74,16 @@ class Smoothed(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A smoothed signal (None until the first good reading) and its recent peaks."""
 
     mean: float | None
-    peaks: Peaks
+    peaks: cpu.Peaks
 
     @property
     def value(self) -> float:
         """What counts; 0 before the first reading."""
         return self.peaks[0][1] if self.peaks else 0.0
 
-    def add(self, now_ms: int, reading: float, smoothing: Smoothing) -> None:
-        """Fold a reading in."""
-        self.mean = smooth(self.mean, reading, smoothing)
-        self.peaks = hold_peak(self.peaks, now_ms, self.mean, smoothing.hold_ms)
+    def add(self, now_ms: int, reading: float, smoothing: cpu.Smoothing) -> None:
+        self.mean = cpu.smooth(self.mean, reading, smoothing)
+        self.peaks = cpu.hold_peak(self.peaks, now_ms, self.mean, smoothing.hold_ms)
 
     def not_after(self, now_ms: int) -> None:
         """Pull times out of the future, or a peak would be held until they come."""
@@ -146,7 +131,7 @@ class PodState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def at_first_sight(cls, sighting: PodSighting, config: CpuConfig, now_ms: int) -> Self:
         """Freeze the user's bounds: the current limit as ceiling would make every cut permanent."""
-        low, high = pod_bounds(
+        low, high = cpu.pod_bounds(
             sighting.request_millicores,
             sighting.limit_millicores,
             capacity_millicores=config.capacity_millicores,
@@ -155,7 +140,7 @@ class PodState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             uid=units.name(sighting.uid, "uid"),
             min_millicores=low,
             max_millicores=high,
-            weight=pod_weight(sighting.request_millicores, sighting.priority),
+            weight=cpu.pod_weight(sighting.request_millicores, sighting.priority),
             original_limit_millicores=sighting.limit_millicores,
             started_ms=now_ms if sighting.started_ms is None else sighting.started_ms,
             identity=sighting.identity,
@@ -179,16 +164,16 @@ class PodState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         for container in self.containers.values():
             container.want.not_after(now_ms)
 
-    def governed(self, usage: list[int]) -> GovernedPod:
+    def governed(self, usage: list[int]) -> cpu.GovernedPod:
         """The pod of a snapshot. The signal is good if any reading since the last one was."""
-        return GovernedPod(
+        return cpu.GovernedPod(
             uid=self.uid,
             min_millicores=self.min_millicores,
             max_millicores=self.max_millicores,
             demand=self.demand.value,
             first_seen_ms=self.started_ms,
             containers=tuple(
-                Container(
+                cpu.Container(
                     name,
                     int(container.want.value),
                     container.current_millicores,
@@ -211,13 +196,12 @@ class GovernorState(msgspec.Struct, forbid_unknown_fields=True):
     """All that survives a restart."""
 
     version: int
-    mode: CpuMode | None
+    mode: cpu.CpuMode | None
     reserved_millicores: int
     pods: list[PodState]
 
 
 def read_state(stored: Mapping[str, Any]) -> GovernorState:
-    """A stored state; raises `BadState` on anything else."""
     if stored.get("version") != STATE_VERSION:
         raise BadState(f"the state's version must be {STATE_VERSION}")
     try:

@@ -17,14 +17,11 @@ from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
-from fairlead.engine.gpu.projection import Projection, starts_ms
-from fairlead.engine.gpu.state import LeaseFact, OutcomeStage, Phase, RunState
+from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
+from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.schema import objects
-from fairlead.schema.gpu import from_plan, fund_document
-from fairlead.schema.place import STYLE as PLACE_STYLE
-from fairlead.schema.place import PlaceInput, from_placement, no_room, slot_text
-from fairlead.schema.specs import BudgetSpec, RunSpec
-from fairlead.schema.waiting import from_queue, queue_document
+from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
+from fairlead.schema.objects import BudgetSpec, RunSpec
 
 
 class RunAdmission:
@@ -52,8 +49,8 @@ class RunAdmission:
                 return []
             made = admission(projection, run, now_ms)
             if opens_leases(made) and not _is_recorded(projection.queue_order, order, run):
-                output = msgspec.convert(from_queue(queue), entries.QueueOrder)
-                body, document = entries.QueueDecision(output), queue_document(waiting)
+                output = msgspec.convert(STYLE.from_core(queue), entries.QueueOrder)
+                body, document = entries.QueueDecision(output), STYLE.from_core(waiting)
                 made.insert(0, NewEntry(body, now_ms, input=document))
             return made
 
@@ -115,12 +112,8 @@ def opens_leases(made: list[NewEntry]) -> bool:
 
 def _holds(projection: Projection, hold_ms: int) -> tuple[gpu.FlavorHold, ...]:
     """Flavors whose free devices are kept for the run of an open outcome."""
-    holds = []
-    for flavor, seq in sorted(projection.resolver.open_seqs.items()):
-        outcome = projection.resolver.outcomes[seq]
-        drawn = outcome.stage is OutcomeStage.DRAWN
-        holds.append(gpu.FlavorHold(flavor, seq, None if drawn else outcome.time_ms + hold_ms))
-    return tuple(holds)
+    outcomes, open_seqs = projection.resolver.outcomes, projection.resolver.open_seqs
+    return tuple(hold_of(outcomes[seq], hold_ms) for _, seq in sorted(open_seqs.items()))
 
 
 def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
@@ -194,7 +187,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
         return _refused(at, run, assessed)
     if not assessed.starts:
         return _waiting(at, run, assessed)
-    made = _decisions(at, run, assessed, plan_id=job)
+    made = _decisions(at, run, assessed, job)
     leases = list(_leases(run, spec, assessed, job, now_ms))
     for lease in leases:
         made += open_lease(at, lease, job)
@@ -234,15 +227,16 @@ def _refused(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
 
 
 def _waiting(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
-    """Funded, but there are no devices: said once. Groups are placed whole, so what is missing is
-    the GPUs of all groups without a place, and not the few devices that each of them lacks."""
-    missing = 0 if assessed.placement is None else assessed.placement.shortfall_gpus
+    """Funded, but there are no devices: recorded when what is missing is not what was. Groups are
+    placed whole, so what is missing is the GPUs of all groups without a place, and not the few
+    devices that each of them lacks."""
+    missing = known(assessed.placement, "what is funded was placed").shortfall_gpus
     state = at.projection.runs[run]
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     message = "funded, but " + no_room(missing, assessed.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [at.entry(body)]
+    return [*_decisions(at, run, assessed), at.entry(body)]
 
 
 def _leases(
@@ -269,7 +263,7 @@ def _leases(
                     spec.owner,
                     role,
                     group.group,
-                    tuple(slot_text(slot) for slot in leased),
+                    leased,
                     line.budget,
                     line.envelope,
                     line.borrowed,
@@ -285,12 +279,16 @@ def _leases(
 # -- the recorded decisions -----------------------------------------------------------------------
 
 
-def _decisions(at: Moment, run: str, assessed: gpu.Assessment, *, plan_id: str) -> list[NewEntry]:
-    gang = known(assessed.gang, "what starts is a gang")
-    placement = known(assessed.placement, "what starts was placed")
-    body = entries.PlaceDecision(run, from_placement(placement))
-    document = place_input(at.projection.nodes(), gang)
-    placed = at.entry(body, plan_id, "place", input=document)
+def _decisions(
+    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
+) -> list[NewEntry]:
+    """Funding and placement. `plan_id`: of the start or growth that they lead to."""
+    gang = known(assessed.gang, "what is funded is a gang")
+    placement = known(assessed.placement, "what is funded was placed")
+    body = entries.PlaceDecision(run, STYLE.from_core(placement))
+    document, effect = place_input(at.projection.nodes(), gang), "place" if plan_id else None
+    reasons = () if placement.placed else ("NoDevices",)
+    placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
     return [_fund_decision(at, run, assessed, plan_id), placed]
 
 
@@ -337,7 +335,7 @@ def place_input(nodes: list[Node], gang: Gang) -> Document:
         and not node.cordoned
         and (gang.elsewhere or node.is_in(gang.location))
     ]
-    return PLACE_STYLE.from_core(PlaceInput(tuple(usable), gang))
+    return STYLE.from_core(PlaceInput(tuple(usable), gang))
 
 
 # -- growth ---------------------------------------------------------------------------------------
@@ -403,7 +401,7 @@ def _grown(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
     spec, state = at.projection.run_spec(run), at.projection.runs[run]
     job, numbers = state.job or "", _missing_groups(spec, state)
     plan_id = f"{job}.{state.numbered}"
-    made = _decisions(at, run, assessed, plan_id=plan_id)
+    made = _decisions(at, run, assessed, plan_id)
     width = state.width
     for number, lease in enumerate(_leases(run, spec, assessed, job, at.now_ms)):
         born = replace(

@@ -13,8 +13,7 @@ from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
-from fairlead.schema.objects import to_budget
-from fairlead.schema.specs import BudgetSpec, ReservationSpec
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, to_budget
 
 NAME = "gpu.control"
 VERSION = 2

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.leases import Ending, Moment, end_run
-from fairlead.engine.gpu.state import Phase, Reclaim, RunState
+from fairlead.engine.gpu.state import Reclaim, RunState
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -32,6 +31,8 @@ class Effects:
         """The devices that this process last told a job to have."""
         self.missing: set[str] = set()
         """Runs that are to end and whose job the executor does not know."""
+        self.failed_starts: dict[str, tuple[str, str]] = {}
+        """Runs whose job will never start, by name: the job's id, and why."""
         self.faults = faults
         """What the executor last failed at, by run or `*call`."""
 
@@ -86,12 +87,13 @@ class Effects:
         if fresh:
             if any(old.rsplit(".", 2)[0] == name for old in leaving):
                 return  # its devices changed; the old job has to be gone first
-            if not self._try(name, lambda: executor.start(self._job(name, state)), starting=True):
+            if not self._start(executor, name, state):
                 return
             self._started.add(job)
         self._resize(executor, name, state)
+        decision = job if state.pause_seq is None else str(state.pause_seq)
         if state.paused and job not in self._paused:
-            if self._try(name, lambda: executor.pause(name, decision=job)):
+            if self._try(name, lambda: executor.pause(name, decision=decision)):
                 self._paused.add(job)
             return
         # A crash may have come between recording that it goes on and letting it.
@@ -99,7 +101,7 @@ class Effects:
         if (
             halted
             and not state.paused
-            and self._try(name, lambda: executor.resume(name, decision=job))
+            and self._try(name, lambda: executor.resume(name, decision=decision))
         ):
             self._paused.discard(job)
 
@@ -118,25 +120,28 @@ class Effects:
             if reclaim is not None:
                 self._notified[name] = reclaim.since_ms
 
-    def _try(self, name: str, effect: Callable[[], object], *, starting: bool = False) -> bool:
+    def _start(self, executor: Executor, name: str, state: RunState) -> bool:
+        job = self._job(name, state)
+
+        def start() -> None:
+            try:
+                executor.start(job)
+            except PermanentFault as fault:
+                self.failed_starts[name] = (job.id, str(fault))
+                raise
+            self.failed_starts.pop(name, None)
+
+        return self._try(name, start)
+
+    def _try(self, name: str, effect: Callable[[], object]) -> bool:
         """One effect; a fault is kept for people and tried again at the next turn."""
         try:
             effect()
-        except PermanentFault as fault:
-            self.faults[name] = str(fault)
-            if starting:
-                self._start_failed(name, str(fault))
-            return False
         except Fault as fault:
             self.faults[name] = str(fault)
             return False
         self.faults.pop(name, None)
         return True
-
-    def _start_failed(self, name: str, message: str) -> None:
-        at = Moment(self._projection, self._committer.now())
-        ending = Ending(Phase.FAILED, "StartFailed", message, "Cancelled")
-        self._committer.commit(lambda: end_run(at, name, ending, end_ms=at.now_ms))
 
     def _job(self, name: str, state: RunState) -> Job:
         spec, stored = self._projection.run_spec(name), self._projection.objects["Run", name]

@@ -307,7 +307,7 @@ class FundDecision(Body, frozen=True):
 
 
 class PlaceDecision(Body, frozen=True):
-    """Which devices a run gets."""
+    """Which devices a run gets, or how many are missing."""
 
     ENTRY = "gpu.place"
     run: str

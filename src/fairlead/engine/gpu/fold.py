@@ -11,14 +11,12 @@ from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
 from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
-from fairlead.schema.objects import to_budget
-from fairlead.schema.specs import BudgetSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
 
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
 
-OUTCOMES_KEPT = 1_000  # closed ones; all of them are in the log
-BEACONS_KEPT = 100
+OUTCOMES_KEPT = 1_000  # closed ones that no reservation cites; all of them are in the log
 COUNTED = {
     "DropSpare": "resolver_spares_dropped_total",
     "Shrink": "resolver_shrinks_total",
@@ -85,6 +83,8 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is not run.phase:
         run.since_ms = at.time_ms
     run.phase, run.reason, run.message = phase, body.reason, body.message
+    if body.paused is not UNSET and body.paused != run.paused:
+        run.pause_seq = at.seq
     run.paused, run.stopping = body.paused or False, body.stopping or False
     run.shortfall_gpus = body.shortfall_gpus or 0
     if run.shortfall_gpus:
@@ -92,7 +92,7 @@ def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
     if phase is state.Phase.RUNNING and body.job:
         run.job, run.started_ms = body.job, at.time_ms
         run.attempt += 1
-        run.refusal, run.shrunk = None, False
+        run.refusal, run.shrunk, run.pause_seq = None, False, None
         run.numbered, run.grows_to, run.grown = len(run.leases), 0, False
     if phase is not state.Phase.RUNNING:
         run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
@@ -120,7 +120,7 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
     known.plans[result] = known.plans.get(result, 0) + 1
     run.refusal = refusal
     if run.phase is not state.Phase.RUNNING:  # else it grows; how it started stays to be explained
-        run.cover_seq = at.seq
+        run.cover_seq, run.place_seq = at.seq, None  # a placement follows what is funded
     for binding in () if refusal is None else refusal.binding:
         if binding.kind in ("acl", "lending"):
             key = (binding.budget or "", binding.name)
@@ -256,7 +256,13 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
         at.time_ms,
         owner_weighting=promised.owner_weighting,
     )
-    closed = [seq for seq, outcome in resolver.outcomes.items() if not outcome.stage.open]
+    # How the last outcome of a reservation ended decides whether another one may begin.
+    cited = {reservation.outcome for reservation in resolver.reservations.values()}
+    closed = [
+        seq
+        for seq, outcome in resolver.outcomes.items()
+        if not outcome.stage.open and seq not in cited
+    ]
     for seq in closed[: max(0, len(closed) - OUTCOMES_KEPT)]:
         del resolver.outcomes[seq]
 
@@ -332,10 +338,8 @@ def _nonce(known: "Projection", at: Stamp, body: entries.NonceGiven) -> None:
 
 
 def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
-    beacons = known.resolver.beacons
-    beacons[BeaconRound(body.source, body.round).key] = body.value
-    while len(beacons) > BEACONS_KEPT:
-        del beacons[next(iter(beacons))]
+    # Kept for good: a round that was forgotten could be given another value.
+    known.resolver.beacons[BeaconRound(body.source, body.round).key] = body.value
 
 
 def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:

@@ -171,8 +171,15 @@ def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
     for number, lease in enumerate(opening):
         born = replace(lease, id=f"{job}.{number}", start_ms=at.now_ms, reason="Swap")
         made += open_lease(at, born, job)
-    message, flags = f"spares took over from node {node}", (state.paused, state.stopping)
-    body = entries.RunPhase(run, Phase.RUNNING.value, "Swapped", message, job, *flags)
+    body = entries.RunPhase(
+        run=run,
+        phase=Phase.RUNNING.value,
+        reason="Swapped",
+        job=job,
+        message=f"spares took over from node {node}",
+        paused=state.paused,
+        stopping=state.stopping,
+    )
     return [*made, at.entry(body, job, "phase")]
 
 

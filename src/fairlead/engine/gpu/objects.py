@@ -24,11 +24,12 @@ from fairlead.engine.gpu.status import lease_document, object_document
 from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
 from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.gpu import from_plan
+from fairlead.schema.gpu import STYLE, from_plan
 from fairlead.schema.objects import (
     API_VERSION,
     RUN_MUTABLE,
     BudgetManifest,
+    BudgetSpec,
     Manifest,
     NodeManifest,
     ReservationManifest,
@@ -37,8 +38,6 @@ from fairlead.schema.objects import (
     spec_document,
     to_budget,
 )
-from fairlead.schema.place import from_placement
-from fairlead.schema.specs import BudgetSpec
 from fairlead.schema.times import parse_time
 
 Change = Literal["created", "configured", "unchanged"]
@@ -324,7 +323,8 @@ def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
     """Raises unless this author may change an existing object."""
     owner = projection.owner_of(stored) if stored.kind in ("Run", "Reservation") else None
     if not (author.admin or (owner is not None and author.may_act_for(owner))):
-        raise Forbidden(f"{author.user} may not touch {stored.kind} {stored.name!r}")
+        allowed = "admins only" if owner is None else "its owner and admins only"
+        raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
 
 
 def refuse_in_use(projection: Projection, stored: Stored) -> None:
@@ -334,7 +334,10 @@ def refuse_in_use(projection: Projection, stored: Stored) -> None:
     elif stored.kind == "Run" and projection.runs[stored.name].leases:
         raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
     elif stored.kind == "Run" and projection.waits_for_time(stored.name):
-        raise Refused("RunReserved", f"run {stored.name!r} is reserved; delete that first")
+        by = projection.reserved[stored.name]
+        raise Refused(
+            "RunReserved", f"run {stored.name!r} is reserved; delete reservation {by!r} first"
+        )
     elif stored.kind == "Node" and projection.taken.get(stored.name):
         raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
 
@@ -344,7 +347,7 @@ def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
         found = assess(projection, manifest.spec, now_ms)
-        place = None if found.placement is None else from_placement(found.placement)
+        place = None if found.placement is None else STYLE.from_core(found.placement)
         return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
     if isinstance(manifest, BudgetManifest):
         # As it was before a period ended that is not settled yet: a look must not end it.

@@ -79,6 +79,7 @@ class ControlPlane:
             self.admission.admit_all(now_ms)
             self.admission.grow_all(now_ms)
             self.effects.carry_out()
+            self.settlement.end_failed_starts(committer.now())
             percent = self.config.near_limit_percent
             committer.commit(lambda: condition_entries(projection, now_ms, percent))
             self._watch_clock()

@@ -7,7 +7,7 @@ other governors are passed over; they only move `seq`, the size of the ledger th
 from collections import deque
 from collections.abc import Iterator
 
-from fairlead.core.gpu import Book, Budget
+from fairlead.core.gpu import Book, Budget, FlavorHold
 from fairlead.core.gpu.accounts import Accounts
 from fairlead.core.gpu.place import Gang, Node, Placement, place
 from fairlead.core.invariant import of_kind, require
@@ -16,6 +16,7 @@ from fairlead.engine.gpu.fold import FOLDS
 from fairlead.engine.gpu.state import (
     Condition,
     LeaseFact,
+    Outcome,
     OutcomeStage,
     Phase,
     ResolverState,
@@ -25,8 +26,7 @@ from fairlead.engine.gpu.state import (
     parse_slot,
 )
 from fairlead.ports.ledger import Entry
-from fairlead.schema.objects import to_node
-from fairlead.schema.specs import NodeSpec, ReservationSpec, RunSpec
+from fairlead.schema.objects import NodeSpec, ReservationSpec, RunSpec, to_node
 from fairlead.schema.times import parse_time
 
 CLOSED_KEPT = 10_000  # closed leases shown by name; their charges are kept for good
@@ -154,9 +154,7 @@ class Projection:
     def is_held(self, run: str, now_ms: int, *, hold_ms: int) -> bool:
         """Whether a run waits because what is free is meant for the run of an open outcome."""
         outcome = self.resolver.open_outcome(self.run_spec(run).flavor)
-        if outcome is None:
-            return False
-        return outcome.stage is OutcomeStage.DRAWN or now_ms < outcome.time_ms + hold_ms
+        return outcome is not None and hold_of(outcome, hold_ms).applies(now_ms)
 
     def runs_on(self, node: str) -> list[str]:
         return sorted({lease.run for lease in self.leases.values() if node in lease.nodes})
@@ -216,6 +214,13 @@ class Projection:
             taken = self.taken.setdefault(node, {})
             require(ordinal not in taken, "a device is leased once")
             taken[ordinal] = fact.id
+
+
+def hold_of(outcome: Outcome, hold_ms: int) -> FlavorHold:
+    """What an open outcome holds back: a drawn one until it is over, another for a while."""
+    drawn = outcome.stage is OutcomeStage.DRAWN
+    until_ms = None if drawn else outcome.time_ms + hold_ms
+    return FlavorHold(outcome.flavor, outcome.seq, until_ms)
 
 
 def node_spec(stored: Stored) -> NodeSpec:

@@ -48,8 +48,9 @@ class Reservations:
         self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
-        self._tried: dict[str, int] = {}
-        """The last change of state after which each blocked reservation was tried."""
+        self._repeats: dict[str, tuple[int, GangDemand]] = {}
+        """Reservations whose recorded answer was found again, and for which state and demand.
+        The same search has the same answer: idle turns leave it out."""
 
     def proceed(self, now_ms: int) -> None:
         """One turn for every reservation, in order of their times."""
@@ -57,6 +58,7 @@ class Reservations:
             (starts_ms(stored), stored.name) for stored in self._projection.of_kind("Reservation")
         )
         self._committer.commit(lambda: self._released(now_ms))
+        self._repeats = {name: self._repeats[name] for _, name in due if name in self._repeats}
         for at_ms, name in due:
             if now_ms >= at_ms:
                 self._activate(name, now_ms)
@@ -93,12 +95,7 @@ class Reservations:
             return
         change = self._obstructed(known, run, need)
         if change is None:
-            changed = self._projection.resolver.changed_seq
-            if self._tried.get(name) == changed or self._voided_since(changed, known):
-                change = self._voided(known)
-            else:
-                self._tried[name] = changed
-                change = self._preempt_for(name, run, need)
+            change = self._preempt_for(name, run, need)
         if change is not None:
             self._committer.commit(lambda: self._record(name, change, now_ms))
 
@@ -127,28 +124,21 @@ class Reservations:
         if last is not None and last.stage is OutcomeStage.APPLIED:
             message = "other runs were preempted for it once; it does not fit"
             return ReservationChange("Blocked", "NoDevices", message)
-        if last is not None and last.voided_by not in ("", SYSTEM):
-            return self._voided(known)
+        if last is not None and last.stage is OutcomeStage.VOID:
+            by_operator = last.voided_by not in ("", SYSTEM)
+            # As long as nothing changed another one would be voided, too; a restart is no change.
+            if by_operator or last.seq > self._projection.resolver.changed_seq:
+                message = f"outcome {last.seq} was voided: {last.reason}"
+                return ReservationChange("Blocked", "OutcomeVoided", message)
         return None
-
-    def _voided_since(self, changed_seq: int, known: Reservation) -> bool:
-        """Whether its resolve came to nothing since the last change; a restart is no change."""
-        last = self._last_outcome(known)
-        return last is not None and last.stage is OutcomeStage.VOID and last.seq > changed_seq
-
-    def _voided(self, known: Reservation) -> ReservationChange | None:
-        """Since the last resolve came to nothing nothing changed: another would, too."""
-        last = self._last_outcome(known)
-        if last is None or last.stage is not OutcomeStage.VOID:
-            return None
-        message = f"outcome {last.seq} was voided: {last.reason}"
-        return ReservationChange("Blocked", "OutcomeVoided", message)
 
     def _preempt_for(self, name: str, run: str, need: RunNeed) -> ReservationChange | None:
         """Begin the resolve of an activation; or why not."""
         if need.gang is None:
             return None
         demand = GangDemand(run, need.gang)
+        if self._repeats.get(name) == (self._projection.seq, demand):
+            return None
         shortage = shortage_of(self._projection, demand)
         deficit = shortage.deficit
         case = Case("reservation", demand, run=run, reservation=name)
@@ -157,7 +147,9 @@ class Reservations:
             short = 0 if deficit.scope is None else deficit.shortfall_gpus or deficit.gpus
             change = ReservationChange("Blocked", refusal.reason, refusal.message, short, shortage)
             rehearsed = refusal.reason == "ResolverOff" and self._config.resolver == "dry-run"
-            if rehearsed and not self._is_recorded(name, change):
+            if self._is_recorded(name, change):
+                self._repeats[name] = (self._projection.seq, demand)
+            elif rehearsed:
                 sentence = self._previews.sentence(case)
                 change = replace(change, message=f"{change.message}: {sentence}")
             return change

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from fairlead.core.gpu.funding import demotions, restorations
 from fairlead.engine.gpu.committer import Committer
@@ -39,6 +40,20 @@ class Settlement:
         self._effects.acknowledge(exits)
         if "*poll" not in self._effects.faults:
             self.ends_known_ms = now_ms
+
+    def end_failed_starts(self, now_ms: int) -> None:
+        """Runs whose command the executor will never start."""
+        failed = self._effects.failed_starts
+        for name, (job, why) in sorted(failed.items()):
+            self._committer.commit(partial(self._start_failed, name, job, why, now_ms))
+            del failed[name]
+
+    def _start_failed(self, name: str, job: str, why: str, now_ms: int) -> Sequence[NewEntry]:
+        state = self._projection.runs.get(name)
+        if state is None or state.job != job:
+            return []
+        ending = Ending(Phase.FAILED, "StartFailed", why, "Cancelled")
+        return end_run(Moment(self._projection, now_ms), name, ending, end_ms=now_ms)
 
     def settle(self, at_ms: int, now_ms: int) -> None:
         """Every lease that lost its funding by `at_ms`, or has it again."""

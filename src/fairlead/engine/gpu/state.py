@@ -13,8 +13,7 @@ from msgspec import Struct, field
 from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, Place
-from fairlead.schema.objects import read_spec
-from fairlead.schema.specs import Spec
+from fairlead.schema.objects import Spec, read_spec
 
 
 class Phase(StrEnum):
@@ -139,6 +138,8 @@ class RunState(Struct):
     shortfall_gpus: int = 0
     """Devices that were missing when it was funded and could not be placed."""
     paused: bool = False
+    pause_seq: int | None = None
+    """The entry that last paused or resumed its job; None: none did."""
     stopping: bool = False
     started_ms: int | None = None
     ended_ms: int | None = None
@@ -302,7 +303,7 @@ class ResolverState(Struct):
     nonces: dict[str, str] = field(default_factory=dict)
     """What owners want to add to the next outcome; each is used once."""
     beacons: dict[str, str] = field(default_factory=dict)
-    """Values of beacon rounds, by `source/round`."""
+    """Values of all beacon rounds ever recorded, by `source/round`."""
     reservations: dict[str, Reservation] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     """What was applied, by metric."""

@@ -70,7 +70,7 @@ class Verbs:
         """
         found = self._decide.get((kind, verb))
         if found is None:
-            raise Refused("UnknownVerb", f"a {kind} cannot {verb!r}")
+            raise Refused("UnknownVerb", self._unknown(kind, verb))
         committer = self._committer
 
         def decide() -> list[NewEntry]:
@@ -94,6 +94,11 @@ class Verbs:
             changed = projection.seq > before
             self._effects.carry_out()
             return self._applied(kind, name, changed=changed)
+
+    def _unknown(self, kind: str, verb: str) -> str:
+        known = sorted(verb for of, verb in self._decide if of == kind)
+        expected = f"{', '.join(known[:-1])} or {known[-1]}" if known else "none"
+        return f"unknown action {verb!r} for {kind}: expected {expected}"
 
     def _applied(
         self, kind: str, name: str, preview: Document | None = None, *, changed: bool

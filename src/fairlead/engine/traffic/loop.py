@@ -6,27 +6,35 @@
 
 The loop owns the order and nothing else: the agent on a machine and the harness in virtual time run
 this same code. The heartbeat comes after the record and before the flip, so that an agent that can
-no longer record stops beating: then the dataplane holds, falls back, and no admission stays closed
-on the decision of an agent that cannot act any more.
+no longer record a group stops beating: then the dataplane holds, falls back, and no admission stays
+closed on the decision of an agent that cannot act any more.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.core.traffic import AdmissionMode, Node, Sighting, liveness, observe_nodes
+from fairlead.core.invariant import require
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Node,
+    OperatorCommand,
+    Sighting,
+    liveness,
+    observe_nodes,
+)
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.nodes import NodeWindows
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
     GroupStatus,
-    Orders,
     Ports,
     Round,
     Sights,
     transitions,
 )
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, GroupSeen, Liveness, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import RecordHead, Status
 from fairlead.ports.traffic import Transition
@@ -40,7 +48,7 @@ class TrafficLoop:
 
     def __init__(self, plane: Dataplane, groups: Sequence[Group], ports: Ports) -> None:
         self.plane, self.ports = plane, ports
-        self.groups = {group.route.name: group for group in groups}
+        self.groups = self._recorded(groups)
         self.beat_ms: int | None = None
         """When the dataplane last heard of us."""
         self._stale = Liveness.NORMAL
@@ -72,11 +80,19 @@ class TrafficLoop:
 
     def reconfigure(self, groups: Sequence[Group]) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
+        by_name = self._recorded(groups)
         self.plane.configure([group.route for group in groups])
-        self.groups = {group.route.name: group for group in groups}
+        self.groups = by_name
         for kept in (self._tables, self._status):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
+
+    def _recorded(self, groups: Sequence[Group]) -> dict[str, Group]:
+        """By name. This loop acts, and only what is recorded may be acted upon."""
+        by_name = {group.route.name: group for group in groups}
+        for name in by_name:
+            require(self.ports.record(name) is not None, "a governed group comes with a recorder")
+        return by_name
 
     def tick(self, now_ms: int) -> Round:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
@@ -91,7 +107,7 @@ class TrafficLoop:
         self._beat(now_ms, made, faults)
         done = {name: self._apply(name, now_ms, group) for name, group in made.items()}
         for name, group in done.items():
-            self._drain(name, group, sights.orders, faults)
+            self._drain(name, group, faults)
         self._probe(done)
         self._anchor(now_ms, faults)
         return Round(now_ms, done, tuple(changed), tuple(faults))
@@ -147,7 +163,10 @@ class TrafficLoop:
                 for id in members
                 if prober is not None and (ok := prober.check_ok(name, id)) is not None
             },
-            ordered=tuple(sorted(sights.orders.get(name, {}))),
+            commands={
+                id: OperatorCommand(command)
+                for id, command in sorted(sights.orders.get(name, {}).items())
+            },
         )
 
     # --- decide and record
@@ -157,11 +176,10 @@ class TrafficLoop:
         seen = sights.seen.get(group.route.name)
         decision = governor.decide(self._sighting(group, sights))
         sequence, problem = None, ""
-        if recorder is not None:
-            try:
-                sequence = governor.record(recorder)
-            except Fault as fault:
-                problem = f"not recorded: {fault}"
+        try:
+            sequence = governor.record(recorder)
+        except Fault as fault:
+            problem = f"not recorded: {fault}"
         reasons = agent_reasons(
             decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
         )
@@ -171,8 +189,6 @@ class TrafficLoop:
     def _heal(self, name: str, now_ms: int) -> int:
         """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
         recorder = self.ports.record(name)
-        if recorder is None:
-            return 0
         left = recorder.unapplied()
         for entry in left:
             recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
@@ -182,18 +198,17 @@ class TrafficLoop:
         self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
     ) -> Sequence[Transition]:
         """The changes that this tick brought, into the event log once they are recorded."""
-        if made.fault:
+        if made.sequence is None:
             return ()
         now = GroupStatus(made.plan.admission.mode, liveness, made.decision.observed.isolated)
         before = self._status.get(name, GroupStatus())
-        recorder = self.ports.record(name)
         changes = transitions(
             before,
             now,
             time_ms=now_ms,
             group=name,
             reasons=made.reasons,
-            record=recorder.head() if recorder and made.sequence is not None else None,
+            record=self.ports.record(name).head(),
         )
         self._status[name] = now
         if self.ports.events is not None:
@@ -204,8 +219,9 @@ class TrafficLoop:
     # --- act
 
     def _beat(self, now_ms: int, made: Mapping[str, GroupRound], faults: list[str]) -> None:
-        """We are alive as long as something of what we decide can be recorded."""
-        if made and all(group.fault for group in made.values()):
+        """We are alive as long as all that we decide can be recorded: there is one heartbeat for
+        all groups, and a group that cannot be recorded must not keep its last table for good."""
+        if any(group.sequence is None for group in made.values()):
             return
         try:
             self.plane.heartbeat()
@@ -216,7 +232,7 @@ class TrafficLoop:
 
     def _apply(self, name: str, now_ms: int, made: GroupRound) -> GroupRound:
         governor = self.groups[name].governor
-        if made.fault:
+        if made.sequence is None:
             governor.settle(applied=False)
             return made
         flipped, problem = False, ""
@@ -232,7 +248,7 @@ class TrafficLoop:
         problem = self._mark(name, made.sequence, now_ms, problem) or problem
         return replace(made, flipped=flipped, fault=problem)
 
-    def _enforce(self, table: Table, *, decision: int | None) -> bool:
+    def _enforce(self, table: Table, *, decision: int) -> bool:
         """Flip to a table that differs from the active one, which may be another than our last;
         else renew what backends may hold."""
         if table != self._tables.get(table.group):
@@ -244,24 +260,20 @@ class TrafficLoop:
             self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
         return False
 
-    def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
-        recorder = self.ports.record(name)
-        if recorder is None or sequence is None:
-            return ""
+    def _mark(self, name: str, sequence: int, now_ms: int, problem: str) -> str:
         status: Status = "voided" if problem else "applied"
         try:
-            recorder.mark(sequence, status, time_ms=now_ms, note=problem)
+            self.ports.record(name).mark(sequence, status, time_ms=now_ms, note=problem)
         except Fault as fault:
             return f"not marked: {fault}"
         return ""
 
-    def _drain(self, name: str, made: GroupRound, orders: Orders, faults: list[str]) -> None:
-        """Ask kept connections to end, once, when nothing new can come any more."""
-        wanted = {id for id, order in orders.get(name, {}).items() if order == "drain"}
-        self._drained = {(g, id) for g, id in self._drained if g != name or id in wanted}
-        table = self._tables.get(name)
-        for id in sorted(wanted):
-            if (name, id) in self._drained or made.fault or table is None or table.slots.get(id, 1):
+    def _drain(self, name: str, made: GroupRound, faults: list[str]) -> None:
+        """Ask kept connections to end, once for each drain that is decided and in force."""
+        drains = made.decision.drains
+        self._drained = {(g, id) for g, id in self._drained if g != name or id in drains}
+        for id in drains:
+            if (name, id) in self._drained or made.fault:
                 continue
             try:
                 self.plane.drain(name, id, decision=made.sequence)
@@ -270,11 +282,12 @@ class TrafficLoop:
                 faults.append(f"drain {name}/{id}: {fault}")
 
     def _probe(self, done: Mapping[str, GroupRound]) -> None:
+        """Begin the probes of recorded decisions, also of those whose table was not applied."""
         prober = self.ports.prober
         if prober is None:
             return
         for name, made in done.items():
-            if made.decision.observed.probes:
+            if made.decision.observed.probes and made.sequence is not None:
                 prober.probe(name, made.decision.observed.probes)
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
@@ -288,11 +301,10 @@ class TrafficLoop:
         heads: dict[str, RecordHead] = {}
         for name in self.groups:
             recorder = self.ports.record(name)
-            if recorder is not None:
-                try:
-                    recorder.sync()
-                    heads[name] = recorder.head()
-                except Fault as fault:
-                    faults.append(f"anchor {name}: {fault}")
+            try:
+                recorder.sync()
+                heads[name] = recorder.head()
+            except Fault as fault:
+                faults.append(f"anchor {name}: {fault}")
         events.anchor(now_ms, heads)
         self._anchored_ms = now_ms

@@ -5,18 +5,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairlead.core.traffic import AdmissionMode, Cause, Decision, Node, Snapshot, TickPlan
+from fairlead.core.traffic.sighting import GroupSeen, Liveness, Probed, Reading
 from fairlead.engine.traffic.governor import GroupGovernor
-from fairlead.ports.dataplane import GroupSeen, Liveness, RouteGroup
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
-from fairlead.ports.traffic import (
-    EventLog,
-    NodeSensor,
-    Probed,
-    Prober,
-    Reading,
-    Signals,
-    Transition,
-)
+from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals, Transition
 
 Orders = Mapping[str, Mapping[str, str]]
 """By group and backend: `isolate` or `drain`, until the operator restores it."""
@@ -36,7 +29,7 @@ class Group:
 class Ports:
     """Everything but the dataplane; what is None is not there."""
 
-    record: Callable[[str], FlightRecorder | None] = lambda _: None
+    record: Callable[[str], FlightRecorder]
     """The flight recorder of a group; each has its own."""
     signals: Signals | None = None
     nodes: NodeSensor | None = None
@@ -56,7 +49,7 @@ class GroupRound:
     """The plan's, after what the agent alone knows: `failsafe` where the heartbeat was found stale,
     `full` where open admission rejected requests."""
     sequence: int | None
-    """Of the recorded decision."""
+    """Of the recorded decision; None: it could not be recorded, and nothing of it is done."""
     flipped: bool = False
     fault: str = ""
     """Why the plan was not applied; empty when it was, or when nothing had to change."""
@@ -110,7 +103,7 @@ def transitions(
     time_ms: int,
     group: str,
     reasons: tuple[str, ...],
-    record: RecordHead | None,
+    record: RecordHead,
 ) -> tuple[Transition, ...]:
     """Every change, in a fixed order: the dataplane's trust, admission, then backends by id."""
     changes: list[tuple[str, str | None, str | None, str | None]] = []

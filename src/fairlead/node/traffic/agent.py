@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fairlead.core.traffic.limits import liveness, may_resume, tick_delay_us
 from fairlead.engine.traffic import (
@@ -29,10 +29,11 @@ from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.node.state import RECORD, STATE, STATUS, StateDirectory
 from fairlead.node.traffic.commands import CommandFile
 from fairlead.node.traffic.reports import status_document
-from fairlead.ports.dataplane import Backend, Dataplane, RouteGroup
+from fairlead.node.traffic.sensors import NetworkSensors
+from fairlead.ports.dataplane import Dataplane, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import FlightRecorder
-from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals
+from fairlead.ports.traffic import EventLog
 
 STATUS_EVERY_MS = 1_000  # and whenever something changed
 
@@ -56,30 +57,6 @@ class AgentConfig:
     tick_ms: int = 200
 
 
-class Sensors(Protocol):
-    """Everything that follows the groups when they change."""
-
-    alarm: Callable[[], None]
-    """What they call when something cannot wait for the next tick."""
-
-    signals: Signals | None
-    """Metrics of applications, which show more than the dataplane sees."""
-    prober: Prober | None
-    nodes: NodeSensor | None
-
-    def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        """Watch these backends and no others."""
-        ...
-
-    def members(self, group: str) -> Sequence[Backend] | None:
-        """Backends that were looked up; None for a group whose backends are listed."""
-        ...
-
-    def close(self) -> None:
-        """Stop."""
-        ...
-
-
 class Reloaded(NamedTuple):
     """A configuration that was read again, and how to go back if it cannot be used."""
 
@@ -97,7 +74,7 @@ class TrafficAgent:
         *,
         open_dataplane: Callable[[], Dataplane],
         open_recorder: Callable[[Path], FlightRecorder],
-        sensors: Sensors,
+        sensors: NetworkSensors,
         open_event_log: Callable[[], EventLog | None] = lambda: None,
         report: Callable[[Round, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
@@ -127,7 +104,6 @@ class TrafficAgent:
     # --- life
 
     def start(self) -> None:
-        """Lock the directory, read what a predecessor left, take the dataplane over."""
         self.directory.create()
         self.directory.lock()
         self._commands()
@@ -137,7 +113,7 @@ class TrafficAgent:
         self._dataplane = self._open_dataplane()
         groups = [self._group(spec, stored) for spec in self._specs.values()]
         ports = Ports(
-            record=self._recorders.get,
+            record=self._recorders.__getitem__,
             signals=self.sensors.signals,
             nodes=self.sensors.nodes,
             prober=self.sensors.prober,
@@ -175,6 +151,7 @@ class TrafficAgent:
 
     def tick(self) -> Round:
         began = time.monotonic()
+        self.sensors.check()
         self._follow_services()
         round = self.loop.tick(now_ms())
         self.last_round = round

@@ -67,7 +67,6 @@ class LedgerEventLog:
         )
 
     def close(self) -> None:
-        """Write what is waiting, if the ledger takes it, and let go of the ledger."""
         self._closing.set()
         self._thread.join(timeout=2 * _RETRY_S_MAX)
         self._ledger.close()

@@ -3,9 +3,11 @@
     poller = Poller()
     task = poller.repeat(1_000, request, phase="web/a")      # `request` is a coroutine function
     poller.once(request)
+    poller.check()                                           # raises what must stop the process
     poller.close()
 
-A tick never waits for what happens here. A server that replies late is simply asked less often.
+A tick never waits for what happens here. A server that replies late is simply asked less often. A
+bug of ours (`InvariantBroken`) ends no thread in silence: the next `check` raises it.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from fairlead.core.invariant import InvariantBroken
 from fairlead.core.traffic.admission import fnv1a
 
 Request = Callable[[], Coroutine[Any, Any, None]]
@@ -23,6 +26,7 @@ class Poller:
     """An event loop in a daemon thread. It carries out requests once or again and again."""
 
     def __init__(self) -> None:
+        self._broken: InvariantBroken | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
         self._thread.start()
@@ -36,7 +40,9 @@ class Poller:
             while True:
                 due = self._loop.time() + period_s
                 try:
-                    await request()
+                    await self._carry_out(request)
+                except InvariantBroken:
+                    raise
                 except Exception as error:  # noqa: BLE001 - one bad reply must not be the last
                     self._loop.call_exception_handler(
                         {"message": f"the request {phase} failed", "exception": error}
@@ -46,7 +52,19 @@ class Poller:
         return asyncio.run_coroutine_threadsafe(again(), self._loop)
 
     def once(self, request: Request) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(request(), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._carry_out(request), self._loop)
+
+    async def _carry_out(self, request: Request) -> None:
+        try:
+            await request()
+        except InvariantBroken as error:
+            self._broken = error
+            raise
+
+    def check(self) -> None:
+        """In the caller's thread: raise the broken invariant that a request came upon, if any."""
+        if self._broken is not None:
+            raise self._broken
 
     def close(self) -> None:
         """Stop; requests under way are abandoned."""

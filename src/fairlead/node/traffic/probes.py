@@ -11,48 +11,33 @@ from functools import partial
 from typing import NamedTuple
 
 from fairlead.core.traffic.limits import CheckState, after_check, succeeded
+from fairlead.core.traffic.sighting import Probed
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import connect, get
 from fairlead.node.traffic.poller import Poller
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.traffic import Probed
+from fairlead.schema.traffic_agent import CheckDocument, ProbeDocument, ProbeKind
 
 LOOKUP_TIMEOUT_S = 2.0
 """Ticks wait for the first look-up, and after 3 s without a heartbeat the table is held."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeRules:
-    """How a backend is probed. `path` None: a connection is enough."""
-
-    path: str | None
-    port: int | None = None
-    timeout_ms: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRules:
-    """How often a backend is checked, and how many failures in a row are believed."""
-
-    probe: ProbeRules
-    every_ms: int = 1_000
-    failures: int = 3
-
-
 @dataclass(slots=True)
 class _Check:
     backend: Backend
-    rules: CheckRules
+    rules: CheckDocument
     state: CheckState = field(default_factory=CheckState)
     task: Future[None] | None = None
 
 
-async def probe(backend: Backend, rules: ProbeRules) -> tuple[bool, float | None]:
-    """Whether it answered well, and how many milliseconds that took."""
+async def probe(
+    backend: Backend, rules: ProbeDocument | CheckDocument
+) -> tuple[bool, float | None]:
+    """Whether it replied without an error, and how many milliseconds that took."""
     port, began = rules.port or backend.port, time.monotonic()
     try:
-        if rules.path is None:
+        if rules.kind is not ProbeKind.HTTP:
             await connect(backend.host, port, timeout_ms=rules.timeout_ms)
             ok = True
         else:
@@ -71,14 +56,14 @@ class NetworkProber:
         self._lock = threading.Lock()
         self._results: list[Probed] = []
         self._under_way: set[tuple[str, str]] = set()
-        self._rules: dict[str, ProbeRules] = {}
+        self._rules: dict[str, ProbeDocument] = {}
         self._members: dict[tuple[str, str], Backend] = {}
         self._checks: dict[tuple[str, str], _Check] = {}
 
     def watch(
         self,
-        rules: Mapping[str, ProbeRules],
-        checks: Mapping[str, CheckRules],
+        rules: Mapping[str, ProbeDocument],
+        checks: Mapping[str, CheckDocument],
         members: Mapping[str, Sequence[Backend]],
     ) -> None:
         """Know these backends and no others; check those of groups that want it."""
@@ -109,7 +94,7 @@ class NetworkProber:
                 if backend is None or key in self._under_way:
                     continue
                 self._under_way.add(key)
-            self._probe(group, backend, self._rules[group])
+            self._poller.once(partial(self._probe, group, backend, self._rules[group]))
 
     def results(self) -> Sequence[Probed]:
         with self._lock:
@@ -120,20 +105,17 @@ class NetworkProber:
         check = self._checks.get((group, backend))
         return None if check is None else check.state.ok
 
-    def _probe(self, group: str, backend: Backend, rules: ProbeRules) -> None:
-        async def request() -> None:
-            ok, latency_ms = await probe(backend, rules)
-            with self._lock:
-                self._under_way.discard((group, backend.id))
-                self._results.append(Probed(group, backend.id, ok, latency_ms))
+    async def _probe(self, group: str, backend: Backend, rules: ProbeDocument) -> None:
+        ok, latency_ms = await probe(backend, rules)
+        with self._lock:
+            self._under_way.discard((group, backend.id))
+            self._results.append(Probed(group, backend.id, ok, latency_ms))
 
-        self._poller.once(request)
-
-    def _begin_check(self, key: tuple[str, str], backend: Backend, rules: CheckRules) -> None:
+    def _begin_check(self, key: tuple[str, str], backend: Backend, rules: CheckDocument) -> None:
         check = self._checks[key] = _Check(backend, rules)
 
         async def request() -> None:
-            ok, _ = await probe(backend, rules.probe)
+            ok, _ = await probe(backend, rules)
             check.state = after_check(check.state, ok=ok, failures_max=rules.failures)
 
         check.task = self._poller.repeat(rules.every_ms, request, phase="check " + "/".join(key))
@@ -228,15 +210,11 @@ class DnsServices:
 
 
 async def addresses(service: DnsService) -> tuple[Backend, ...]:
-    found = await asyncio.get_running_loop().getaddrinfo(
+    """A backend for every address, named by it, in a fixed order."""
+    answers = await asyncio.get_running_loop().getaddrinfo(
         service.host, service.port, family=service.family, type=socket.SOCK_STREAM
     )
-    return backends_of(found)
-
-
-def backends_of(found: Sequence[tuple[object, ...]]) -> tuple[Backend, ...]:
-    """A backend for every address, named by it, in a fixed order."""
-    places = {(str(place[0]), int(place[1])) for *_, place in found if isinstance(place, tuple)}
+    places = {(str(place[0]), int(place[1])) for *_, place in answers}
     return tuple(
         Backend(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host, port)
         for host, port in sorted(places)

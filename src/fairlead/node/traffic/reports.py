@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Backend
+from fairlead.core.traffic.sighting import Liveness
 from fairlead.engine.traffic import GroupRound, Round
-from fairlead.ports.dataplane import Liveness
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic import from_pressure
 
@@ -109,7 +109,6 @@ class TrafficCollector:
         self._agent = agent
 
     def collect(self) -> Iterator[Metric]:
-        """All families; those of groups are empty until the first tick."""
         yield from self._agent_metrics()
         round = self._agent.last_round
         if round is not None:

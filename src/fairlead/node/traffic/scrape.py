@@ -10,9 +10,9 @@ A number that cannot be read is a missing number, never a zero.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -20,12 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
 from fairlead.core.traffic.limits import LATENCY_QUANTILE, is_fresh, may_be_starting
+from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
 from fairlead.node.traffic.poller import Poller
 from fairlead.ports.dataplane import Backend
-from fairlead.ports.traffic import Reading
 from fairlead.schema.selector import Selector
+from fairlead.schema.traffic_agent import SCRAPED, ScrapeDocument, Unit, selectors
 
 COUNT_MAX = 2**53 - 1
 LINE_CHARS_MAX = 8_192
@@ -91,17 +92,14 @@ class Quantile:
     """The 95th percentile of what a histogram counted over the last seconds."""
 
     def __init__(self, selector: Selector, window_ms: int) -> None:
-        self._selector = Selector(f"{selector.name}_bucket", selector.labels)
+        self.name = f"{selector.name}_bucket"
+        self._selector = Selector(self.name, selector.labels)
         self._window_ms = window_ms
         self._history: deque[tuple[int, dict[float, float]]] = deque()
 
-    @property
-    def name(self) -> str:
-        return self._selector.name
-
     def add(self, now_ms: int, read: Iterable[MetricSample]) -> float | None:
         """Take a reading; None as long as nothing was counted in the window."""
-        buckets = dict(self._buckets(read))
+        buckets = self._buckets(read)
         if inf not in buckets:
             self._history.clear()
             return None
@@ -115,7 +113,7 @@ class Quantile:
             LATENCY_QUANTILE, {edge: total - before[edge] for edge, total in buckets.items()}
         )
 
-    def _buckets(self, read: Iterable[MetricSample]) -> Iterator[tuple[float, float]]:
+    def _buckets(self, read: Iterable[MetricSample]) -> dict[float, float]:
         sums: dict[float, float] = {}
         for row in read:
             if self._selector.matches(row.name, row.labels) and row.value >= 0:
@@ -124,7 +122,7 @@ class Quantile:
                 except (KeyError, ValueError):
                     continue
                 sums[edge] = sums.get(edge, 0.0) + row.value
-        return iter(sums.items())
+        return sums
 
 
 def _grew(before: Mapping[float, float], after: Mapping[float, float]) -> bool:
@@ -151,37 +149,16 @@ def quantile(q: float, counted: Mapping[float, float]) -> float | None:
     return low
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeRules:
-    """What is scraped of each backend of a group."""
-
-    selectors: Mapping[str, Selector]
-    path: str = "/metrics"
-    port: int | None = None
-    """None: the backend's own."""
-    every_ms: int = 1_000
-    timeout_ms: int = 800
-    ms_per_unit: float = 1_000.0
-    window_ms: int = 5_000
-
-    @property
-    def covers(self) -> frozenset[str]:
-        """The fields of a reading that come of it."""
-        names = set(self.selectors)
-        if names & {"latency", "p95"}:
-            names = names - {"latency", "p95"} | {"p95_ms"}
-        return frozenset(names)
-
-
 class _Target:
     """One backend's metrics."""
 
-    def __init__(self, backend: Backend, rules: ScrapeRules) -> None:
+    def __init__(self, backend: Backend, rules: ScrapeDocument, window_ms: int) -> None:
         self._host, self._port = backend.host, rules.port or backend.port
-        self._rules = rules
-        latency = rules.selectors.get("latency")
-        self._latency = Quantile(latency, rules.window_ms) if latency else None
-        self._names = {selector.name for selector in rules.selectors.values()}
+        self._rules, self._selectors = rules, selectors(rules)
+        self._ms_per_unit = 1_000.0 if rules.unit is Unit.SECONDS else 1.0
+        latency = self._selectors.get("latency")
+        self._latency = Quantile(latency, window_ms) if latency else None
+        self._names = {selector.name for selector in self._selectors.values()}
         if self._latency is not None:
             self._names.add(self._latency.name)
         span_ms = max(SPAN_MS, LOOKS * rules.every_ms)
@@ -189,12 +166,11 @@ class _Target:
 
     async def scrape(self, clock_ms: Callable[[], int]) -> tuple[Reading, bool]:
         """Its reading, and whether this is the first to show hardly anything but errors."""
-        rules = self._rules
+        rules, wanted = self._rules, self._selectors
         status, body = await get(self._host, self._port, rules.path, timeout_ms=rules.timeout_ms)
         if status != 200:
             raise NoReply(f"{self._host}:{self._port}{rules.path}: status {status}")
         read = samples(body, self._names)
-        wanted = rules.selectors
         requests, errors, retries = (
             counter(read, wanted[name]) if name in wanted else None for name in _COUNTERS
         )
@@ -208,33 +184,44 @@ class _Target:
             errors,
             retries,
             queue=gauge(read, wanted["queue"]) if "queue" in wanted else None,
-            p95_ms=None if p95 is None else p95 * rules.ms_per_unit,
+            p95_ms=None if p95 is None else p95 * self._ms_per_unit,
         )
         inside = None if reading.queue is None else round(min(reading.queue, COUNT_MAX))
-        counts = outcomes(None, reading, rules.covers)
+        counts = outcomes(None, reading, _covered(rules))
         self._streak = self._streak.advance(clock_ms(), *counts, inside)
         before, self._failed = self._failed, self._streak.fails(ERRORS_MIN)
         return replace(reading, looks=self._streak.looks), self._failed and not before
+
+
+def _covered(rules: ScrapeDocument) -> frozenset[str]:
+    """The fields of a reading that are scraped."""
+    names = [name for name in SCRAPED if getattr(rules, name) is not None]
+    return frozenset("p95_ms" if name in ("latency", "p95") else name for name in names)
 
 
 class Scraper:
     """Scrapes the backends of all groups that have metrics of their own."""
 
     def __init__(
-        self, poller: Poller, clock_ms: Callable[[], int], alarm: Callable[[], None]
+        self,
+        poller: Poller,
+        clock_ms: Callable[[], int],
+        alarm: Callable[[], None],
+        *,
+        window_ms: int = 5_000,
     ) -> None:
         self.failures = 0
         """Replies that did not come or could not be read."""
-        self._alarm = alarm
+        self._alarm, self._window_ms = alarm, window_ms
         self._poller, self._clock_ms = poller, clock_ms
-        self._rules: dict[str, ScrapeRules] = {}
+        self._rules: dict[str, ScrapeDocument] = {}
         self._began_ms: dict[str, int] = {}
         self._tasks: dict[tuple[str, Backend], Future[None]] = {}
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], tuple[int, Reading]] = {}
 
     def watch(
-        self, rules: Mapping[str, ScrapeRules], members: Mapping[str, Sequence[Backend]]
+        self, rules: Mapping[str, ScrapeDocument], members: Mapping[str, Sequence[Backend]]
     ) -> None:
         wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
         kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
@@ -259,7 +246,7 @@ class Scraper:
             heard = any(name == group for name, _ in self._readings)
         waiting_ms = self._clock_ms() - self._began_ms[group]
         starting = may_be_starting(waiting_ms, rules.every_ms, rules.timeout_ms)
-        return () if starting and not heard else rules.covers
+        return () if starting and not heard else _covered(rules)
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         with self._lock:
@@ -271,7 +258,7 @@ class Scraper:
 
     def _begin(self, group: str, backend: Backend) -> Future[None]:
         rules = self._rules[group]
-        target = _Target(backend, rules)
+        target = _Target(backend, rules, self._window_ms)
 
         async def request() -> None:
             try:

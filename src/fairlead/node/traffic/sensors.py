@@ -2,37 +2,35 @@
 
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from fairlead.core.traffic import Resource, StallTotals
 from fairlead.core.traffic.limits import is_fresh
+from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
 from fairlead.node.kernel_files import pressure
 from fairlead.node.traffic.poller import Poller, Request
-from fairlead.node.traffic.probes import (
-    CheckRules,
-    DnsService,
-    DnsServices,
-    NetworkProber,
-    ProbeRules,
-)
-from fairlead.node.traffic.scrape import (
-    BadExposition,
-    MetricSample,
-    Scraper,
-    ScrapeRules,
-    gauge,
-    samples,
-)
+from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
+from fairlead.node.traffic.scrape import BadExposition, MetricSample, Scraper, gauge, samples
 from fairlead.ports.dataplane import Backend
-from fairlead.ports.traffic import CpuTimes, NodeReading, NodeSensor, Prober, Signals
 from fairlead.schema.selector import Selector
+from fairlead.schema.traffic_agent import (
+    HTTP_PROXIES,
+    DataplaneKind,
+    ProbeKind,
+    RemoteNodeDocument,
+    TrafficDocument,
+    service_place,
+)
 
 _KINDS = (
     ("cpu", "cpu", ("some",)),
@@ -141,23 +139,13 @@ def _disk(path: Path) -> Iterator[Resource]:
     yield Resource(f"disk {path}", size, max(0, size - space.f_bavail * space.f_frsize))
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteNode:
-    """A machine and the URL of its node exporter."""
-
-    name: str
-    url: str
-    every_ms: int = 1_000
-    timeout_ms: int = 800
-
-
 class Machines:
     """The `NodeSensor` port: this machine, if it is watched, and others by their exporters."""
 
     def __init__(
         self,
         local: LocalMachine | None,
-        remote: Sequence[RemoteNode],
+        remote: Sequence[RemoteNodeDocument],
         poller: Poller,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -178,7 +166,7 @@ class Machines:
                 if is_fresh(now_ms - at_ms, self._remote[name].every_ms)
             ]
 
-    def _request(self, node: RemoteNode) -> Request:
+    def _request(self, node: RemoteNodeDocument) -> Request:
         parts = urlsplit(node.url)
         host, port = parts.hostname or "", parts.port or 80
         path = target_of(parts)
@@ -218,62 +206,91 @@ def _resources(read: Sequence[MetricSample]) -> Iterator[Resource]:
             yield Resource(name, limit, used)
 
 
-@dataclass(frozen=True, slots=True)
-class SensorRules:
-    """What is scraped, probed, checked and looked up, by group."""
-
-    scrapes: Mapping[str, ScrapeRules] = field(default_factory=dict)
-    probes: Mapping[str, ProbeRules] = field(default_factory=dict)
-    checks: Mapping[str, CheckRules] = field(default_factory=dict)
-    services: Mapping[str, DnsService] = field(default_factory=dict)
-    service_every_ms: int = 5_000
-    local: LocalMachine | None = None
-    remote: tuple[RemoteNode, ...] = ()
-
-
 class NetworkSensors:
-    """The agent's `Sensors`, behind one thread."""
+    """Everything that follows the groups when they change, behind one thread.
 
-    def __init__(self, rules: SensorRules, clock_ms: Callable[[], int]) -> None:
-        self.rules = rules
+    `alarm` is called when something cannot wait for the next tick.
+    """
+
+    def __init__(self, document: TrafficDocument, name: str, clock_ms: Callable[[], int]) -> None:
         self.alarm: Callable[[], None] = lambda: None
+        self._document = document
         self._poller = Poller()
-        self._scraper = Scraper(self._poller, clock_ms, self._notify)
-        self._prober = NetworkProber(self._poller)
-        self.signals: Signals | None = self._scraper
-        self.prober: Prober | None = self._prober
-        self.nodes: NodeSensor | None = Machines(rules.local, rules.remote, self._poller, clock_ms)
-        self._services = DnsServices(self._poller, every_ms=rules.service_every_ms)
+        node, window_ms = document.node, document.window_ms
+        local = LocalMachine(name, disks=[Path(disk) for disk in node.disks])
+        self.signals = Scraper(self._poller, clock_ms, self._notify, window_ms=window_ms)
+        self.prober = NetworkProber(self._poller)
+        self.nodes = Machines(local if node.watch else None, document.nodes, self._poller, clock_ms)
+        self._services = DnsServices(self._poller, every_ms=document.service_every_ms)
         try:
-            self.follow(rules)
+            self.follow(document)
         except BaseException:
             self.close()
             raise
 
-    def follow(self, rules: SensorRules) -> Callable[[], None]:
-        """Go by these rules from the next `watch` on; machines stay as they were at the start.
+    def follow(self, document: TrafficDocument) -> Callable[[], None]:
+        """Go by these groups from the next `watch` on; machines stay as they were at the start.
 
-        Returns what goes back to the rules before.
+        Returns what goes back to the groups before.
         """
-        before, undo_services = self.rules, self._services.follow(rules.services)
-        self.rules = rules
+        before, undo_services = self._document, self._services.follow(_services(document))
+        self._document = document
 
         def undo() -> None:
-            self.rules = before
+            self._document = before
             undo_services()
 
         return undo
 
     def watch(self, members: Mapping[str, Sequence[Backend]]) -> None:
-        here = self.rules
-        self._scraper.watch({g: here.scrapes[g] for g in here.scrapes if g in members}, members)
-        self._prober.watch(here.probes, here.checks, members)
+        """Watch these backends and no others."""
+        groups = self._document.groups
+        self.signals.watch(
+            {
+                group.name: group.scrape
+                for group in groups
+                if group.scrape and group.name in members
+            },
+            members,
+        )
+        # HTTP where the dataplane speaks it, a connection elsewhere, unless configured otherwise.
+        speaks_http = self._document.plane.kind in HTTP_PROXIES
+        default = ProbeKind.HTTP if speaks_http else ProbeKind.TCP
+        self.prober.watch(
+            {
+                group.name: msgspec.structs.replace(group.probe, kind=group.probe.kind or default)
+                for group in groups
+            },
+            {group.name: group.check for group in groups if group.check is not None},
+            members,
+        )
 
     def _notify(self) -> None:
         self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
+        """Backends that were looked up; None for a group whose backends are listed."""
         return self._services.members(group)
+
+    def check(self) -> None:
+        self._poller.check()
 
     def close(self) -> None:
         self._poller.close()
+
+
+def _services(document: TrafficDocument) -> dict[str, DnsService]:
+    """What to look up. The kernel's hooks cannot send a socket of one family to an address of the
+    other, so with eBPF only addresses of the group's family are of use."""
+    return {
+        group.name: DnsService(
+            *service_place(group.service),
+            _family(group.vip) if document.plane.kind is DataplaneKind.EBPF else socket.AF_UNSPEC,
+        )
+        for group in document.groups
+        if group.service is not None
+    }
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET

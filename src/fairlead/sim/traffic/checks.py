@@ -5,11 +5,10 @@ first thing that is wrong, or nothing.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
 
 from fairlead.core.reasons import TrafficReason
 from fairlead.schema.traffic_scenario import ExpectDocument, What
@@ -20,6 +19,7 @@ from fairlead.sim.traffic.result import (
     TrafficResult,
     count_arrivals,
     count_good,
+    moves,
 )
 
 _MINUTE_MS = 60_000
@@ -48,11 +48,6 @@ def check_promises(played: TrafficResult) -> list[PromiseCheck]:
     ]
 
 
-def replays(played: TrafficResult) -> str | None:
-    """Every recorded tick is decided again to the byte; and the run itself found no problem."""
-    return played.problems[0] if played.problems else None
-
-
 def slots_add_up(played: TrafficResult) -> str | None:
     """Σ slots is S_total in every tick, or 0 where there is no backend."""
     for tick in played.ticks:
@@ -66,7 +61,7 @@ def slew_is_bounded(played: TrafficResult) -> str | None:
     """No backend moves more than Δmax in a tick, four times that in crisis, bypasses excepted."""
     for before, after in _steps(played):
         most = _step_max(played, after)
-        moved = _moves(before, after)
+        moved = moves(before, after)
         bypass = set(after.output["bypass"])
         freed = _freed(before, after)
         for name, change in moved.items():
@@ -79,7 +74,7 @@ def slew_is_bounded(played: TrafficResult) -> str | None:
 def remap_is_bounded(played: TrafficResult) -> str | None:
     """No more slots change hands than a step allows, beside those of backends that left."""
     for before, after in _steps(played):
-        moved = _moves(before, after)
+        moved = moves(before, after)
         lost = sum(-change for change in moved.values() if change < 0)
         gone = _freed(before, after)
         room = _step_max(played, after) * max(1, len(after.slots) // 2) * 2
@@ -118,14 +113,9 @@ def modes_do_not_flap(played: TrafficResult) -> str | None:
 def isolations_do_not_flap(played: TrafficResult) -> str | None:
     """At most so many isolations of a backend in any minute."""
     most = played.scenario.limits.isolations_per_minute
-    for name in (backend.name for backend in played.scenario.backends):
-        times = [
-            b.at_ms
-            for a, b in pairwise(played.ticks)
-            if name in b.isolated and name not in a.isolated
-        ]
-        problem = _too_often(times, most, f"{name} was isolated")
-        if problem:
+    for name in [backend.name for backend in played.scenario.backends]:
+        times = [b.at_ms for a, b in pairwise(played.ticks) if name in b.isolated - a.isolated]
+        if problem := _too_often(times, most, f"{name} was isolated"):
             return problem
     return None
 
@@ -136,14 +126,13 @@ def reasons_are_given(played: TrafficResult) -> str | None:
         if not 1 <= len(tick.reasons) <= 2 or not _REASONS.issuperset(tick.reasons):
             return f"reasons {list(tick.reasons)} at {_at(tick)}"
     for before, after in _steps(played):
-        moved = any(_moves(before, after).values())
-        if moved and "steady" in after.output["reasons"]:
+        if any(moves(before, after).values()) and "steady" in after.output["reasons"]:
             return f"slots moved and it was called steady at {_at(after)}"
     return None
 
 
 INVARIANTS: Mapping[str, Callable[[TrafficResult], str | None]] = {
-    "every tick replays byte for byte": replays,
+    "every tick replays byte for byte": lambda played: next(iter(played.problems), None),
     "the slots add up in every tick": slots_add_up,
     "no backend moves faster than the slew": slew_is_bounded,
     "no more slots change hands than they must": remap_is_bounded,
@@ -162,12 +151,8 @@ def _steps(played: TrafficResult) -> Iterator[tuple[Tick, Tick]]:
             yield before, after
 
 
-def _moves(before: Tick, after: Tick) -> dict[str, int]:
-    return {name: slots - before.slots.get(name, 0) for name, slots in after.slots.items()}
-
-
 def _freed(before: Tick, after: Tick) -> int:
-    bypass, moved = set(after.output["bypass"]), _moves(before, after)
+    bypass, moved = set(after.output["bypass"]), moves(before, after)
     gone = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
     return gone + sum(-change for name, change in moved.items() if name in bypass and change < 0)
 
@@ -189,111 +174,75 @@ def _at(tick: Tick) -> str:
     return f"{tick.at_ms / 1000:.1f} s"
 
 
-class _Window(NamedTuple):
-    """The part of a result that an expectation is about."""
-
-    played: TrafficResult
-    expect: ExpectDocument
-    ticks: list[Tick]
-    answers: list[Answer]
-
-
 def check_expectation(played: TrafficResult, expect: ExpectDocument) -> PromiseCheck:
-    from_ms, to_ms = expect.from_s * 1000, _end_ms(played, expect)
-    ticks = [tick for tick in played.ticks if from_ms <= tick.at_ms < to_ms]
-    answers = [answer for answer in played.answers if from_ms <= answer.at_ms < to_ms]
-    problem = _EXPECTATIONS[expect.what](_Window(played, expect, ticks, answers))
-    return PromiseCheck(describe(played, expect), problem)
+    to_s = expect.to_s or played.scenario.duration_s
+    from_ms, to_ms = expect.from_s * 1000, to_s * 1000
+    if expect.what in _OF_TICKS:
+        ticks = [tick for tick in played.ticks if from_ms <= tick.at_ms < to_ms]
+        text, problem = _judge_ticks(expect, ticks)
+    else:
+        answers = [answer for answer in played.answers if from_ms <= answer.at_ms < to_ms]
+        text, value = _measure_answers(played, expect, answers, to_s - expect.from_s)
+        text, problem = f"{text} {_bounds(expect)}", _outside(value, expect)
+    return PromiseCheck(f"{text}, from {expect.from_s:g} s to {to_s:g} s", problem)
 
 
-def describe(played: TrafficResult, expect: ExpectDocument) -> str:
-    when = f"from {expect.from_s:g} s to {_end_ms(played, expect) / 1000:g} s"
+_OF_TICKS = {What.SHARE, What.MODE, What.MODES_ONLY, What.REASON, What.ISOLATED}
+
+
+def _judge_ticks(expect: ExpectDocument, ticks: Sequence[Tick]) -> tuple[str, str]:
+    """An expectation about ticks in words, and what is wrong with it."""
+    if expect.what is What.SHARE:
+        return f"share of {expect.backend} is {_bounds(expect)}", _share_problem(expect, ticks)
+    if expect.what is What.MODE:
+        seen = sorted({tick.mode for tick in ticks})
+        problem = "" if expect.mode in seen else f"the modes were {', '.join(seen) or 'unknown'}"
+        return f"admission is {expect.mode} at some time", problem
+    if expect.what is What.MODES_ONLY:
+        other = next((tick for tick in ticks if tick.mode != expect.mode), None)
+        problem = "" if other is None else f"it was {other.mode} at {_at(other)}"
+        return f"admission is {expect.mode} all the time", problem
+    if expect.what is What.REASON:
+        seen = sorted({reason for tick in ticks for reason in tick.reasons})
+        problem = "" if expect.reason in seen else f"the reasons were {', '.join(seen)}"
+        return f"reason {expect.reason} is given", problem
+    isolated = any(expect.backend in tick.isolated for tick in ticks)
+    return f"{expect.backend} is isolated at some time", "" if isolated else "it never was"
+
+
+def _share_problem(expect: ExpectDocument, ticks: Sequence[Tick]) -> str:
+    for tick in ticks:
+        total = sum(tick.slots.values())
+        share = tick.slots.get(str(expect.backend), 0) / total if total else 0.0
+        if problem := _outside(share, expect):
+            return f"{problem} at {_at(tick)}"
+    return "" if ticks else "there was no tick"
+
+
+def _measure_answers(
+    played: TrafficResult, expect: ExpectDocument, answers: Sequence[Answer], seconds: float
+) -> tuple[str, float]:
+    """An expectation about answers in words, and the value that has to be within its bounds."""
+    arrivals = max(1, count_arrivals(answers))
+    if expect.what is What.GOODPUT:
+        return "goodput per arrival is", count_good(played, answers) / arrivals
+    if expect.what is What.THROUGHPUT:
+        capacity = played.capacity_per_s(expect.from_s * 1000) * seconds
+        return "goodput per capacity is", count_good(played, answers) / max(1.0, capacity)
+    if expect.what is What.ERRORS:
+        failures = sum(answer.final and answer.failed for answer in answers)
+        return "failures per arrival are", failures / arrivals
+    refusals = sum(answer.outcome.refused for answer in answers)
+    return "refusals per attempt are", refusals / max(1, len(answers))
+
+
+def _bounds(expect: ExpectDocument) -> str:
     bounds = [] if expect.least is None else [f"at least {expect.least:g}"]
     bounds += [] if expect.most is None else [f"at most {expect.most:g}"]
-    text = {
-        What.SHARE: f"share of {expect.backend} is {' and '.join(bounds)}",
-        What.MODE: f"admission is {expect.mode} at some time",
-        What.MODES_ONLY: f"admission is {expect.mode} all the time",
-        What.REASON: f"reason {expect.reason} is given",
-        What.GOODPUT: f"goodput per arrival is {' and '.join(bounds)}",
-        What.THROUGHPUT: f"goodput per capacity is {' and '.join(bounds)}",
-        What.ERRORS: f"failures per arrival are {' and '.join(bounds)}",
-        What.REFUSED: f"refusals per attempt are {' and '.join(bounds)}",
-        What.ISOLATED: f"{expect.backend} is isolated at some time",
-    }[expect.what]
-    return f"{text}, {when}"
-
-
-def _end_ms(played: TrafficResult, expect: ExpectDocument) -> float:
-    return (expect.to_s or played.scenario.duration_s) * 1000
-
-
-def _share(window: _Window) -> str:
-    for tick in window.ticks:
-        total = sum(tick.slots.values())
-        share = tick.slots.get(str(window.expect.backend), 0) / total if total else 0.0
-        if problem := _outside(share, window.expect):
-            return f"{problem} at {_at(tick)}"
-    return "" if window.ticks else "there was no tick"
-
-
-def _mode(window: _Window) -> str:
-    seen = sorted({tick.mode for tick in window.ticks})
-    met = window.expect.mode in seen
-    return "" if met else f"the modes were {', '.join(seen) or 'unknown'}"
-
-
-def _modes_only(window: _Window) -> str:
-    other = next((tick for tick in window.ticks if tick.mode != window.expect.mode), None)
-    return "" if other is None else f"it was {other.mode} at {_at(other)}"
-
-
-def _reason(window: _Window) -> str:
-    seen = sorted({reason for tick in window.ticks for reason in tick.reasons})
-    return "" if window.expect.reason in seen else f"the reasons were {', '.join(seen)}"
-
-
-def _isolated(window: _Window) -> str:
-    isolated = any(window.expect.backend in tick.isolated for tick in window.ticks)
-    return "" if isolated else "it never was"
-
-
-def _goodput(window: _Window) -> str:
-    good = count_good(window.played, window.answers)
-    return _outside(good / max(1, count_arrivals(window.answers)), window.expect)
-
-
-def _throughput(window: _Window) -> str:
-    played, expect = window.played, window.expect
-    seconds = (_end_ms(played, expect) / 1000) - expect.from_s
-    capacity = played.capacity_per_s(expect.from_s * 1000) * seconds
-    return _outside(count_good(played, window.answers) / max(1.0, capacity), expect)
-
-
-def _errors(window: _Window) -> str:
-    failures = sum(answer.final and answer.failed for answer in window.answers)
-    return _outside(failures / max(1, count_arrivals(window.answers)), window.expect)
-
-
-def _refused(window: _Window) -> str:
-    refusals = sum(answer.outcome.refused for answer in window.answers)
-    return _outside(refusals / max(1, len(window.answers)), window.expect)
+    return " and ".join(bounds)
 
 
 def _outside(value: float, expect: ExpectDocument) -> str:
     least = -inf if expect.least is None else expect.least
     most = inf if expect.most is None else expect.most
     return "" if least <= value <= most else f"it was {value:.3g}"
-
-
-_EXPECTATIONS: Mapping[What, Callable[[_Window], str]] = {
-    What.SHARE: _share,
-    What.MODE: _mode,
-    What.MODES_ONLY: _modes_only,
-    What.REASON: _reason,
-    What.GOODPUT: _goodput,
-    What.THROUGHPUT: _throughput,
-    What.ERRORS: _errors,
-    What.REFUSED: _refused,
-    What.ISOLATED: _isolated,
-}

@@ -71,11 +71,7 @@ def arrivals(gap_s: Callable[[float], float], rates: Sequence[Sequence[float]]) 
 
 def read_head(head: bytes) -> tuple[AnswerKind, int, str]:
     """Outcome, status and backend of an answer. Only an explicit rejection counts as refused."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
+    first, headers = _headers(head)
     status, backend = int(first.split()[1]), headers.get("x-backend", "")
     if "fairlead-refused" in headers:
         soft = headers["fairlead-refused"].lower() == "soft"
@@ -87,6 +83,12 @@ def read_head(head: bytes) -> tuple[AnswerKind, int, str]:
     # A proxy that has no backend says 503 by itself.
     unreachable = status == 503 and not backend
     return (AnswerKind.UNREACHABLE if unreachable else AnswerKind.ERROR), status, backend
+
+
+def _headers(head: bytes) -> tuple[str, dict[str, str]]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    return first, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 class _Call:
@@ -234,8 +236,4 @@ class LoadGenerator:
 
 def _length(head: bytes) -> int:
     """Of the body; one without a length ends with the connection."""
-    for line in head.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length":
-            return int(value)
-    return 1 << 30
+    return int(_headers(head)[1].get("content-length", 1 << 30))

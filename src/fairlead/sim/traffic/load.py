@@ -11,15 +11,15 @@ from math import exp, log
 from statistics import NormalDist
 from typing import Protocol
 
+from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.ports.dataplane import AdmissionMode
 from fairlead.schema.traffic_scenario import (
     EventDocument,
     LoadDocument,
     SimBackendDocument,
     TrafficScenarioDocument,
 )
-from fairlead.sim.clock import PARTS, Entropy, Stream, Turn, VirtualClock
+from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
 from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind
 
 _NORMAL = NormalDist()
@@ -54,7 +54,26 @@ def backends_at(scenario: TrafficScenarioDocument, now_s: float) -> list[SimBack
     ]
 
 
+class Retries:
+    """Which attempts a client repeats, and after how long."""
+
+    def __init__(self, load: LoadDocument, entropy: Entropy) -> None:
+        self.repeat = 0.0
+        """Probability that a request is sent again although it succeeded."""
+        self._load, self._chance = load, entropy.stream("retries")
+
+    def pause_ms(self, kind: AnswerKind, retry: int) -> int | None:
+        """The pause before the next attempt; None: there is none."""
+        load, succeeded = self._load, kind is AnswerKind.OK
+        again = self._chance.chance(self.repeat) if succeeded else retry < load.retries
+        if not again:
+            return None
+        return load.retry_after_ms // 2 + self._chance.below(load.retry_after_ms + 1)
+
+
 def transition_text(what: str, backend: str | None, before: object, after: object) -> str:
+    if what == "agent started":
+        return "the agent has started"
     if what == "isolation":
         return f"{backend} is isolated: {after}" if after else f"{backend} is back in service"
     if what == "failsafe":
@@ -101,11 +120,8 @@ class SimBackend:
     """Serves calls in virtual time."""
 
     def __init__(self, spec: SimBackendDocument, clock: VirtualClock, chance: Stream) -> None:
-        self.spec = spec
-        self.latency_ms = spec.latency_ms
-        self.factor = 1.0
-        self.error_rate = 0.0
-        self.reachable = True
+        self.spec, self.reachable = spec, True
+        self.latency_ms, self.factor, self.error_rate = spec.latency_ms, 1.0, 0.0
         self.retries = 0
         """Requests that were repetitions, as the application counts them."""
         self._clock, self._chance = clock, chance
@@ -134,8 +150,9 @@ class SimBackend:
 
     def _serve(self, call: Call) -> None:
         self._busy += 1
-        failed = self._chance.below(PARTS) < round(self.error_rate * PARTS)
-        took_ms = self.draw_ms()
+        failed = self._chance.chance(self.error_rate)
+        drawn_ms = lognormal(self._chance, self.latency_ms * self.factor, self.spec.sigma)
+        took_ms = max(1, round(drawn_ms))
 
         def finish() -> None:
             self._busy -= 1
@@ -146,11 +163,6 @@ class SimBackend:
                 self._serve(self._line.popleft())
 
         self._clock.at(self._clock.now_ms + took_ms, Turn.SCENARIO, finish)
-
-    def draw_ms(self) -> int:
-        median = self.latency_ms * self.factor
-        drawn = lognormal(self._chance, median, self.spec.sigma)
-        return max(1, round(drawn))
 
 
 def lognormal(chance: Stream, median: float, sigma: float) -> float:
@@ -180,12 +192,11 @@ class SimClients:
         self.answers: list[Answer] = []
         self.factor = 1.0
         """Of the scenario's load."""
-        self.repeat = 0.0
-        """Probability that a request is sent again although it succeeded."""
+        self.retries = Retries(load, entropy)
         self.members: frozenset[str] = frozenset()
         """Backends that the group has now."""
         self._load, self._clock, self._plane, self._backends = load, clock, plane, backends
-        self._arrivals, self._pauses = entropy.stream("arrivals"), entropy.stream("retries")
+        self._arrivals = entropy.stream("arrivals")
         self._next_us = 0
         self._open: dict[int, Answer] = {}
         """What is under way, by the identity of its call."""
@@ -251,12 +262,9 @@ class SimClients:
             self._plane.waiting(GROUP, name, self._backends[name].waiting)
 
     def _answer(self, began_ms: int, outcome: AnswerKind, backend: str | None, retry: int) -> None:
-        load = self._load
-        succeeded = outcome is AnswerKind.OK
-        again = self._pauses.chance(self.repeat) if succeeded else retry < load.retries
-        took_ms = self._clock.now_ms - began_ms
-        self.answers.append(Answer(began_ms, outcome, took_ms, backend, retry, final=not again))
-        if again:
-            pause_ms = load.retry_after_ms // 2 + self._pauses.below(load.retry_after_ms + 1)
+        pause_ms, took_ms = self.retries.pause_ms(outcome, retry), self._clock.now_ms - began_ms
+        final = pause_ms is None
+        self.answers.append(Answer(began_ms, outcome, took_ms, backend, retry, final=final))
+        if pause_ms is not None:
             at_ms = self._clock.now_ms + pause_ms
             self._clock.at(at_ms, Turn.SCENARIO, lambda: self._attempt(retry + 1))

@@ -34,13 +34,13 @@ from fairlead.sim.clock import Entropy
 from fairlead.sim.record import Event
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
-from fairlead.sim.traffic.load import backends_at, change_backend, gap_s, transition_text
+from fairlead.sim.traffic.load import Retries, backends_at, change_backend, gap_s, transition_text
 from fairlead.sim.traffic.result import GROUP, Answer, AnswerKind, Tick, TrafficResult, percentile
 from fairlead.sim.traffic.virtual import replay_problems
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class LoggedTransition:
     """One transition that the agent logged."""
 
     wall_ms: float
@@ -49,7 +49,7 @@ class Transition:
     text: str
 
 
-def read_transitions(log: Path) -> list[Transition]:
+def read_transitions(log: Path) -> list[LoggedTransition]:
     transitions = []
     for line in log.read_text(errors="replace").splitlines():
         try:
@@ -59,23 +59,17 @@ def read_transitions(log: Path) -> list[Transition]:
         if isinstance(event, dict) and event.get("event") in _LOGGED:
             wall_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000
             reasons = tuple(event.get("reasons", ()))
-            transitions.append(Transition(wall_ms, event.get("sequence"), reasons, _text(event)))
+            change = (event.get(name) for name in ("backend", "before", "after"))
+            text = transition_text(event["event"], *change)
+            transitions.append(LoggedTransition(wall_ms, event.get("sequence"), reasons, text))
     return transitions
 
 
 _LOGGED = ("admission", "isolation", "failsafe", "agent started")
 
 
-def _text(event: dict[str, Any]) -> str:
-    if event["event"] == "agent started":
-        return "the agent has started"
-    return transition_text(
-        event["event"], event.get("backend"), event.get("before"), event.get("after")
-    )
-
-
 def read_ticks(
-    record: Path, began_ms: float, duration_ms: float, transitions: Sequence[Transition]
+    record: Path, began_ms: float, duration_ms: float, transitions: Sequence[LoggedTransition]
 ) -> list[Tick]:
     """The ticks of the run, with the reasons that the agent gave beyond the decision's own."""
     logged = {t.sequence: t.reasons for t in transitions if t.sequence is not None}
@@ -148,9 +142,7 @@ class _Clients:
     def __init__(
         self, scenario: TrafficScenarioDocument, target: tuple[str, int], entropy: Entropy
     ) -> None:
-        self.repeat = 0.0
-        """Probability that a request is sent again although it succeeded."""
-        self._scenario, self._pauses = scenario, entropy.stream("retries")
+        self.retries, self._scenario = Retries(scenario.load, entropy), scenario
         times = arrivals(partial(gap_s, entropy.stream("arrivals")), rate_steps(scenario))
         self.generator = LoadGenerator(
             target,
@@ -160,12 +152,10 @@ class _Clients:
         )
 
     def _again(self, _: int, retry: int, kind: AnswerKind, now_s: float) -> float | None:
-        load = self._scenario.load
-        succeeded = kind is AnswerKind.OK
-        again = self._pauses.chance(self.repeat) if succeeded else retry < load.retries
-        if not again or now_s >= self._scenario.duration_s:
+        pause_ms = self.retries.pause_ms(kind, retry)
+        if pause_ms is None or now_s >= self._scenario.duration_s:
             return None
-        return (load.retry_after_ms // 2 + self._pauses.below(load.retry_after_ms + 1)) / 1000
+        return pause_ms / 1000
 
     def answers(self) -> list[Answer]:
         answers = []
@@ -226,19 +216,20 @@ class RealRun:
             self.backends[spec.name] = ScenarioBackend(spec, entropy.stream("backend", spec.name))
         self._clients = _Clients(self.scenario, (HOST, self._port), entropy)
         servers = [self._host.server, *(backend.server for backend in self.backends.values())]
-        agent: subprocess.Popen[bytes] | None = None
         try:
             for server in servers:
                 await server.open()
-            agent = self._agent = self._start_agent()
-            await self._ready()
-            self._began_s, began_ms = time.monotonic(), time.time() * 1000
-            script = asyncio.ensure_future(self._apply_events())
-            await asyncio.to_thread(self._clients.generator.run, self._began_s)
-            await script
+            self._agent = self._start_agent()
+            try:
+                await self._ready()
+                self._began_s, began_ms = time.monotonic(), time.time() * 1000
+                script = asyncio.ensure_future(self._apply_events())
+                await asyncio.to_thread(self._clients.generator.run, self._began_s)
+                await script
+            finally:
+                self._clients.generator.stop()
+                self._end_agent()
         finally:
-            self._clients.generator.stop()
-            self._end(self._agent if agent else None)
             for server in servers:
                 server.close()
         return self._played(record, began_ms)
@@ -301,10 +292,9 @@ class RealRun:
                 raise PermanentFault(f"the agent did not start: {lines[-1] if lines else ''}")
             await asyncio.sleep(0.05)
 
-    def _end(self, agent: subprocess.Popen[bytes] | None) -> None:
+    def _end_agent(self) -> None:
         """Stop the agent and remove the dataplane from the machine."""
-        if agent is None:
-            return
+        agent = self._agent
         if agent.poll() is None:
             agent.send_signal(signal.SIGTERM)
             try:
@@ -347,7 +337,7 @@ class RealRun:
         for name in self.backends if event.backend is None else [event.backend]:
             await self._change_backend(name, event)
         if event.repeat is not None:
-            self._clients.repeat = event.repeat
+            self._clients.retries.repeat = event.repeat
         if event.agent_dead_s is not None:
             self._agent.kill()
             self._agent.wait()

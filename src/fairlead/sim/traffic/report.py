@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.sim.plots import INK, colour_of, load_matplotlib, save, strip, styled
+from fairlead.sim.plots import INK, colour_of, drawn, strip
 from fairlead.sim.report import (
     code,
     event_lines,
@@ -147,15 +147,15 @@ def _ms(value: float | None) -> str:
 
 def draw_plots(played: TrafficResult, folder: Path) -> list[str]:
     """Slots, admission, answers and latency on one time axis; returns the name of the file."""
-    mpl = load_matplotlib()
-    with styled(mpl):
-        save(_figure(mpl, played), folder / "play.png")
+    where = "real time" if played.real else f"seed {played.seed}"
+    title = f"{played.scenario.name}: {played.plane} dataplane, {where}"
+    with drawn(folder / "play.png", 10, 8, title) as figure:
+        _panels(figure, played)
     return ["play.png"]
 
 
-def _figure(mpl: Any, played: TrafficResult) -> Any:
+def _panels(figure: Any, played: TrafficResult) -> None:
     seconds = timeline(played)
-    figure = mpl.figure.Figure(figsize=(10, 8), layout="constrained")
     slots, admission, answers, latency = figure.subplots(
         4, 1, sharex=True, gridspec_kw={"height_ratios": [3, 0.3, 3, 1.6]}
     )
@@ -181,10 +181,6 @@ def _figure(mpl: Any, played: TrafficResult) -> Any:
             axes.axvspan(start / 1000, end / 1000, color="#000000", alpha=0.08, lw=0)
         for event in played.scenario.events:
             axes.axvline(event.at_s, color=INK, lw=0.6, ls=":")
-    where = f"{played.plane} dataplane"
-    where += ", real time" if played.real else f", seed {played.seed}"
-    figure.suptitle(f"{played.scenario.name}: {where}", x=0.01, ha="left", fontsize=12)
-    return figure
 
 
 def _stack(

@@ -185,7 +185,7 @@ def measure(played: TrafficResult) -> TrafficFigures:
         missed_ticks=played.missed_ticks,
         mode_changes=sum(a.mode != b.mode for a, b in pairs),
         isolations=sum(len(b.isolated - a.isolated) for a, b in pairs),
-        slots_moved=sum(_moved(a, b) for a, b in pairs),
+        slots_moved=sum(max(0, change) for a, b in pairs for change in moves(a, b).values()),
     )
 
 
@@ -234,8 +234,9 @@ def percentile(values: list[float], part: float) -> float | None:
     return round(sorted(values)[max(0, ceil(part * len(values)) - 1)], 3)
 
 
-def _moved(before: Tick, after: Tick) -> int:
-    return sum(max(0, slots - before.slots.get(name, 0)) for name, slots in after.slots.items())
+def moves(before: Tick, after: Tick) -> dict[str, int]:
+    """By how many slots each backend changed."""
+    return {name: slots - before.slots.get(name, 0) for name, slots in after.slots.items()}
 
 
 def _ratio(part: int, whole: int) -> float:

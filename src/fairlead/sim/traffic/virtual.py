@@ -16,10 +16,10 @@ from typing import Any
 from fairlead.core.traffic import HealthRules, Resource, StallTotals
 from fairlead.core.traffic.admission import fnv1a, scramble
 from fairlead.core.traffic.limits import liveness, may_resume
+from fairlead.core.traffic.sighting import BackendSeen, GroupSeen, NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
 from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Ports, TrafficLoop
-from fairlead.ports.dataplane import Backend, BackendSeen, GroupSeen, Proto, RouteGroup
-from fairlead.ports.traffic import NodeReading, Probed, Reading
+from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic import from_plan, from_snapshot
 from fairlead.schema.traffic_scenario import (
@@ -259,7 +259,7 @@ class VirtualRun:
         if event.load_factor is not None:
             self.clients.factor = event.load_factor
         if event.repeat is not None:
-            self.clients.repeat = event.repeat
+            self.clients.retries.repeat = event.repeat
         if event.agent_dead_s is not None:
             self._kill_agent(round(event.agent_dead_s * 1000))
         self.host.change(event)

@@ -16,8 +16,7 @@ from fairlead.engine.gpu.leases import Moment, close_lease, end_preempted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
 from fairlead.engine.gpu.values import Refused
-from fairlead.schema.objects import grace_ms
-from fairlead.schema.specs import RunSpec
+from fairlead.schema.objects import RunSpec, grace_ms
 
 PREEMPT = CutKind.RANDOM_PREEMPT.value
 DROP, SHRINK = CutKind.DROP_SPARE.value, CutKind.SHRINK.value

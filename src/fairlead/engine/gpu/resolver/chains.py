@@ -17,8 +17,7 @@ from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
-from fairlead.schema.objects import to_budget
-from fairlead.schema.specs import BudgetSpec, NodeSpec, RunSpec, Spec
+from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, to_budget
 
 ANOTHER_MASTER = "the master secret is not the one that this ledger's entropy was fixed with"
 Scopes = Iterable[tuple[Scope, str | None]]

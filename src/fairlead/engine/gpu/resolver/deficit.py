@@ -14,7 +14,7 @@ from fairlead.engine.gpu.admission import assess, gang_of, refusal
 from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
-from fairlead.schema.waiting import deficit_document, from_deficit
+from fairlead.schema.gpu import STYLE, deficit_document
 
 TRIALS = 24  # placements in search of the time when there is room
 
@@ -36,7 +36,7 @@ def shortage_of(projection: Projection, demand: gpu.Demand) -> Shortage:
 
 def deficit_decision(shortage: Shortage, cause: str, now_ms: int) -> NewEntry:
     return NewEntry(
-        DeficitDecision(cause, from_deficit(shortage.deficit)),
+        DeficitDecision(cause, STYLE.from_core(shortage.deficit)),
         now_ms,
         input=deficit_document(shortage.demand, shortage.holdings),
         reasons=(shortage.deficit.reason.value,),

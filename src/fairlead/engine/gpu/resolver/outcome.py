@@ -42,7 +42,7 @@ from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 from fairlead.schema.border import BadInput, check_shape, parse_json
-from fairlead.schema.resolve import VERSIONS, ResolveDocument, from_resolution, to_conflict
+from fairlead.schema.gpu import VERSIONS, ResolveDocument, from_resolution, to_conflict
 
 _NONCE = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _VALUE = re.compile(r"(?:[0-9a-f]{2}){1,256}")
@@ -121,11 +121,11 @@ class Outcomes:
             nonlocal frozen
             self.refuse_open(scope.flavor)
             if case.request is not None and not self._is_next(case):
-                raise Refused("ResolveOpen", "another replica made this step")
+                raise Refused("ResolveOpen", "the state changed meanwhile; try again")
             shortage = shortage_of(self._projection, case.demand)
             deficit = shortage.deficit
             if (deficit.scope, deficit.reason) != (scope, DeficitReason.RESOLVABLE):
-                raise Refused("ResolveOpen", "another replica changed the deficit")
+                raise Refused("ResolveOpen", "the state changed meanwhile; try again")
             frozen, made = self._commitment(case, shortage, chance, chain)
             return made
 
@@ -370,7 +370,8 @@ class Outcomes:
         def decide() -> Sequence[NewEntry]:
             outcome = self._outcome(seq)
             if outcome.stage is not OutcomeStage.COMMITTED:
-                raise Refused("NotOpen", f"outcome {seq} is {outcome.stage.value}")
+                done = f"outcome {seq} cannot be voided: it is already {outcome.stage.value}"
+                raise Refused("NotOpen", done)
             if self._chance is None:
                 raise Refused("NoChance", "without its master secret nothing can be disclosed")
             if dry_run:

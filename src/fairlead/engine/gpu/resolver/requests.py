@@ -247,7 +247,7 @@ class Resolver:
     def drain(self, stored: Stored, author: Author) -> None:
         """Cordon a node; gangs with spares elsewhere go on, the others are preempted in order."""
         if not author.admin:
-            raise Forbidden(f"{author.user} may not touch Node {stored.name!r}")
+            raise Forbidden(f"{author.user} may not change Node {stored.name!r}: admins only")
         name, flavor = stored.name, node_spec(stored).flavor
         self._outcomes.refuse_open(flavor)
         self._committer.commit(lambda: self._cordoned(self._committer.stored("Node", name), author))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fairlead.cli.log import agent_log, lasting
+from fairlead.cli.agents import agent_log, lasting
 
 
 class Writes(io.StringIO):
@@ -47,7 +47,7 @@ def test_a_line_that_cannot_be_written_is_lost(problem: Exception) -> None:
 
 TALKER = """
 import sys
-from fairlead.cli.log import agent_log
+from fairlead.cli.agents import agent_log
 log = agent_log("node")
 log.info("first")
 sys.stdin.readline()
