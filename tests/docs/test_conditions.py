@@ -9,7 +9,7 @@ import pytest
 
 import fairlead
 from fairlead.api import endpoint
-from fairlead.api.metrics import _COUNTERS, _GAUGES
+from fairlead.api.tables import _COUNTERS, _GAUGES
 from fairlead.core.reasons import CoverRefusal
 from fairlead.engine.gpu.state import Phase
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fairlead
-from fairlead.api.metrics import _COUNTERS
+from fairlead.api.tables import _COUNTERS
 from tests.docs.test_conditions import ROOT
 
 PAGE = (ROOT / "docs" / "operate" / "preemption.md").read_text()

@@ -1,20 +1,31 @@
-"""Access: users bound to owners, tokens bound to users. Kept in the ledger.
+"""Access: who asks, and what a user may do. Users bound to owners, tokens bound to users.
 
 Bindings and tokens are entries (`access.user`, `access.token`), so the history of rights is as hard
 to rewrite as any other. Of a token only the SHA-256 is recorded; its secret has 256 random bits, so
 the digest reveals nothing.
+
+A request has the peer's credentials on the Unix socket, or a bearer token over TCP. A web page in
+the operator's browser can reach loopback too. It cannot choose `Host` or hide its `Origin`: a
+request with another name than ours is refused before it is read, which stops DNS rebinding and
+cross-site forms.
 """
 
 import hmac
+import os
+import pwd
 import secrets
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 
-from fairlead.engine.gpu import Author, EditConflict, NotFound
+from fairlead.engine.gpu import Author, EditConflict, Forbidden, NotFound
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Draft, Entry, Ledger
 from fairlead.schema.times import format_time
@@ -22,6 +33,7 @@ from fairlead.schema.times import format_time
 USER, TOKEN = "access.user", "access.token"
 SNAPSHOT = "api.access"
 _PREFIX = "flt_"
+NAMES_KEPT_S = 10
 
 
 class User(msgspec.Struct, frozen=True):
@@ -44,14 +56,9 @@ class Token(msgspec.Struct, frozen=True):
 
     def as_row(self) -> dict[str, Any]:
         """A row of `fairlead tokens list`, without the digest."""
+        row = {"id": self.id, "user": self.user, "note": self.note}
         revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
-        return {
-            "id": self.id,
-            "user": self.user,
-            "note": self.note,
-            "created": format_time(self.created_ms),
-            "revoked": revoked,
-        }
+        return {**row, "created": format_time(self.created_ms), "revoked": revoked}
 
 
 class _State(msgspec.Struct):
@@ -188,3 +195,84 @@ class Access:
 
 def _digest(secret: str) -> str:
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+# --- who asks
+
+
+class Unauthenticated(Exception):
+    """The request needs a token, or carries an unknown or revoked one (HTTP 401)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Finds the author of a request; None for an anonymous reader."""
+
+    access: Access
+    hosts: frozenset[str]
+    """Allowed `Host` headers over TCP: name and port as a browser writes them."""
+    origins: frozenset[str]
+
+    def author(self, request: Request, *, page: bool = False) -> Author | None:
+        """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
+        peer = getattr(request.state, "peer_uid", None)
+        self._check_headers(request, local=peer is not None)
+        if not (page and _followed_link(request)):
+            _check_site(request)
+        bearer = _bearer(request)
+        if bearer is not None:
+            author = self.access.author_of_token(bearer)
+            if author is None:
+                raise Unauthenticated("this token is unknown or was revoked")
+            return author
+        if peer is None:
+            return None
+        return self.access.author_of_user(user_name(peer), admin=peer in (0, os.geteuid()))
+
+    def _check_headers(self, request: Request, *, local: bool) -> None:
+        hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
+        if not local and (len(hosts) != 1 or hosts[0].lower() not in self.hosts):
+            raise Forbidden(f"Host {', '.join(hosts) or '(none)'!r} is not a name of this server")
+        if any(origin.lower() not in self.origins for origin in origins):
+            raise Forbidden(f"requests from origin {origins[0]!r} are refused")
+
+
+def _check_site(request: Request) -> None:
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Forbidden("cross-site requests are refused")
+
+
+def _followed_link(request: Request) -> bool:
+    """Whether a browser followed a link; the other site cannot read the reply."""
+    wanted = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"))
+    return all(request.headers.get(name) == value for name, value in wanted)
+
+
+def _bearer(request: Request) -> str | None:
+    headers = request.headers.getlist("authorization")
+    if not headers:
+        return None
+    scheme, _, token = headers[0].partition(" ")
+    if len(headers) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("must be `Authorization: Bearer TOKEN`, once")
+    return token.strip()
+
+
+def user_name(uid: int) -> str:
+    """The name of a user of this machine, or the uid where it has none."""
+    return _name_at(uid, int(time.monotonic()) // NAMES_KEPT_S)
+
+
+@lru_cache(maxsize=1024)
+def _name_at(uid: int, moment: int) -> str:
+    """Cached for seconds only: a uid may be given to another user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def loopback_names(port: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Hosts and origins of a server on loopback."""
+    names = [f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")]
+    return frozenset(names), frozenset(f"http://{name}" for name in names)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlead.api import objects, preemption, streams, tables, web
+from fairlead.api.access import Gate
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
-from fairlead.api.gate import Gate
 from fairlead.api.openapi import document
 from fairlead.api.service import Service
 from fairlead.core.invariant import InvariantBroken

@@ -20,7 +20,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.gate import Gate, Unauthenticated
+from fairlead.api.access import Gate, Unauthenticated
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import TemporaryFault

@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import cycle
 from typing import Any, Self
 
-from fairlead.api.gate import user_name
+from fairlead.api.access import user_name
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Denied
 from fairlead.ports.faults import Fault

@@ -2,22 +2,9 @@
 
 from typing import Any, get_args
 
+from fairlead.api import shapes
 from fairlead.api.endpoint import Call, Routes
 from fairlead.api.service import Service
-from fairlead.api.shapes import (
-    VERBS,
-    ActionQuery,
-    ApplyBody,
-    Change,
-    Changes,
-    DryRunQuery,
-    ObjectDocument,
-    ObjectKind,
-    ObjectList,
-    OwnerQuery,
-    PutQuery,
-    RunPlan,
-)
 from fairlead.engine.gpu import Applied, Author, Denied, Forbidden, NotFound, Refused, job_prefix
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
@@ -25,7 +12,7 @@ from fairlead.schema.times import format_time, parse_time
 
 routes = Routes()
 _ONE = "/v1/objects/{kind}/{name}"
-KINDS: tuple[str, ...] = get_args(ObjectKind)
+KINDS: tuple[str, ...] = get_args(shapes.ObjectKind)
 _PRIVATE: dict[str, Any] = {"command": [], "env": {}, "secretEnv": {}, "workingDirectory": None}
 
 
@@ -40,7 +27,7 @@ class NoSuchVerb(NotFound):
     """The path names an unknown verb."""
 
     def __init__(self, kind: str, verb: str) -> None:
-        known = ", ".join(VERBS.get(kind, ())) or "none"
+        known = ", ".join(shapes.VERBS.get(kind, ())) or "none"
         Denied.__init__(self, "UnknownVerb", f"unknown verb {verb!r} of {kind}: expected {known}")
 
 
@@ -70,14 +57,14 @@ def known_kind(call: Call, *, writable: bool = False) -> str:
     return kind
 
 
-@routes.get("/v1/objects/{kind}", ObjectList, OwnerQuery, any_kind=True)
+@routes.get("/v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """List objects of a kind."""
     objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
     return {"items": [visible_to(call.author, document) for document in objects]}
 
 
-@routes.get(_ONE, ObjectDocument, any_kind=True)
+@routes.get(_ONE, shapes.ObjectDocument, any_kind=True)
 def get_object(service: Service, call: Call) -> dict[str, Any]:
     """Show one object."""
     kind, name = known_kind(call), call.path["name"]
@@ -87,8 +74,8 @@ def get_object(service: Service, call: Call) -> dict[str, Any]:
     return visible_to(call.author, document)
 
 
-@routes.put(_ONE, Change, PutQuery, body=dict, needs="user", errors=(409,))
-def put_object(service: Service, call: Call) -> dict[str, Any]:
+@routes.put(_ONE, shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
+def put_object(service: Service, call: Call) -> Applied:
     """Create or change an object; path and manifest must name the same."""
     kind, name, manifest = known_kind(call, writable=True), call.path["name"], call.body
     read = read_manifest(manifest)
@@ -103,21 +90,21 @@ def put_object(service: Service, call: Call) -> dict[str, Any]:
         expected_version=call.query.expected_version,
     )
     service.wake.set()
-    return _change(applied)
+    return applied
 
 
-@routes.post("/v1/apply", Changes, None, body=ApplyBody, needs="user", errors=(409,))
+@routes.post("/v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
     """Create or change several objects, all or none."""
-    body: ApplyBody = call.body
+    body: shapes.ApplyBody = call.body
     applied = service.plane.objects.apply_all(
         body.manifests, author=call.author, dry_run=body.dry_run
     )
     service.wake.set()
-    return {"items": [_change(one) for one in applied]}
+    return {"items": applied}
 
 
-@routes.delete(_ONE, Change, DryRunQuery, needs="user", errors=(409,))
+@routes.delete(_ONE, shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
     """Delete an object that nothing uses."""
     kind, name = known_kind(call, writable=True), call.path["name"]
@@ -128,15 +115,17 @@ def delete_object(service: Service, call: Call) -> dict[str, Any]:
     return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
-@routes.post(_ONE + "/actions/{verb}", Change, ActionQuery, needs="user", errors=(409,))
-def act_on_object(service: Service, call: Call) -> dict[str, Any]:
+@routes.post(
+    _ONE + "/actions/{verb}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,)
+)
+def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
     kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
     if kind not in KINDS:
         raise NoSuchKind(kind)
-    if all(verb not in known for known in VERBS.values()) or kind == "Lease":
+    if all(verb not in known for known in shapes.VERBS.values()) or kind == "Lease":
         raise NoSuchVerb(kind, verb)
-    if verb not in VERBS.get(kind, ()):
+    if verb not in shapes.VERBS.get(kind, ()):
         raise Refused("UnknownVerb", f"{verb!r} is not a verb of {kind}")
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
@@ -145,10 +134,10 @@ def act_on_object(service: Service, call: Call) -> dict[str, Any]:
         kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
     )
     service.wake.set()
-    return _change(done)
+    return done
 
 
-@routes.post("/v1/plan", RunPlan, None, body=dict, needs="user")
+@routes.post("/v1/plan", shapes.RunPlan, None, body=dict, needs="user")
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """Plan a run: who would pay, and where it would start."""
     plan = service.plane.objects.plan(call.body, author=call.author)
@@ -211,7 +200,3 @@ def _forecast(service: Service, document: dict[str, Any]) -> dict[str, Any] | No
         return service.plane.resolver.preview(kind, name) if waits.get(kind) else None
     except (Refused, NotFound):
         return None  # it started or was deleted in between
-
-
-def _change(applied: Applied) -> dict[str, Any]:
-    return {"object": applied.object, "change": applied.change, "preview": applied.preview}

@@ -15,66 +15,12 @@ from fairlead.api.shapes import DryRunQuery, Positive, ResolverMode, Shape
 from fairlead.core.gpu import Scope
 from fairlead.core.units import INTEGER_MAX
 from fairlead.engine.gpu import NotFound
+from fairlead.engine.gpu.resolver.preview import Forecast, RunForecast
 from fairlead.schema.border import BadInput
 from fairlead.schema.objects import GPUS_MAX, Label
 
 routes = Routes()
-Tier = Literal["unfunded", "nominated", "funded"]
 Stage = Literal["committed", "drawn", "applied", "void"]
-
-
-class CutRow(Shape):
-    """A lease that ends by rule, whatever the lottery selects."""
-
-    run: str
-    owner: str
-    lease: str
-    kind: Literal["DropSpare", "Shrink"]
-    gpus: int
-    tier: Tier
-
-
-class RiskRow(Shape):
-    """A run at risk: its odds are one in `oneIn` at the first draw; `certain`: no lottery."""
-
-    run: str
-    owner: str
-    tier: Tier
-    one_in: int = field(name="oneIn")
-    certain: bool
-
-
-class PlaceDocument(Shape):
-    """The scope in which GPUs are missing."""
-
-    flavor: str
-    location: dict[str, str]
-
-
-class Forecast(Shape, kw_only=True):
-    """Preemption preview: leases that end by rule, runs at risk with odds, GPUs still missing.
-
-    Where the lottery has a choice, leases cut by rule may be restored after it.
-    """
-
-    scope: PlaceDocument | None
-    deficit_gpus: int = field(name="deficitGPUs")
-    shortfall_gpus: int = field(name="shortfallGPUs")
-    cuts: list[CutRow]
-    at_risk: list[RiskRow] = field(name="atRisk")
-
-
-class RunForecast(Forecast, kw_only=True):
-    """The preview of a pending run: when it could start, with and without preemption.
-
-    A run with a refusal is not funded, so no run is preempted for it. A time is null where it
-    cannot be known.
-    """
-
-    starts: bool
-    refusal: dict[str, Any] | None
-    earliest_start: str | None = field(name="earliestStart")
-    without_cuts: str | None = field(name="withoutCuts")
 
 
 class CapName(Shape):

@@ -9,11 +9,13 @@ closed after the period began, so only closings since then are read.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from fairlead.api.service import Service
 from fairlead.api.shapes import By, Period, ReportRow
@@ -21,10 +23,20 @@ from fairlead.core.gpu import Recurrence, Window
 from fairlead.core.gpu.usage import DAY_MS, calendar
 from fairlead.core.invariant import known
 from fairlead.engine.gpu import Refused
+from fairlead.engine.gpu.entries import (
+    Body,
+    ChargePost,
+    LeaseClose,
+    LeaseOpen,
+    ObjectApplied,
+    ObjectDeleted,
+)
+from fairlead.engine.gpu.state import parse_slot
 from fairlead.ports.ledger import Archived, Entry, Ledger
 from fairlead.schema.times import format_time, hours, parse_time
 
 READ_AT_ONCE = 2_000
+B = TypeVar("B", bound=Body)
 _CALENDAR: dict[Period, Recurrence] = {
     "day": Recurrence.DAILY,
     "week": Recurrence.WEEKLY,
@@ -113,26 +125,15 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
     # Read first: a lease that closes meanwhile would be counted twice, so its charge is skipped.
     accruing = service.plane.reports.accruals()
     still_open = {row["lease"] for row in accruing}
-    for entry in entries_of(service.ledger, "charge.post", start_ms):
-        body = entry.body
-        if body["lease"] in still_open:
+    for _, body in entries_of(service.ledger, ChargePost, start_ms):
+        if body.lease in still_open:
             continue
-        for part in body["parts"]:
-            yield {
-                **part,
-                "owner": body["owner"],
-                "run": run_of(body["lease"]),
-                "budget": body["budget"],
-                "envelope": body["envelope"],
-                "borrowed": body["borrowed"],
-                "payer": body.get("payer", body["budget"]),
-            }
+        charge = msgspec.structs.asdict(body)
+        # The id of a lease is `run.uid.attempt.number`; entries of early versions have no payer.
+        charge |= {"run": body.lease.rsplit(".", 3)[0], "payer": body.payer or body.budget}
+        for part in body.parts:
+            yield {**charge, **msgspec.structs.asdict(part)}
     yield from accruing
-
-
-def run_of(lease: str) -> str:
-    """The run of a lease, whose id is `run.uid.attempt.number`."""
-    return lease.rsplit(".", 3)[0]
 
 
 # --- idle devices
@@ -202,13 +203,13 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
 def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
     """Every node of the time, with its number of devices."""
     changes: dict[str, list[tuple[int, int, int]]] = {}
-    for kind in ("object.applied", "object.deleted"):
-        for entry in entries_of(service.ledger, kind, start_ms):
-            if entry.body["kind"] == "Node":
-                devices = entry.body["spec"]["devices"] if kind == "object.applied" else 0
-                changes.setdefault(entry.body["name"], []).append(
-                    (entry.seq, entry.time_ms, devices)
-                )
+    for entry, body in entries_of(service.ledger, ObjectApplied, start_ms):
+        if body.kind == "Node":
+            step = (entry.seq, entry.time_ms, body.spec["devices"])
+            changes.setdefault(body.name, []).append(step)
+    for entry, gone in entries_of(service.ledger, ObjectDeleted, start_ms):
+        if gone.kind == "Node":
+            changes.setdefault(gone.name, []).append((entry.seq, entry.time_ms, 0))
     nodes: dict[str, _Devices] = {}
     for node in service.plane.objects.list("Node"):
         created_ms = parse_time(node["metadata"]["creationTimestamp"], "creationTimestamp")
@@ -224,58 +225,53 @@ def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
 
 def _devices_before(ledger: Ledger, name: str, seq: int) -> int:
     """A node's devices before its first change in the report; few nodes change."""
-    after, devices = ledger.archived_to(), 0
-    while True:
-        page = ledger.entries(after, READ_AT_ONCE, kind="object.applied")
-        for entry in page:
-            if entry.seq >= seq:
-                return devices
-            if (entry.body["kind"], entry.body["name"]) == ("Node", name):
-                devices = entry.body["spec"]["devices"]
-        if len(page) < READ_AT_ONCE:
-            return devices
-        after = page[-1].seq
+    devices = 0
+    for entry, body in entries_of(ledger, ObjectApplied):
+        if entry.seq >= seq:
+            break
+        if (body.kind, body.name) == ("Node", name):
+            devices = body.spec["devices"]
+    return devices
 
 
 def _add_leases(service: Service, nodes: dict[str, _Devices], start_ms: int, now_ms: int) -> None:
     # Open leases first: one that closes meanwhile is found again among the closed.
-    taken: dict[str, tuple[list[str], int, int]] = {}
+    taken: dict[str, tuple[Sequence[str], int, int]] = {}
     for row in service.plane.reports.leases():
         taken[row["lease"]] = (row["slots"], parse_time(row["start"], "start"), now_ms)
-    opened: dict[str, dict[str, Any]] = {}
-    for entry in entries_of(service.ledger, "lease.open", start_ms):
-        opened[entry.body["lease"]] = entry.body
-    for entry in entries_of(service.ledger, "lease.close", start_ms):
-        lease = entry.body["lease"]
-        body = opened.get(lease) or _opening(service.ledger, lease)
+    opened = {body.lease: body for _, body in entries_of(service.ledger, LeaseOpen, start_ms)}
+    for _, closed in entries_of(service.ledger, LeaseClose, start_ms):
+        body = opened.get(closed.lease) or _opening(service.ledger, closed.lease)
         if body is not None:
-            taken[lease] = (body["slots"], body["start_ms"], entry.body["end_ms"])
+            taken[closed.lease] = (body.slots, body.start_ms, closed.end_ms)
     for slots, since_ms, until_ms in taken.values():
         for slot in slots:
-            name, _, ordinal = slot.partition("#")
+            name, ordinal = parse_slot(slot)
             if name in nodes:
-                nodes[name].busy.setdefault(int(ordinal), []).append((since_ms, until_ms))
+                nodes[name].busy.setdefault(ordinal, []).append((since_ms, until_ms))
 
 
-def _opening(ledger: Ledger, lease: str) -> dict[str, Any] | None:
+def _opening(ledger: Ledger, lease: str) -> LeaseOpen | None:
     """The opening of a lease older than the report; None where it is archived."""
     job = lease.rpartition(".")[0]
     try:
-        entries = ledger.entries(0, READ_AT_ONCE, kind="lease.open", plan_id=job)
+        entries = ledger.entries(0, READ_AT_ONCE, kind=LeaseOpen.ENTRY, plan_id=job)
     except Archived:
         return None
-    return next((entry.body for entry in entries if entry.body["lease"] == lease), None)
+    bodies = (LeaseOpen.of(entry.body) for entry in entries)
+    return next((body for body in bodies if body.lease == lease), None)
 
 
 # --- entries by time
 
 
-def entries_of(ledger: Ledger, kind: str, since_ms: int) -> Iterator[Entry]:
-    """Entries of a kind recorded since a time, oldest first, page by page."""
+def entries_of(ledger: Ledger, kind: type[B], since_ms: int = 0) -> Iterator[tuple[Entry, B]]:
+    """Entries of a kind recorded since a time, oldest first, page by page; and what they say."""
     after = seq_before(ledger, since_ms)
     while True:
-        page = ledger.entries(after, READ_AT_ONCE, kind=kind)
-        yield from page
+        page = ledger.entries(after, READ_AT_ONCE, kind=kind.ENTRY)
+        for entry in page:
+            yield entry, kind.of(entry.body)
         if len(page) < READ_AT_ONCE:
             return
         after = page[-1].seq

@@ -15,9 +15,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fairlead.api.access import Gate, loopback_names
 from fairlead.api.app import build
 from fairlead.api.background import Background
-from fairlead.api.gate import Gate, loopback_names
 from fairlead.api.service import Service
 from fairlead.ports.faults import PermanentFault
 

@@ -13,8 +13,8 @@ import msgspec
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from fairlead.api.access import Unauthenticated
 from fairlead.api.endpoint import Call, Routes
-from fairlead.api.gate import Unauthenticated
 from fairlead.api.objects import redact
 from fairlead.api.service import Service
 from fairlead.api.shapes import Event, Events, EventsQuery, LogsQuery, WatchQuery

@@ -2,40 +2,22 @@
 
 import csv
 import io
+from collections.abc import Iterator
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.responses import Response
 
 from fairlead import __version__
+from fairlead.api import shapes
 from fairlead.api.access import User
 from fairlead.api.endpoint import ANONYMOUS, Call, Routes, problem
-from fairlead.api.metrics import CONTENT_TYPE, render
 from fairlead.api.reports import idle_rows, period_of, usage_rows
 from fairlead.api.service import Service
-from fairlead.api.shapes import (
-    BudgetRow,
-    Consistency,
-    ConsistencyQuery,
-    DryRunQuery,
-    EntriesQuery,
-    HeadDocument,
-    Health,
-    LeaseRow,
-    NewToken,
-    OwesRow,
-    OwnEntry,
-    ReportQuery,
-    ReportRow,
-    SponsorRow,
-    SponsorsQuery,
-    TokenBody,
-    TokenRow,
-    UserBody,
-    UserRow,
-    WhoAmI,
-)
 from fairlead.core.gpu.usage import DAY_MS
-from fairlead.engine.gpu import Forbidden
+from fairlead.engine.gpu import ControlPlane, Forbidden
 from fairlead.schema.border import BadInput
 from fairlead.schema.times import parse_now
 
@@ -45,34 +27,36 @@ OWN_ENTRIES_MAX = 10_000
 Rows = list[dict[str, Any]]
 
 
-@routes.get("/v1/budgets", list[BudgetRow])
+@routes.get("/v1/budgets", list[shapes.BudgetRow])
 def budgets(service: Service, call: Call) -> Rows:
     """List what each envelope grants, uses and has left."""
     return service.plane.reports.budgets()
 
 
-@routes.get("/v1/leases", list[LeaseRow])
+@routes.get("/v1/leases", list[shapes.LeaseRow])
 def leases(service: Service, call: Call) -> Rows:
     """List open leases."""
     return service.plane.reports.leases()
 
 
-@routes.get("/v1/sponsors", list[SponsorRow], SponsorsQuery)
+@routes.get("/v1/sponsors", list[shapes.SponsorRow], shapes.SponsorsQuery)
 def sponsors(service: Service, call: Call) -> Rows:
     """List envelopes that lend to an owner."""
     return service.plane.reports.sponsors(call.query.owner, call.query.flavor)
 
 
-@routes.get("/v1/owes", list[OwesRow])
+@routes.get("/v1/owes", list[shapes.OwesRow])
 def owes(service: Service, call: Call) -> Rows:
     """List who owes whom."""
     return service.plane.reports.owes()
 
 
-@routes.get("/v1/report", list[ReportRow], ReportQuery, errors=(409,), also=("text/csv",))
+@routes.get(
+    "/v1/report", list[shapes.ReportRow], shapes.ReportQuery, errors=(409,), also=("text/csv",)
+)
 def report(service: Service, call: Call) -> Any:
     """Report GPU-hours for chargeback, then idle devices."""
-    query: ReportQuery = call.query
+    query: shapes.ReportQuery = call.query
     end_ms = service.now_ms() if query.until is None else parse_now(query.until, "query.until")
     if query.since is None:
         start_ms = period_of(query.period, max(0, end_ms - REPORT_DAYS * DAY_MS)).start_ms
@@ -86,7 +70,7 @@ def report(service: Service, call: Call) -> Any:
     if query.format == "json":
         return rows
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(ReportRow.__struct_fields__))
+    writer = csv.DictWriter(text, fieldnames=list(shapes.ReportRow.__struct_fields__))
     writer.writeheader()
     writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
     return Response(text.getvalue(), media_type="text/csv")
@@ -102,13 +86,13 @@ def _cell(value: Any) -> Any:
 # --- the ledger
 
 
-@routes.get("/v1/head", HeadDocument)
+@routes.get("/v1/head", shapes.HeadDocument)
 def head(service: Service, call: Call) -> dict[str, Any]:
     """Show the ledger's checkpoint (signed tree head)."""
     return service.ledger.head().as_document()
 
 
-@routes.get("/v1/consistency", Consistency, ConsistencyQuery)
+@routes.get("/v1/consistency", shapes.Consistency, shapes.ConsistencyQuery)
 def consistency(service: Service, call: Call) -> dict[str, Any]:
     """Prove that a larger log continues a smaller one."""
     old, new, size = call.query.old, call.query.new, service.ledger.head().head.size
@@ -118,7 +102,7 @@ def consistency(service: Service, call: Call) -> dict[str, Any]:
     return {"old": old, "new": new, "proof": [node.hex() for node in proof]}
 
 
-@routes.get("/v1/ledger", list[OwnEntry], EntriesQuery)
+@routes.get("/v1/ledger", list[shapes.OwnEntry], shapes.EntriesQuery)
 def own_entries(service: Service, call: Call) -> Rows:
     """List the ledger's creation, keys and epochs, with proofs."""
     newest = service.ledger.head().head.size
@@ -144,7 +128,7 @@ def own_entries(service: Service, call: Call) -> Rows:
 # --- users and tokens
 
 
-@routes.get("/v1/whoami", WhoAmI)
+@routes.get("/v1/whoami", shapes.WhoAmI)
 def whoami(service: Service, call: Call) -> dict[str, Any]:
     """Show the caller as the server authenticated it."""
     author = call.author
@@ -156,13 +140,15 @@ def whoami(service: Service, call: Call) -> dict[str, Any]:
     }
 
 
-@routes.get("/v1/users", list[UserRow], needs="admin")
+@routes.get("/v1/users", list[shapes.UserRow], needs="admin")
 def list_users(service: Service, call: Call) -> Rows:
     """List users and their owners."""
     return service.access.users()
 
 
-@routes.put("/v1/users/{name}", UserRow, DryRunQuery, body=UserBody, needs="admin")
+@routes.put(
+    "/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, body=shapes.UserBody, needs="admin"
+)
 def bind_user(service: Service, call: Call) -> dict[str, Any]:
     """Bind a user to owners."""
     _refuse_token(call)
@@ -176,20 +162,20 @@ def _refuse_token(call: Call) -> None:
         raise Forbidden("a token cannot grant rights: use this machine's socket, without a token")
 
 
-@routes.delete("/v1/users/{name}", UserRow, DryRunQuery, needs="admin")
+@routes.delete("/v1/users/{name}", shapes.UserRow, shapes.DryRunQuery, needs="admin")
 def unbind_user(service: Service, call: Call) -> dict[str, Any]:
     """Remove a user's bindings."""
     name, dry_run = call.path["name"], call.query.dry_run
     return service.access.unbind(name, author=call.author.user, dry_run=dry_run)
 
 
-@routes.get("/v1/tokens", list[TokenRow], needs="user")
+@routes.get("/v1/tokens", list[shapes.TokenRow], needs="user")
 def list_tokens(service: Service, call: Call) -> Rows:
     """List the caller's tokens, for an admin all; without secrets."""
     return service.access.tokens(None if call.author.admin else call.author.user)
 
 
-@routes.post("/v1/tokens", NewToken, DryRunQuery, body=TokenBody, needs="user")
+@routes.post("/v1/tokens", shapes.NewToken, shapes.DryRunQuery, body=shapes.TokenBody, needs="user")
 def create_token(service: Service, call: Call) -> dict[str, Any]:
     """Create a token for the caller; an admin creates them for any user."""
     _refuse_token(call)
@@ -204,7 +190,7 @@ def create_token(service: Service, call: Call) -> dict[str, Any]:
     )
 
 
-@routes.delete("/v1/tokens/{id}", TokenRow, DryRunQuery, needs="user", errors=(409,))
+@routes.delete("/v1/tokens/{id}", shapes.TokenRow, shapes.DryRunQuery, needs="user", errors=(409,))
 def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     """Revoke a token."""
     token = call.path["id"]
@@ -216,7 +202,7 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
 # --- health
 
 
-@routes.get("/healthz", Health)
+@routes.get("/healthz", shapes.Health)
 def health(service: Service, call: Call) -> Any:
     """Check that the server is alive and can record; 503 if not."""
     plane, failure = service.plane, service.ledger.failure() or service.fault
@@ -231,7 +217,53 @@ def health(service: Service, call: Call) -> Any:
     }
 
 
+# --- metrics, computed when they are scraped
+
+_PAYER = ["budget", "envelope"]
+_GAUGES = {
+    "budget_concurrency_used": ("GPUs in use that the envelope pays for", _PAYER),
+    "budget_concurrency_remaining": ("GPUs that the envelope could still pay for", _PAYER),
+    "budget_gpu_hours_used": ("GPU-hours used in the current period", _PAYER),
+    "budget_gpu_hours_remaining": ("GPU-hours left in the current period, holds taken off", _PAYER),
+    "budget_lent_gpus": ("GPUs in use by borrowers", _PAYER),
+    "ledger_clock_behind_seconds": ("seconds that the clock is behind the last entry", []),
+}
+_COUNTERS = {
+    "budget_gpu_hours_total": ("GPU-hours ever charged to the envelope", _PAYER),
+    "budget_lending_denied_total": ("refusals because of the envelope's lending rules", _PAYER),
+    "cover_plans_total": ("recorded funding decisions", ["result"]),
+    "resolver_invocations_total": ("completed resolves", []),
+    "resolver_spares_dropped_total": ("spare leases ended by preemption", []),
+    "resolver_shrinks_total": ("leases of malleable runs ended by preemption", []),
+    "resolver_lottery_draws_total": ("gangs selected by the lottery and preempted", []),
+}
+
+
+class ControlPlaneCollector:
+    """Turns the control plane's numbers into metric families."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, also those without a sample: dashboards show them from the start."""
+        values = self._plane.reports.metrics()
+        for family_of, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (text, keys) in table.items():
+                family = family_of(name, text, labels=keys)
+                for labels, value in values.get(name, ()):
+                    family.add_metric([labels[key] for key in keys], value)
+                yield family
+
+
+def render(plane: ControlPlane) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(ControlPlaneCollector(plane))
+    return generate_latest(registry)
+
+
 @routes.get("/metrics", str, media="text/plain")
 def metrics(service: Service, call: Call) -> Response:
     """Export metrics for Prometheus."""
-    return Response(render(service.plane), media_type=CONTENT_TYPE)
+    return Response(render(service.plane), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -61,6 +61,9 @@ from fairlead.core.gpu.remedy import cover_or_remedy as cover_or_remedy
 from fairlead.core.gpu.resolve import forecast as forecast
 from fairlead.core.gpu.resolve import notice_of as notice_of
 from fairlead.core.gpu.resolve import resolve as resolve
+from fairlead.core.gpu.start import Assessment as Assessment
+from fairlead.core.gpu.start import assess as assess
+from fairlead.core.gpu.start import at_least as at_least
 from fairlead.core.gpu.usage import Usage as Usage
 from fairlead.core.gpu.usage import aggregate as aggregate
 from fairlead.core.gpu.usage import period_at as period_at

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import lcm
 
 import msgspec
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node, Placement
+from fairlead.core.gpu.place import Gang, Node
 from fairlead.core.invariant import known, of_kind, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
@@ -18,25 +19,18 @@ from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
 from fairlead.engine.gpu.leases import Moment, open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
-from fairlead.engine.gpu.values import Config
+from fairlead.schema import objects
 from fairlead.schema.gpu import STYLE, PlaceInput, from_plan, fund_document, no_room
-from fairlead.schema.objects import (
-    BudgetSpec,
-    RunSpec,
-    budget_document,
-    to_gang,
-    to_request,
-    with_spares,
-    without_spares,
-)
+from fairlead.schema.objects import BudgetSpec, RunSpec
 
 
 class RunAdmission:
     """Starts runs that wait, and gives back to runs what outcomes took."""
 
-    def __init__(self, committer: Committer, config: Config) -> None:
-        self._committer, self._hold_ms = committer, config.hold_ms
+    def __init__(self, committer: Committer) -> None:
+        self._committer, self._hold_ms = committer, committer.config.hold_ms
         self._projection = committer.projection
+        self._rows: dict[str, tuple[object, gpu.WaitingRun]] = {}
 
     def admit_all(self, now_ms: int) -> None:
         """Every run that waits, in the order of the queue.
@@ -45,7 +39,7 @@ class RunAdmission:
         behind it, and the order that was last recorded does not say so already.
         """
         projection = self._projection
-        waiting = waiting_of(projection, now_ms, hold_ms=self._hold_ms)
+        waiting = gpu.Waiting(now_ms, self._waiting_runs(), _holds(projection, self._hold_ms))
         queue = gpu.queue(waiting)
         order = [row.run for row in queue.order]
 
@@ -74,6 +68,21 @@ class RunAdmission:
 
         self._decide_all(sorted(run for run in live if may_grow(live[run])), decide)
 
+    def _waiting_runs(self) -> tuple[gpu.WaitingRun, ...]:
+        """Every run that waits, by name. Most are the same from turn to turn, and are kept."""
+        projection, before, self._rows = self._projection, self._rows, {}
+        for run, state in sorted(projection.live.items()):
+            if state.phase is not Phase.PENDING or state.stopping:
+                continue
+            reserved = projection.reserved.get(run)
+            slot = reserved and projection.objects["Reservation", reserved].version
+            key = (state.submitted_seq, state.since_ms, slot, projection.waits_for_time(run))
+            row = before.get(run)
+            if row is None or row[0] != key:
+                row = (key, _waiting_run(projection, run))
+            self._rows[run] = row
+        return tuple(row for _, row in self._rows.values())
+
     def _is_held(self, run: str, now_ms: int) -> bool:
         return self._projection.is_held(run, now_ms, hold_ms=self._hold_ms)
 
@@ -101,33 +110,28 @@ def opens_leases(made: list[NewEntry]) -> bool:
     return any(isinstance(entry.body, entries.LeaseOpen) for entry in made)
 
 
-def waiting_of(projection: Projection, now_ms: int, *, hold_ms: int) -> gpu.Waiting:
-    """The input of the queue: every run that waits, and what is held for open outcomes."""
-    runs = []
-    for name, state in projection.live.items():
-        if state.phase is not Phase.PENDING or state.stopping:
-            continue
-        request, start = to_request(projection.run_spec(name)), None
-        if projection.waits_for_time(name):
-            reservation = projection.objects["Reservation", projection.reserved[name]]
-            start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
-        runs.append(
-            gpu.WaitingRun(
-                id=name,
-                owner=request.owner,
-                flavor=request.flavor,
-                gpus=request.gpus,
-                submitted=state.submitted_seq,
-                waiting_since_ms=state.since_ms,
-                min_gpus=request.min_gpus,
-                duration_ms=request.duration_ms,
-                reservation=start,
-            )
-        )
-    outcomes = projection.resolver.outcomes
-    open_seqs = sorted(projection.resolver.open_seqs.items())
-    holds = [hold_of(outcomes[seq], hold_ms) for _, seq in open_seqs]
-    return gpu.Waiting(now_ms, tuple(sorted(runs, key=lambda run: run.id)), tuple(holds))
+def _holds(projection: Projection, hold_ms: int) -> tuple[gpu.FlavorHold, ...]:
+    """Flavors whose free devices are kept for the run of an open outcome."""
+    outcomes, open_seqs = projection.resolver.outcomes, projection.resolver.open_seqs
+    return tuple(hold_of(outcomes[seq], hold_ms) for _, seq in sorted(open_seqs.items()))
+
+
+def _waiting_run(projection: Projection, run: str) -> gpu.WaitingRun:
+    state, request, start = projection.runs[run], objects.to_request(projection.run_spec(run)), None
+    if projection.waits_for_time(run):
+        reservation = projection.objects["Reservation", projection.reserved[run]]
+        start = gpu.ReservedStart(reservation.name, starts_ms(reservation))
+    return gpu.WaitingRun(
+        id=run,
+        owner=request.owner,
+        flavor=request.flavor,
+        gpus=request.gpus,
+        submitted=state.submitted_seq,
+        waiting_since_ms=state.since_ms,
+        min_gpus=request.min_gpus,
+        duration_ms=request.duration_ms,
+        reservation=start,
+    )
 
 
 def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> bool:
@@ -144,75 +148,46 @@ def _is_recorded(recorded: Sequence[str], order: Sequence[str], run: str) -> boo
 # -- one decision ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Assessment:
-    """What cover and place say of a run now. `placement` None: it is not funded."""
-
-    request: gpu.Request
-    plan: gpu.Plan
-    remedy: gpu.Remedy | None = None
-    gang: Gang | None = None
-    placement: Placement | None = None
-
-    @property
-    def starts(self) -> bool:
-        return self.placement is not None and self.placement.placed
-
-    def funding(self) -> Funding:
-        return msgspec.convert(from_plan(self.plan, self.remedy), Funding)
-
-    def refusal(self) -> FundRefusal:
-        return known(self.funding().refusal, "what is not funded was refused")
-
-
 def assess(
     projection: Projection, spec: RunSpec, now_ms: int, request: gpu.Request | None = None
-) -> Assessment:
-    """Cover a run and place it; a malleable one at the widest width that is both.
+) -> gpu.Assessment:
+    """Whether a run can start now, and how wide; or a part of it (`request`)."""
+    return gpu.assess(
+        projection.book(now_ms),
+        request or objects.to_request(spec),
+        now_ms,
+        gang_of=partial(gang_of, spec),
+        place=projection.place,
+        free_gpus=partial(projection.free_gpus, spec.flavor),
+    )
 
-    `request`: a part of it only, which has its groups and place.
-    """
-    request, book = request or to_request(spec), projection.book(now_ms)
-    first: Assessment | None = None
-    while True:
-        plan, remedy = gpu.cover_or_remedy(book, request, now_ms)
-        if not plan.funded:
-            return first or Assessment(request, plan, remedy)
-        gang = gang_of(spec, plan)
-        found = Assessment(request, plan, remedy, gang, projection.place(gang))
-        first = first or found
-        if found.starts:
-            return found
-        least, step = request.min_gpus, request.step_gpus or 1
-        if least is None:
-            return first
-        # Wider than all free devices nothing is placed: of 100 000 widths on 8, only 8 are tried.
-        free = projection.free_gpus(spec.flavor)
-        width = min(plan.gpus - step, least + (free - least) // step * step)
-        if width < least:
-            return first
-        request = replace(request, gpus=width)
+
+def funding(assessed: gpu.Assessment) -> Funding:
+    return msgspec.convert(from_plan(assessed.plan, assessed.remedy), Funding)
+
+
+def refusal(assessed: gpu.Assessment) -> FundRefusal:
+    return known(funding(assessed).refusal, "what is not funded was refused")
 
 
 def gang_of(spec: RunSpec, plan: gpu.Plan) -> Gang:
     """What is placed; also elsewhere, where an envelope elsewhere pays for a part."""
     elsewhere = any(line.tier.value.endswith("elsewhere") for line in plan.lines)
-    return to_gang(spec, without_spares(spec, plan.gpus), elsewhere=elsewhere)
+    return objects.to_gang(spec, objects.without_spares(spec, plan.gpus), elsewhere=elsewhere)
 
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state = projection.run_spec(run), projection.runs[run]
+    spec, state, at = projection.run_spec(run), projection.runs[run], Moment(projection, now_ms)
     if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
         return []
     assessed = assess(projection, spec, now_ms)
     job = projection.next_job(run)
     if not assessed.plan.funded:
-        return _refused(projection, run, assessed, now_ms)
+        return _refused(at, run, assessed)
     if not assessed.starts:
-        return _waiting(projection, run, assessed, now_ms)
-    at = Moment(projection, now_ms)
-    made = _decisions(projection, run, assessed, now_ms, job)
+        return _waiting(at, run, assessed)
+    made = _decisions(at, run, assessed, job)
     leases = list(_leases(run, spec, assessed, job, now_ms))
     for lease in leases:
         made += open_lease(at, lease, job)
@@ -224,42 +199,48 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
 
 
 def _still_refused(
-    projection: Projection, spec: RunSpec, refusal: FundRefusal, now_ms: int
+    projection: Projection, spec: RunSpec, recorded: FundRefusal, now_ms: int
 ) -> bool:
-    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover."""
-    request = to_request(spec)
-    plan = gpu.cover(projection.book(now_ms), request, now_ms)
-    return not plan.funded and _gist(Assessment(request, plan).refusal()) == _gist(refusal)
+    """Whether the answer is the recorded one: the search for a remedy costs ten times the cover.
+
+    Code, shortfall and caps count; use goes up every millisecond, that alone is not news.
+    """
+    refusal = gpu.cover(projection.book(now_ms), objects.to_request(spec), now_ms).refusal
+    if refusal is None:
+        return False
+    caps = [
+        (cap.kind, cap.budget, cap.name, cap.limit / gpu.HOUR_MS)
+        if cap.hours and cap.limit is not None
+        else (cap.kind, cap.budget, cap.name, cap.limit)
+        for cap in refusal.binding
+    ]
+    before = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in recorded.binding]
+    same = (refusal.code, refusal.shortfall_gpus) == (recorded.code, recorded.shortfall_gpus)
+    return same and caps == before
 
 
-def _gist(refusal: FundRefusal) -> object:
-    """What makes a refusal another one; use goes up every millisecond, that alone is not news."""
-    caps = [(cap.kind, cap.budget, cap.name, cap.limit) for cap in refusal.binding]
-    return (refusal.code, refusal.shortfall_gpus, caps)
-
-
-def _refused(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+def _refused(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
-    refusal = assessed.refusal()
-    body = entries.RunPhase(run, Phase.PENDING.value, refusal.code, refusal.message)
-    return [_fund_decision(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
+    why = refusal(assessed)
+    body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
+    return [_fund_decision(at, run, assessed), at.entry(body)]
 
 
-def _waiting(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
+def _waiting(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
     """Funded, but there are no devices: recorded when what is missing is not what was. Groups are
     placed whole, so what is missing is the GPUs of all groups without a place, and not the few
     devices that each of them lacks."""
-    state, placement = projection.runs[run], known(assessed.placement, "what is funded was placed")
-    missing = placement.shortfall_gpus
+    missing = known(assessed.placement, "what is funded was placed").shortfall_gpus
+    state = at.projection.runs[run]
     if (state.reason, state.shortfall_gpus) == ("NoDevices", missing):
         return []
     message = "funded, but " + no_room(missing, assessed.plan.gpus)
     body = entries.RunPhase(run, Phase.PENDING.value, "NoDevices", message, shortfall_gpus=missing)
-    return [*_decisions(projection, run, assessed, now_ms), NewEntry(body, now_ms)]
+    return [*_decisions(at, run, assessed), at.entry(body)]
 
 
 def _leases(
-    run: str, spec: RunSpec, assessed: Assessment, job: str, now_ms: int
+    run: str, spec: RunSpec, assessed: gpu.Assessment, job: str, now_ms: int
 ) -> Iterator[LeaseFact]:
     """One lease per payer, group and role: the plan's lines laid along the placed devices."""
     duration_ms = assessed.request.duration_ms
@@ -299,34 +280,26 @@ def _leases(
 
 
 def _decisions(
-    projection: Projection, run: str, assessed: Assessment, now_ms: int, plan_id: str | None = None
+    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
 ) -> list[NewEntry]:
     """Funding and placement. `plan_id`: of the start or growth that they lead to."""
     gang = known(assessed.gang, "what is funded is a gang")
     placement = known(assessed.placement, "what is funded was placed")
-    placed = NewEntry(
-        entries.PlaceDecision(run, STYLE.from_core(placement)),
-        now_ms,
-        plan_id=plan_id,
-        effect=None if plan_id is None else "place",
-        input=place_input(projection.nodes(), gang),
-        reasons=() if placement.placed else ("NoDevices",),
-    )
-    return [_fund_decision(projection, run, assessed, now_ms, plan_id), placed]
+    body = entries.PlaceDecision(run, STYLE.from_core(placement))
+    document, effect = place_input(at.projection.nodes(), gang), "place" if plan_id else None
+    reasons = () if placement.placed else ("NoDevices",)
+    placed = at.entry(body, plan_id, effect, input=document, reasons=reasons)
+    return [_fund_decision(at, run, assessed, plan_id), placed]
 
 
 def _fund_decision(
-    projection: Projection, run: str, assessed: Assessment, now_ms: int, plan_id: str | None = None
+    at: Moment, run: str, assessed: gpu.Assessment, plan_id: str | None = None
 ) -> NewEntry:
-    output = assessed.funding()
-    return NewEntry(
-        entries.FundDecision(run, output),
-        now_ms,
-        plan_id=plan_id,
-        effect=None if plan_id is None else "cover",
-        input=_fund_input(projection, assessed.request, now_ms),
-        reasons=() if output.refusal is None else (output.refusal.code,),
-    )
+    output, effect = funding(assessed), None if plan_id is None else "cover"
+    document = _fund_input(at.projection, assessed.request, at.now_ms)
+    reasons = () if output.refusal is None else (output.refusal.code,)
+    body = entries.FundDecision(run, output)
+    return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
 def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Document:
@@ -338,7 +311,7 @@ def _fund_input(projection: Projection, request: gpu.Request, now_ms: int) -> Do
         for budget in book.by_owner.get(owner, ()):
             stored = projection.objects["Budget", budget.name]
             spec = of_kind(stored.spec, BudgetSpec, "a Budget has a budget's spec")
-            document = budget_document(budget.name, spec)
+            document = objects.budget_document(budget.name, spec)
             if owner not in kin:  # an uncle makes cousins but pays for nothing
                 document = msgspec.structs.replace(document, envelopes=[], aggregate_caps=[])
             documents.append(document)
@@ -391,7 +364,7 @@ def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
             continue
         assessed = assess(projection, spec, now_ms, request)
         if assessed.starts:
-            return _grown(projection, run, assessed, now_ms)
+            return _grown(Moment(projection, now_ms), run, assessed)
     return []
 
 
@@ -404,7 +377,7 @@ def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Re
     left_ms = None if until_ms is None else until_ms - now_ms
     if steps is None or group is None or lacking <= 0 or (left_ms is not None and left_ms <= 0):
         return []
-    whole = to_request(spec)
+    whole = objects.to_request(spec)
     borrowed = sum(lease.gpus for lease in state.leases.values() if lease.borrowed)
     limit = whole.max_borrow_gpus
     unit = lcm(group, steps.step_gpus)
@@ -415,32 +388,32 @@ def _growth_requests(spec: RunSpec, state: RunState, now_ms: int) -> list[gpu.Re
     )
     requests = []
     if lacking % unit:
-        gpus = with_spares(spec, lacking)
+        gpus = objects.with_spares(spec, lacking)
         requests.append(replace(base, gpus=gpus, min_gpus=None, step_gpus=None))
     if lacking >= unit:
-        gpus, least = with_spares(spec, lacking // unit * unit), with_spares(spec, unit)
+        gpus = objects.with_spares(spec, lacking // unit * unit)
+        least = objects.with_spares(spec, unit)
         requests.append(replace(base, gpus=gpus, min_gpus=least, step_gpus=least))
     return requests
 
 
-def _grown(projection: Projection, run: str, assessed: Assessment, now_ms: int) -> list[NewEntry]:
-    spec, state = projection.run_spec(run), projection.runs[run]
+def _grown(at: Moment, run: str, assessed: gpu.Assessment) -> list[NewEntry]:
+    spec, state = at.projection.run_spec(run), at.projection.runs[run]
     job, numbers = state.job or "", _missing_groups(spec, state)
     plan_id = f"{job}.{state.numbered}"
-    made = _decisions(projection, run, assessed, now_ms, plan_id)
+    made = _decisions(at, run, assessed, plan_id)
     width = state.width
-    for number, lease in enumerate(_leases(run, spec, assessed, job, now_ms)):
+    for number, lease in enumerate(_leases(run, spec, assessed, job, at.now_ms)):
         born = replace(
             lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
         )
         width += born.gpus if born.is_active else 0
-        made += open_lease(Moment(projection, now_ms), born, job)
+        made += open_lease(at, born, job)
     body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
-    made.append(NewEntry(body, now_ms, plan_id=plan_id, effect="grown"))
-    return made
+    return [*made, at.entry(body, plan_id, "grown")]
 
 
 def _missing_groups(spec: RunSpec, state: RunState) -> list[int]:
-    groups = to_gang(spec, state.grows_to, elsewhere=False).groups()
+    groups = objects.to_gang(spec, state.grows_to, elsewhere=False).groups()
     there = {lease.group for lease in state.leases.values() if lease.is_active}
     return [number for number in range(len(groups)) if number not in there]

@@ -4,37 +4,27 @@ A checkpoint of another version, or one that cannot be read, is passed over: fol
 gives the same projection, only later.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from fairlead.core.gpu.accounts import Accounts, AccountState
-from fairlead.engine.gpu.entries import Document
+from fairlead.engine.gpu.entries import NewEntry, Stamp
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Condition, LeaseFact, ResolverState, RunState, Stored
 from fairlead.ports.ledger import Ledger
-from fairlead.schema.objects import BudgetSpec, ReservationSpec, read_spec, to_budget
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, to_budget
 
 NAME = "gpu.control"
 VERSION = 2
 _TABLES = ("conditions", "charges", "denied", "posted")
 
 
-class _Object(msgspec.Struct, frozen=True):
-    kind: str
-    name: str
-    uid: str
-    generation: int
-    version: int
-    created_ms: int
-    labels: dict[str, str]
-    document: Document
-    user: str
-
-
 class _State(msgspec.Struct, frozen=True):
     version: int
     seq: int
     time_ms: int
-    objects: list[_Object]
+    objects: list[Stored]
     runs: dict[str, RunState]
     closed: list[LeaseFact]
     accounts: list[tuple[tuple[str, str], AccountState]]
@@ -53,10 +43,7 @@ def export(projection: Projection) -> bytes:
         version=VERSION,
         seq=projection.seq,
         time_ms=projection.time_ms,
-        objects=[
-            msgspec.convert(stored, _Object, from_attributes=True)
-            for _, stored in sorted(projection.objects.items())
-        ],
+        objects=[stored for _, stored in sorted(projection.objects.items())],
         runs=dict(sorted(projection.runs.items())),
         closed=list(projection.closed),
         accounts=projection.accounts.states(),
@@ -75,9 +62,9 @@ def restore(data: bytes) -> Projection:
         raise msgspec.ValidationError(f"a checkpoint of version {state.version}")
     projection = Projection()
     projection.seq, projection.time_ms = state.seq, state.time_ms
-    for kept in state.objects:
-        name, spec = kept.name, read_spec(kept.kind, kept.document)
-        projection.put(Stored(spec=spec, **msgspec.structs.asdict(kept)))
+    for stored in state.objects:
+        name, spec = stored.name, stored.spec
+        projection.put(stored)
         if isinstance(spec, BudgetSpec):
             projection.set_budget(name, to_budget(name, spec))
         elif isinstance(spec, ReservationSpec):
@@ -96,8 +83,12 @@ def restore(data: bytes) -> Projection:
     return projection
 
 
-def save(ledger: Ledger, projection: Projection) -> None:
-    ledger.snapshot_put(NAME, projection.seq, export(projection))
+def imagined(projection: Projection, made: Iterable[NewEntry]) -> Projection:
+    """A copy of the projection in which these entries were recorded; the original is untouched."""
+    copy = restore(export(projection))
+    for entry in made:
+        copy.fold(Stamp(copy.seq + 1, entry.time_ms, entry.author), entry.body)
+    return copy
 
 
 def load(ledger: Ledger) -> Projection:

@@ -18,7 +18,7 @@ from fairlead.engine.gpu import checkpoint
 from fairlead.engine.gpu.entries import SYSTEM, Body, NewEntry, encode
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Stored
-from fairlead.engine.gpu.values import NotFound
+from fairlead.engine.gpu.values import Config, NotFound
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Archived, Entry, HeadMoved, Ledger
 
@@ -30,10 +30,8 @@ Decide = Callable[[], Sequence[NewEntry]]
 class Committer:
     """Given to every service of the control plane; `projection` is the same object for good."""
 
-    def __init__(
-        self, ledger: Ledger, clock: Callable[[], int], *, checkpoint_every: int = 20_000
-    ) -> None:
-        self.ledger, self._clock, self._checkpoint_every = ledger, clock, checkpoint_every
+    def __init__(self, ledger: Ledger, clock: Callable[[], int], config: Config) -> None:
+        self.ledger, self._clock, self.config = ledger, clock, config
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self.projection: Projection = checkpoint.load(ledger)
@@ -98,7 +96,8 @@ class Committer:
 
     def checkpoint(self) -> None:
         with self._lock:
-            checkpoint.save(self.ledger, self.projection)
+            seq, data = self.projection.seq, checkpoint.export(self.projection)
+            self.ledger.snapshot_put(checkpoint.NAME, seq, data)
             self._checkpoint_seq = self.projection.seq
 
     def _catch_up(self) -> None:
@@ -107,7 +106,7 @@ class Committer:
             self._fold(entries)
             if len(entries) < READ_AT_ONCE:
                 break
-        if self.projection.seq - self._checkpoint_seq >= self._checkpoint_every:
+        if self.projection.seq - self._checkpoint_seq >= self.config.checkpoint_every:
             try:
                 self.checkpoint()
             except Fault:  # no room for it: a start folds more, and readers go on reading

@@ -9,7 +9,6 @@ from functools import partial
 
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.state import Reclaim, RunState
-from fairlead.engine.gpu.values import Config
 from fairlead.ports.executor import Executor, Exit, Job
 from fairlead.ports.faults import Fault, PermanentFault
 
@@ -18,13 +17,9 @@ class Effects:
     """Starts, stops, pauses, resumes and resizes the commands of runs."""
 
     def __init__(
-        self,
-        committer: Committer,
-        executor: Executor | None,
-        config: Config,
-        faults: dict[str, str],
+        self, committer: Committer, executor: Executor | None, faults: dict[str, str]
     ) -> None:
-        self._committer, self._executor, self._config = committer, executor, config
+        self._committer, self._executor, self._config = committer, executor, committer.config
         self._projection = committer.projection
         self._started: set[str] = set()
         """Jobs that this process asked for."""

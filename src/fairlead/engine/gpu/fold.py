@@ -9,24 +9,9 @@ from msgspec import UNSET
 
 from fairlead.core.invariant import require
 from fairlead.core.lottery import BeaconRound
-from fairlead.engine.gpu import entries
+from fairlead.engine.gpu import entries, state
 from fairlead.engine.gpu.entries import Stamp
-from fairlead.engine.gpu.state import (
-    BudgetRequest,
-    Condition,
-    LeaseFact,
-    Outcome,
-    OutcomeChain,
-    OutcomeStage,
-    Phase,
-    Reclaim,
-    Reservation,
-    ResolverState,
-    RunState,
-    Stored,
-    parse_slot,
-)
-from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, read_spec, to_budget
+from fairlead.schema.objects import BudgetSpec, ReservationSpec, RunSpec, to_budget
 
 if TYPE_CHECKING:
     from fairlead.engine.gpu.projection import Projection
@@ -45,31 +30,25 @@ COUNTED = {
 
 def _object_applied(known: "Projection", at: Stamp, body: entries.ObjectApplied) -> None:
     kind, name = body.kind, body.name
-    before, spec = known.get(kind, name), read_spec(kind, body.spec)
+    before = known.get(kind, name)
     created_ms, user = at.time_ms, at.author
     if before is not None:
         created_ms, user = before.created_ms, before.user
-    facts = msgspec.structs.asdict(body)
-    known.put(
-        Stored(
-            document=facts.pop("spec"),
-            spec=spec,
-            version=at.seq,
-            created_ms=created_ms,
-            user=user,
-            **facts,
-        )
+    stored = state.Stored(
+        kind, name, body.uid, body.generation, at.seq, created_ms, body.labels, body.spec, user
     )
+    known.put(stored)
     known.devices_moved()
+    spec = stored.spec
     if isinstance(spec, BudgetSpec):
         known.set_budget(name, to_budget(name, spec))
         known.accounts.define(known.budgets[name], at.time_ms)
     elif isinstance(spec, RunSpec) and before is None:
-        state = RunState(submitted_seq=at.seq, since_ms=at.time_ms)
-        known.runs[name] = known.live[name] = state
+        run = state.RunState(submitted_seq=at.seq, since_ms=at.time_ms)
+        known.runs[name] = known.live[name] = run
     elif isinstance(spec, ReservationSpec) and before is None:
         known.reserved[spec.run] = name
-        known.resolver.reservations[name] = Reservation(since_ms=at.time_ms)
+        known.resolver.reservations[name] = state.Reservation(since_ms=at.time_ms)
     known.resolver.changed_seq = at.seq
 
 
@@ -91,49 +70,44 @@ def _budget_condition(known: "Projection", at: Stamp, body: entries.BudgetCondit
     key = (body.budget, body.type)
     before = known.conditions.get(key)
     same = before is not None and before.status == body.status
-    known.conditions[key] = Condition(
-        body.type,
-        body.status,
-        body.reason,
-        body.message,
-        body.generation,
-        before.since_ms if same and before is not None else at.time_ms,
-    )
+    since_ms = before.since_ms if same and before is not None else at.time_ms
+    facts = (body.status, body.reason, body.message, body.generation)
+    known.conditions[key] = state.Condition(body.type, *facts, since_ms)
 
 
 # -- runs and leases ------------------------------------------------------------------------------
 
 
 def _run_phase(known: "Projection", at: Stamp, body: entries.RunPhase) -> None:
-    state, phase = known.runs[body.run], Phase(body.phase)
-    if phase is not state.phase:
-        state.since_ms = at.time_ms
-    state.phase, state.reason, state.message = phase, body.reason, body.message
-    if body.paused is not UNSET and body.paused != state.paused:
-        state.pause_seq = at.seq
-    state.paused, state.stopping = body.paused or False, body.stopping or False
-    state.shortfall_gpus = body.shortfall_gpus or 0
-    if state.shortfall_gpus:
-        state.refusal = None  # it is funded now, and waits for devices alone
-    if phase is Phase.RUNNING and body.job:
-        state.job, state.started_ms = body.job, at.time_ms
-        state.attempt += 1
-        state.refusal, state.shrunk, state.pause_seq = None, False, None
-        state.numbered, state.grows_to, state.grown = len(state.leases), 0, False
-    if phase is not Phase.RUNNING:
-        state.job, state.shrunk, state.grows_to, state.grown = None, False, 0, False
+    run, phase = known.runs[body.run], state.Phase(body.phase)
+    if phase is not run.phase:
+        run.since_ms = at.time_ms
+    run.phase, run.reason, run.message = phase, body.reason, body.message
+    if body.paused is not UNSET and body.paused != run.paused:
+        run.pause_seq = at.seq
+    run.paused, run.stopping = body.paused or False, body.stopping or False
+    run.shortfall_gpus = body.shortfall_gpus or 0
+    if run.shortfall_gpus:
+        run.refusal = None  # it is funded now, and waits for devices alone
+    if phase is state.Phase.RUNNING and body.job:
+        run.job, run.started_ms = body.job, at.time_ms
+        run.attempt += 1
+        run.refusal, run.shrunk, run.pause_seq = None, False, None
+        run.numbered, run.grows_to, run.grown = len(run.leases), 0, False
+    if phase is not state.Phase.RUNNING:
+        run.job, run.shrunk, run.grows_to, run.grown = None, False, 0, False
     if phase.ended:
         known.live.pop(body.run, None)
-        state.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
-        state.exit_code = None if body.code is UNSET else body.code
-        state.exit_signal = None if body.signal is UNSET else body.signal
-        state.exit_reason = body.exit_reason or None
+        run.ended_ms = None if body.ended_ms is UNSET else body.ended_ms
+        run.exit_code = None if body.code is UNSET else body.code
+        run.exit_signal = None if body.signal is UNSET else body.signal
+        run.exit_reason = body.exit_reason or None
 
 
 def _run_grown(known: "Projection", at: Stamp, body: entries.RunGrown) -> None:
-    state = known.runs[body.run]
-    if body.width >= state.grows_to:
-        state.shrunk, state.grows_to = False, 0
+    run = known.runs[body.run]
+    if body.width >= run.grows_to:
+        run.shrunk, run.grows_to = False, 0
 
 
 def _run_nominated(known: "Projection", at: Stamp, body: entries.RunNominated) -> None:
@@ -141,12 +115,12 @@ def _run_nominated(known: "Projection", at: Stamp, body: entries.RunNominated) -
 
 
 def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
-    state, refusal = known.runs[body.run], body.output.refusal
+    run, refusal = known.runs[body.run], body.output.refusal
     result = "funded" if refusal is None else refusal.code
     known.plans[result] = known.plans.get(result, 0) + 1
-    state.refusal = refusal
-    if state.phase is not Phase.RUNNING:  # else it grows; how it started stays to be explained
-        state.cover_seq, state.place_seq = at.seq, None  # a placement follows what is funded
+    run.refusal = refusal
+    if run.phase is not state.Phase.RUNNING:  # else it grows; how it started stays to be explained
+        run.cover_seq, run.place_seq = at.seq, None  # a placement follows what is funded
     for binding in () if refusal is None else refusal.binding:
         if binding.kind in ("acl", "lending"):
             key = (binding.budget or "", binding.name)
@@ -154,9 +128,9 @@ def _fund(known: "Projection", at: Stamp, body: entries.FundDecision) -> None:
 
 
 def _place(known: "Projection", at: Stamp, body: entries.PlaceDecision) -> None:
-    state = known.runs[body.run]
-    if state.phase is not Phase.RUNNING:
-        state.place_seq = at.seq
+    run = known.runs[body.run]
+    if run.phase is not state.Phase.RUNNING:
+        run.place_seq = at.seq
 
 
 def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
@@ -166,11 +140,11 @@ def _queue(known: "Projection", at: Stamp, body: entries.QueueDecision) -> None:
 def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None:
     facts = msgspec.structs.asdict(body)
     payer = known.budgets[body.budget].owner
-    lease = LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
-    state = known.runs[lease.run]
-    state.leases[lease.id] = lease
+    lease = state.LeaseFact(id=facts.pop("lease"), **facts, seq=at.seq, payer=payer)
+    run = known.runs[lease.run]
+    run.leases[lease.id] = lease
     if lease.reason == "Grow":
-        state.numbered, state.grown = state.numbered + 1, True
+        run.numbered, run.grown = run.numbered + 1, True
     known.resolver.changed_seq = at.seq
     known.adopt(lease)
     known.accounts.hold(lease.to_lease())
@@ -179,17 +153,17 @@ def _lease_open(known: "Projection", at: Stamp, body: entries.LeaseOpen) -> None
 def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> None:
     lease = known.leases.pop(body.lease)
     known.devices_moved()
-    state = known.runs[lease.run]
+    run = known.runs[lease.run]
     if body.reason == "Shrink":
-        state.shrunk = True
+        run.shrunk = True
         # What its owner gave up is given up; what an outcome took may come back.
-        if body.outcome is UNSET or not state.numbered:
-            state.grows_to = 0
-        elif not state.grows_to:
-            state.grows_to = state.width
-    del state.leases[lease.id]
+        if body.outcome is UNSET or not run.numbered:
+            run.grows_to = 0
+        elif not run.grows_to:
+            run.grows_to = run.width
+    del run.leases[lease.id]
     for slot in lease.slots:
-        node, ordinal = parse_slot(slot)
+        node, ordinal = state.parse_slot(slot)
         del known.taken[node][ordinal]
     charge = known.accounts.post(lease.id, body.end_ms)
     # The charge stands in the entry after this one; it must be what the accounts say.
@@ -203,7 +177,7 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         )
     )
     known.resolver.changed_seq = at.seq
-    _reclaimed(known, state, body)
+    _reclaimed(known, run, body)
     payer = (lease.budget, lease.envelope)
     known.posted[payer] = known.posted.get(payer, 0) + charge.used_ms
     for part in charge.parts:
@@ -213,22 +187,22 @@ def _lease_close(known: "Projection", at: Stamp, body: entries.LeaseClose) -> No
         sums[1] += part.overdraft_ms
 
 
-def _reclaimed(known: "Projection", state: RunState, body: entries.LeaseClose) -> None:
+def _reclaimed(known: "Projection", run: state.RunState, body: entries.LeaseClose) -> None:
     """A lease that is gone need not be given back any more; what an outcome ended is counted."""
     if body.outcome is not UNSET and body.reason in COUNTED:
         _count(known, body.reason)
-    reclaim = state.reclaim
+    reclaim = run.reclaim
     if reclaim is None:
         return
     if reclaim.leases.pop(body.lease, None) is None and not reclaim.preempts:
         return
-    if state.leases if reclaim.preempts else reclaim.leases:
+    if run.leases if reclaim.preempts else reclaim.leases:
         return
     if reclaim.outcome is not None:
         known.resolver.outcomes[reclaim.outcome].reclaiming.pop(body.run, None)
         if reclaim.draw is not None:
             _count(known, "draws")
-    state.reclaim = None
+    run.reclaim = None
 
 
 def _charge_post(known: "Projection", at: Stamp, body: entries.ChargePost) -> None:
@@ -258,7 +232,7 @@ def _owner_pseudonym(known: "Projection", at: Stamp, body: entries.OwnerPseudony
 
 
 def _chain_opened(known: "Projection", at: Stamp, body: entries.ChainOpened) -> None:
-    known.resolver.chains[body.chain] = OutcomeChain(
+    known.resolver.chains[body.chain] = state.OutcomeChain(
         body.chain, body.flavor, body.location, body.capped, at.seq, body.next_commitment
     )
 
@@ -270,7 +244,7 @@ def _committed(known: "Projection", at: Stamp, body: entries.OutcomeCommitted) -
     require((promised.k, chain.open_seq) == (chain.k, None), "outcomes of a scope follow in order")
     chain.open_seq = at.seq
     resolver.open_seqs[chain.flavor] = at.seq
-    resolver.outcomes[at.seq] = Outcome(
+    resolver.outcomes[at.seq] = state.Outcome(
         at.seq,
         promised.chain,
         promised.k,
@@ -309,7 +283,7 @@ def _case(known: "Projection", at: Stamp, body: entries.OutcomeCase) -> None:
 
 def _requested(known: "Projection", at: Stamp, body: entries.BudgetRequested) -> None:
     steps = [(step.kind, step.name) for step in body.steps]
-    known.resolver.requests[at.seq] = BudgetRequest(
+    known.resolver.requests[at.seq] = state.BudgetRequest(
         at.seq, at.author, body.budget, steps, body.place
     )
 
@@ -318,7 +292,7 @@ def _skipped(known: "Projection", at: Stamp, body: entries.StepSkipped) -> None:
     _next_step(known.resolver, body.asked)
 
 
-def _next_step(resolver: ResolverState, request: int) -> None:
+def _next_step(resolver: state.ResolverState, request: int) -> None:
     """A request is one step further; it is over with its last one."""
     resolver.requests[request].steps.pop(0)
     if not resolver.requests[request].steps:
@@ -334,26 +308,27 @@ def _drawn(known: "Projection", at: Stamp, body: entries.OutcomeDrawn) -> None:
     outcome.final_seq, outcome.label = at.seq, shown.label.value
     outcome.result_digest = shown.result_digest
     if shown.void is None:
-        outcome.stage = OutcomeStage.DRAWN
+        outcome.stage = state.OutcomeStage.DRAWN
         return
-    outcome.stage, outcome.reason, outcome.voided_by = OutcomeStage.VOID, shown.void, at.author
+    outcome.stage = state.OutcomeStage.VOID
+    outcome.reason, outcome.voided_by = shown.void, at.author
     del resolver.open_seqs[outcome.flavor]
 
 
 def _run_reclaimed(known: "Projection", at: Stamp, body: entries.RunReclaimed) -> None:
-    state = known.runs[body.run]
-    state.reclaim = Reclaim(
+    run = known.runs[body.run]
+    run.reclaim = state.Reclaim(
         body.outcome, dict(body.leases), body.preempts, body.draw, at.time_ms, body.grace_ms
     )
     if body.outcome is not None:
-        state.last_outcome = body.outcome
+        run.last_outcome = body.outcome
         known.resolver.outcomes[body.outcome].reclaiming[body.run] = True
 
 
 def _applied(known: "Projection", at: Stamp, body: entries.OutcomeApplied) -> None:
     outcome = known.resolver.outcomes[body.outcome]
     require(not outcome.reclaiming, "an outcome is applied when all it reclaims is free")
-    outcome.stage = OutcomeStage.APPLIED
+    outcome.stage = state.OutcomeStage.APPLIED
     del known.resolver.open_seqs[outcome.flavor]
     _count(known, "applied")
 
@@ -368,15 +343,15 @@ def _beacon(known: "Projection", at: Stamp, body: entries.BeaconValue) -> None:
 
 
 def _reservation(known: "Projection", at: Stamp, body: entries.ReservationState) -> None:
-    state = known.resolver.reservations[body.reservation]
-    if state.state != body.state:
-        state.since_ms = at.time_ms
-    state.state, state.reason, state.message = body.state, body.reason, body.message
-    state.shortfall_gpus = body.shortfall_gpus
-    if state.state == "Active":
-        state.activated_ms = at.time_ms
-    elif state.state == "Released":
-        state.released_ms = at.time_ms
+    reservation = known.resolver.reservations[body.reservation]
+    if reservation.state != body.state:
+        reservation.since_ms = at.time_ms
+    reservation.state, reservation.reason = body.state, body.reason
+    reservation.message, reservation.shortfall_gpus = body.message, body.shortfall_gpus
+    if reservation.state == "Active":
+        reservation.activated_ms = at.time_ms
+    elif reservation.state == "Released":
+        reservation.released_ms = at.time_ms
 
 
 def _count(known: "Projection", what: str) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import groupby
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -24,9 +26,11 @@ class Moment:
     author: str = SYSTEM
 
     def entry(
-        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None
+        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None, **more: Any
     ) -> NewEntry:
-        return NewEntry(body, self.now_ms, author=self.author, plan_id=plan_id, effect=effect)
+        """`more`: other fields of the entry, such as the input of a decision."""
+        by = self.author
+        return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
 def open_lease(at: Moment, lease: LeaseFact, job: str) -> Iterator[NewEntry]:
@@ -152,7 +156,9 @@ def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
     closing: list[tuple[LeaseFact, str]] = []
     opening: list[LeaseFact] = []
     staying = [lease for lease in state.leases.values() if lease.id not in leaving]
-    if not all(_swap_group(group, node, closing, opening) for group in _by_group(staying)):
+    staying.sort(key=lambda lease: (lease.group, lease.id))
+    groups = (list(group) for _, group in groupby(staying, key=lambda lease: lease.group))
+    if not all(_swap_group(group, node, closing, opening) for group in groups):
         return []
     made: list[NewEntry] = []
     for lease in _leaving_with(state.leases.values(), leaving, node):
@@ -175,13 +181,6 @@ def swap(at: Moment, run: str, node: str) -> list[NewEntry]:
         stopping=state.stopping,
     )
     return [*made, at.entry(body, job, "phase")]
-
-
-def _by_group(leases: Iterable[LeaseFact]) -> list[list[LeaseFact]]:
-    groups: dict[int, list[LeaseFact]] = {}
-    for lease in sorted(leases, key=lambda lease: (lease.group, lease.id)):
-        groups.setdefault(lease.group, []).append(lease)
-    return list(groups.values())
 
 
 def _leaving_with(

@@ -1,37 +1,75 @@
-"""Objects: apply (one or several at once), delete, get, list, plan."""
+"""Objects: apply (one or several at once), delete, get, list, plan.
 
-from collections.abc import Sequence
-from dataclasses import replace
+Several manifests are judged together, against the objects as all of them would leave them; so
+their order never matters, and either all of them are applied or none.
+"""
 
-from fairlead.core.invariant import of_kind
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairlead.core.canonical import digest
+from fairlead.core.gpu import Budget, cycle_in
+from fairlead.core.gpu.funding import Demotion, demotions
+from fairlead.engine.gpu.admission import assess
+from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.resolver.chains import Introductions
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.settlement import Settlement
-from fairlead.engine.gpu.state import Stored
+from fairlead.engine.gpu.state import Phase, Stored
 from fairlead.engine.gpu.status import lease_document, object_document
-from fairlead.engine.gpu.submissions import (
-    Ruling,
-    Submission,
-    imagined,
-    judge,
-    located,
-    may_apply,
-    may_touch,
-    preview,
-    refuse_in_use,
-)
-from fairlead.engine.gpu.values import Applied, Author, Config
+from fairlead.engine.gpu.values import Applied, Author, Denied, EditConflict, Forbidden, Refused
+from fairlead.ports.executor import RESERVED_ENV
 from fairlead.schema.border import BadInput
-from fairlead.schema.objects import API_VERSION, ReservationManifest, RunManifest, read_manifest
+from fairlead.schema.gpu import STYLE, from_plan
+from fairlead.schema.objects import (
+    API_VERSION,
+    RUN_MUTABLE,
+    BudgetManifest,
+    BudgetSpec,
+    Manifest,
+    NodeManifest,
+    ReservationManifest,
+    RunManifest,
+    read_manifest,
+    spec_document,
+    to_budget,
+)
 from fairlead.schema.times import parse_time
+
+Change = Literal["created", "configured", "unchanged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One manifest of a batch; `path` is what errors about it begin with."""
+
+    manifest: Manifest
+    path: str = ""
+    expected_version: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.manifest.kind, self.manifest.metadata.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What one manifest comes to; no body: it says what is so already."""
+
+    submission: Submission
+    change: Change
+    body: ObjectApplied | None
+
 
 # `list` is one of the verbs, so annotations of methods cannot use the builtin by name.
 Documents = list[Document]
 Results = list[Applied]
 Rulings = list[Ruling]
+Entries = list[NewEntry]
 
 
 class Objects:
@@ -40,12 +78,11 @@ class Objects:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
         settlement: Settlement,
         introductions: Introductions,
         previews: Previews,
     ) -> None:
-        self._committer, self._config, self._settlement = committer, config, settlement
+        self._committer, self._settlement = committer, settlement
         self._introductions, self._previews = introductions, previews
         self._projection = committer.projection
 
@@ -131,7 +168,7 @@ class Objects:
         return self.render(self._committer.stored(kind, name))
 
     def render(self, stored: Stored) -> Document:
-        percent = self._config.near_limit_percent
+        percent = self._committer.config.near_limit_percent
         return object_document(self._projection, stored, self._committer.now(), percent)
 
     def _apply(
@@ -141,13 +178,10 @@ class Objects:
         with committer.current() as projection:
             rulings = judge(projection, submissions, author, committer.now())
             if dry_run:
-                return self._imagine(submissions, rulings)
+                return self._imagine(rulings, author)
             # Hours that ran out before an edit ran out under the caps before it.
-            edited = [
-                submission.manifest.metadata.name
-                for submission, ruling in zip(submissions, rulings, strict=True)
-                if submission.manifest.kind == "Budget" and ruling.change == "configured"
-            ]
+            changed = [ruling.submission for ruling in rulings if ruling.change == "configured"]
+            edited = [item.key[1] for item in changed if item.manifest.kind == "Budget"]
             if edited:
                 self._settlement.roll_over(committer.now(), committer.now())
                 self._settlement.refund(edited)
@@ -155,65 +189,52 @@ class Objects:
             def decide() -> Sequence[NewEntry]:
                 nonlocal rulings
                 rulings = judge(projection, submissions, author, committer.now())
-                made = _entries(rulings)
-                manifests = [submission.manifest for submission in submissions]
-                return [*self._introductions.of(manifests), *made] if made else []
+                made = self._entries(rulings, author)
+                specs = [(item.key[1], item.manifest.spec) for item in submissions]
+                return [*self._introductions.of(specs), *made] if made else []
 
             committer.commit(decide)
             if edited:
                 self._settlement.refund(edited)
             return [
-                Applied(self.document(*submission.key), ruling.change)
-                for submission, ruling in zip(submissions, rulings, strict=True)
+                Applied(self.document(*ruling.submission.key), ruling.change) for ruling in rulings
             ]
 
-    def _imagine(self, submissions: Sequence[Submission], rulings: Rulings) -> Results:
+    def _entries(self, rulings: Rulings, author: Author) -> Entries:
+        bodies = [ruling.body for ruling in rulings if ruling.body is not None]
+        return [self._committer.new(body, author.user) for body in bodies]
+
+    def _imagine(self, rulings: Rulings, author: Author) -> Results:
         """A dry run: each object as it would be, and what it would lead to beside the others."""
-        now_ms = self._committer.now()
-        alone = len(submissions) == 1
-        after = self._projection if alone else imagined(self._projection, _entries(rulings))
-        results = [
-            Applied(
-                self._shown(submission, ruling),
-                ruling.change,
-                preview(after, submission.manifest, now_ms),
-            )
-            for submission, ruling in zip(submissions, rulings, strict=True)
+        now_ms, made = self._committer.now(), self._entries(rulings, author)
+        after = self._projection if len(rulings) == 1 else imagined(self._projection, made)
+
+        def effects(manifest: Manifest) -> Document:
+            shown = preview(after, manifest, now_ms)
+            if isinstance(manifest, ReservationManifest) and self._previews.possible:
+                start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
+                reserved = imagined(self._projection, made)
+                at_ms = max(now_ms, start_ms)
+                shown["forecast"] = self._previews.of_run(manifest.spec.run, at_ms, reserved)
+            return shown
+
+        return [
+            Applied(self._shown(ruling), ruling.change, effects(ruling.submission.manifest))
+            for ruling in rulings
         ]
-        for at, submission in enumerate(submissions):
-            if isinstance(submission.manifest, ReservationManifest) and self._previews.possible:
-                after = imagined(self._projection, _entries(rulings))
-                forecast = self._of_reservation(after, submission.manifest, now_ms)
-                shown = {**(results[at].preview or {}), "forecast": forecast}
-                results[at] = replace(results[at], preview=shown)
-        return results
 
-    def _of_reservation(
-        self, after: Projection, manifest: ReservationManifest, now_ms: int
-    ) -> Document:
-        start_ms = parse_time(manifest.spec.earliest_start, "spec.earliestStart")
-        return self._previews.of_run(manifest.spec.run, max(now_ms, start_ms), after)
-
-    def _shown(self, submission: Submission, ruling: Ruling) -> Document:
-        if ruling.entry is None:
-            return self.document(*submission.key)
-        body = of_kind(ruling.entry.body, ObjectApplied, "a manifest is applied")
+    def _shown(self, ruling: Ruling) -> Document:
+        body = ruling.body
+        if body is None:
+            return self.document(*ruling.submission.key)
+        facts = ("name", "labels", "uid", "generation")
         return {
             "apiVersion": API_VERSION,
             "kind": body.kind,
-            "metadata": {
-                "name": body.name,
-                "labels": body.labels,
-                "uid": body.uid,
-                "generation": body.generation,
-            },
+            "metadata": {name: getattr(body, name) for name in facts},
             "spec": body.spec,
             "status": {},
         }
-
-
-def _entries(rulings: Rulings) -> list[NewEntry]:
-    return [ruling.entry for ruling in rulings if ruling.entry is not None]
 
 
 def _submission(manifest: Document, path: str, expected_version: int | None) -> Submission:
@@ -224,3 +245,233 @@ def _submission(manifest: Document, path: str, expected_version: int | None) -> 
     if expected_version is None:
         expected_version = read.metadata.resource_version
     return Submission(read, path, expected_version)
+
+
+# -- what manifests come to -----------------------------------------------------------------------
+
+
+def located(path: str, error: BadInput) -> BadInput:
+    """The same refusal, with where in a batch it is."""
+    if not path:
+        return error
+    inside = "" if error.path == "$" else f".{error.path}"
+    return BadInput(f"{path}{inside}", error.message)
+
+
+def judge(
+    projection: Projection, submissions: Sequence[Submission], author: Author, now_ms: int
+) -> list[Ruling]:
+    """What each manifest of a batch comes to; raises for the first that cannot be."""
+    _refuse_repeated(submissions)
+    manifests = [submission.manifest for submission in submissions]
+    runs = {run.metadata.name: run for run in manifests if isinstance(run, RunManifest)}
+    budgets = _budgets_after(projection, manifests)
+    rulings = []
+    for submission in submissions:
+        before = projection.get(*submission.key)
+        try:
+            may_apply(projection, author, submission.manifest, runs)
+            _check_version(submission, before)
+            _check(projection, submission.manifest, before, budgets)
+        except BadInput as error:
+            raise located(submission.path, error) from None
+        except Denied as denied:
+            denied.path = submission.path or None
+            raise
+        body = _body(projection, submission.manifest, before, now_ms)
+        change: Change = "unchanged"
+        if body is not None:
+            change = "created" if before is None else "configured"
+        rulings.append(Ruling(submission, change, body))
+    return rulings
+
+
+def may_apply(
+    projection: Projection, author: Author, manifest: Manifest, runs: Mapping[str, RunManifest]
+) -> None:
+    """Budgets and nodes are the operator's: a tenant that could edit its budget has none.
+
+    `runs` are those of the same batch: a reservation is its run's owner's.
+    """
+    if isinstance(manifest, RunManifest | ReservationManifest):
+        owner = _owner_of(projection, manifest, runs)
+        if not author.may_act_for(owner):
+            raise Forbidden(f"{author.user} may not act for owner {owner!r}")
+    elif not author.admin:
+        raise Forbidden(f"{author.user} may not change a {manifest.kind}")
+    before = projection.get(manifest.kind, manifest.metadata.name)
+    if before is not None:
+        may_touch(projection, author, before)
+
+
+def _owner_of(
+    projection: Projection,
+    manifest: RunManifest | ReservationManifest,
+    runs: Mapping[str, RunManifest],
+) -> str:
+    if isinstance(manifest, RunManifest):
+        return manifest.spec.owner
+    name = manifest.spec.run
+    if name in runs:
+        return runs[name].spec.owner
+    if name not in projection.runs:
+        raise BadInput("spec.run", f"names no run, {name!r}")
+    return projection.run_spec(name).owner
+
+
+def may_touch(projection: Projection, author: Author, stored: Stored) -> None:
+    """Raises unless this author may change an existing object."""
+    owner = projection.owner_of(stored) if stored.kind in ("Run", "Reservation") else None
+    if not (author.admin or (owner is not None and author.may_act_for(owner))):
+        allowed = "admins only" if owner is None else "its owner and admins only"
+        raise Forbidden(f"{author.user} may not change {stored.kind} {stored.name!r}: {allowed}")
+
+
+def refuse_in_use(projection: Projection, stored: Stored) -> None:
+    """What pays for, is, or carries something that runs stays."""
+    if stored.kind == "Budget":
+        _refuse_used_payers(projection, stored.name, keeping=set())
+    elif stored.kind == "Run" and projection.runs[stored.name].leases:
+        raise Refused("RunActive", f"run {stored.name!r} is running; cancel it first")
+    elif stored.kind == "Run" and projection.waits_for_time(stored.name):
+        by = projection.reserved[stored.name]
+        raise Refused(
+            "RunReserved", f"run {stored.name!r} is reserved; delete reservation {by!r} first"
+        )
+    elif stored.kind == "Node" and projection.taken.get(stored.name):
+        raise Refused("DeviceInUse", f"node {stored.name!r} has leased devices; drain it first")
+
+
+def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document:
+    """What a manifest would lead to if it were applied now."""
+    name = manifest.metadata.name
+    if isinstance(manifest, RunManifest):
+        found = assess(projection, manifest.spec, now_ms)
+        place = None if found.placement is None else STYLE.from_core(found.placement)
+        return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
+    if isinstance(manifest, BudgetManifest):
+        # As it was before a period ended that is not settled yet: a look must not end it.
+        end_ms = projection.accounts.rolls_over(now_ms)
+        at_ms = now_ms if end_ms is None else end_ms - 1
+        lost = demotions(to_budget(name, manifest.spec), projection.accounts, at_ms)
+        return {"unfunded": [_unfunded(projection, demotion) for demotion in lost]}
+    if isinstance(manifest, ReservationManifest):
+        return {"due": manifest.spec.earliest_start}
+    return {"leases": sorted(set(projection.taken.get(name, {}).values()))}
+
+
+def _unfunded(projection: Projection, lost: Demotion) -> Document:
+    """A lease that a budget would pay for no longer, and the cap that it is over."""
+    lease = projection.leases[lost.lease]
+    return {
+        "lease": lease.id,
+        "run": lease.run,
+        "owner": lease.owner,
+        "gpus": lease.gpus,
+        "cap": lost.kind,
+        "name": lost.name,
+        "hours": lost.hours,
+    }
+
+
+def _refuse_repeated(submissions: Sequence[Submission]) -> None:
+    seen = set()
+    for submission in submissions:
+        if submission.key in seen:
+            kind, name = submission.key
+            repeated = BadInput("metadata.name", f"repeats {kind} {name!r}")
+            raise located(submission.path, repeated)
+        seen.add(submission.key)
+
+
+def _budgets_after(projection: Projection, manifests: Iterable[Manifest]) -> Mapping[str, Budget]:
+    edited = [manifest for manifest in manifests if isinstance(manifest, BudgetManifest)]
+    after = {
+        budget.metadata.name: to_budget(budget.metadata.name, budget.spec) for budget in edited
+    }
+    return {**projection.budgets, **after}
+
+
+def _check_version(submission: Submission, before: Stored | None) -> None:
+    expected, (kind, name) = submission.expected_version, submission.key
+    if expected is not None and expected != (before.version if before else 0):
+        raise EditConflict(f"{kind} {name!r} is not in version {expected} any more")
+
+
+def _check(
+    projection: Projection, manifest: Manifest, before: Stored | None, budgets: Mapping[str, Budget]
+) -> None:
+    name = manifest.metadata.name
+    if isinstance(manifest, BudgetManifest):
+        circle = cycle_in(budgets.values())
+        if circle:
+            raise BadInput("spec.parents", f"form a circle: {' > '.join(circle)}")
+        if before is not None:
+            kept = {envelope.name for envelope in manifest.spec.envelopes}
+            _refuse_used_payers(projection, name, keeping=kept)
+    elif isinstance(manifest, RunManifest) and before is None:
+        _check_variables(manifest)
+    elif isinstance(manifest, RunManifest) and before is not None:
+        for key, value in spec_document(manifest.spec).items():
+            if key not in RUN_MUTABLE and before.document[key] != value:
+                raise BadInput(f"spec.{key}", "cannot be changed; delete the run and submit anew")
+    elif isinstance(manifest, ReservationManifest):
+        _check_reservation(projection, manifest, before)
+    elif isinstance(manifest, NodeManifest) and before is not None:
+        taken = projection.taken.get(name, {})
+        if taken and (
+            manifest.spec.devices <= max(taken) or manifest.spec.flavor != before.document["flavor"]
+        ):
+            raise Refused("DeviceInUse", f"node {name!r} has leased devices; drain it first")
+
+
+def _check_variables(manifest: RunManifest) -> None:
+    """What the lease decides is refused here, not after admission by the executor."""
+    for where, names in (("env", manifest.spec.env), ("secretEnv", manifest.spec.secret_env)):
+        for name in sorted(names):
+            if name.startswith(RESERVED_ENV):
+                raise BadInput(f"spec.{where}.{name}", "is set by Fairlead from the lease")
+
+
+def _check_reservation(
+    projection: Projection, manifest: ReservationManifest, before: Stored | None
+) -> None:
+    """One reservation per run, made before the run starts; only its time can be changed."""
+    run, name = manifest.spec.run, manifest.metadata.name
+    if before is not None:
+        if before.document["run"] != run:
+            raise BadInput("spec.run", "cannot be changed; delete the reservation and make another")
+        if not projection.resolver.reservations[name].waits:
+            raise Refused("ReservationOver", f"reservation {name!r} was activated already")
+        return
+    other = projection.reserved.get(run)
+    if other is not None and projection.resolver.reservations[other].state != "Released":
+        raise Refused("RunReserved", f"run {run!r} is reserved already, by {other!r}")
+    state = projection.runs.get(run)
+    if state is not None and state.phase is not Phase.PENDING:
+        raise Refused("NotPending", f"run {run!r} is {state.phase.value}")
+
+
+def _refuse_used_payers(projection: Projection, budget: str, *, keeping: set[str]) -> None:
+    spec = projection.objects["Budget", budget].spec
+    for envelope in spec.envelopes if isinstance(spec, BudgetSpec) else ():
+        account = projection.accounts.get(budget, envelope.name)
+        if envelope.name not in keeping and account is not None and account.leases:
+            raise Refused(
+                "EnvelopeInUse", f"envelope {budget}/{envelope.name} pays for open leases"
+            )
+
+
+def _body(
+    projection: Projection, manifest: Manifest, before: Stored | None, now_ms: int
+) -> ObjectApplied | None:
+    document, labels = spec_document(manifest.spec), manifest.metadata.labels
+    if before and (before.document, before.labels) == (document, labels):
+        return None
+    kind, name = manifest.kind, manifest.metadata.name
+    if before is None:
+        uid, generation = digest([kind, name, now_ms, projection.seq])[:32], 1
+    else:
+        uid = before.uid
+        generation = before.generation + int(before.document != document)
+    return ObjectApplied(kind, name, uid, generation, labels, document)

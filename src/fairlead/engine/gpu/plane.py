@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from fairlead.engine.gpu.admission import RunAdmission
 from fairlead.engine.gpu.committer import Committer
-from fairlead.engine.gpu.conditions import condition_entries
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import ControlRecovered
 from fairlead.engine.gpu.events import EventFeed
@@ -17,6 +16,7 @@ from fairlead.engine.gpu.resolver.outcome import Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.resolver.requests import Resolver
 from fairlead.engine.gpu.settlement import Settlement
+from fairlead.engine.gpu.status import condition_entries
 from fairlead.engine.gpu.values import Config
 from fairlead.engine.gpu.verbs import Verbs
 from fairlead.ports.entropy import EntropySource
@@ -42,29 +42,20 @@ class ControlPlane:
         self.config = config = config or Config()
         self.faults: dict[str, str] = {}
         """What last failed, by run or `*call` of the executor, `*clock`, `*chance`."""
-        self.committer = committer = Committer(
-            ledger, now_ms, checkpoint_every=config.checkpoint_every
-        )
+        self.committer = committer = Committer(ledger, now_ms, config)
         if chance is not None and not is_the_ledgers(committer.projection, chance):
             # Nothing may be fixed or drawn with another secret: it could never be revealed.
             chance, self.faults["*chance"] = None, ANOTHER_MASTER
         self._introductions = introductions = Introductions(committer, chance)
-        previews = Previews(committer, config, chance)
-        self.effects = Effects(committer, executor, config, self.faults)
+        previews = Previews(committer, chance)
+        self.effects = Effects(committer, executor, self.faults)
         self.settlement = Settlement(committer, self.effects)
-        self.admission = RunAdmission(committer, config)
-        self.objects = Objects(committer, config, self.settlement, introductions, previews)
-        self.outcomes = Outcomes(committer, config, self.effects, introductions, chance)
-        self.resolver = Resolver(
-            committer,
-            config,
-            settlement=self.settlement,
-            effects=self.effects,
-            outcomes=self.outcomes,
-            previews=previews,
-        )
-        self.reservations = Reservations(committer, config, self.outcomes, previews)
-        self.verbs = Verbs(committer, config, self.effects, self.objects, self.resolver)
+        self.admission = RunAdmission(committer)
+        self.objects = Objects(committer, self.settlement, introductions, previews)
+        self.outcomes = Outcomes(committer, self.effects, introductions, chance)
+        self.resolver = Resolver(committer, self.settlement, self.effects, self.outcomes, previews)
+        self.reservations = Reservations(committer, self.outcomes, previews)
+        self.verbs = Verbs(committer, self.effects, self.objects, self.resolver)
         self.outcome_reports = OutcomeReports(committer, chance)
         self.reports = Reports(committer, self.objects, self.settlement, self.outcome_reports)
         self.events = EventFeed(committer)

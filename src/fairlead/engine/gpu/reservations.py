@@ -26,7 +26,7 @@ from fairlead.engine.gpu.resolver.deficit import (
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
 from fairlead.engine.gpu.resolver.preview import Previews
 from fairlead.engine.gpu.state import Outcome, OutcomeStage, Phase, Reservation
-from fairlead.engine.gpu.values import Config, Refused
+from fairlead.engine.gpu.values import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,8 @@ class ReservationChange:
 class Reservations:
     """Looks after every reservation once a turn."""
 
-    def __init__(
-        self, committer: Committer, config: Config, outcomes: Outcomes, previews: Previews
-    ) -> None:
-        self._committer, self._config = committer, config
+    def __init__(self, committer: Committer, outcomes: Outcomes, previews: Previews) -> None:
+        self._committer, self._config = committer, committer.config
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
         self._repeats: dict[str, tuple[int, GangDemand]] = {}
@@ -78,14 +76,12 @@ class Reservations:
         state = self._projection.runs.get(run)
         if state is None or state.phase.ended:
             why = "its run is gone" if state is None else f"its run is {state.phase.value}"
-            return [_entry(name, run, ReservationChange("Released", "RunEnded", why), now_ms)]
-        if known.state == "Active" and state.phase is Phase.PENDING:
-            return [
-                _entry(
-                    name, run, ReservationChange("Released", state.reason, state.message), now_ms
-                )
-            ]
-        return []
+            change = ReservationChange("Released", "RunEnded", why)
+        elif known.state == "Active" and state.phase is Phase.PENDING:
+            change = ReservationChange("Released", state.reason, state.message)
+        else:
+            return []
+        return [_entry(name, run, change, now_ms)]
 
     def _activate(self, name: str, now_ms: int) -> None:
         """A reservation that is due starts its run, preempts others for it, or says why not."""
@@ -119,19 +115,15 @@ class Reservations:
         opened = self._projection.resolver.open_outcome(flavor)
         if opened is not None:
             reason = "Resolving" if opened.run == run else "ResolveOpen"
-            return ReservationChange(
-                "Pending", reason, f"outcome {opened.seq} of {flavor} is not over"
-            )
+            message = f"outcome {opened.seq} of {flavor} is not over"
+            return ReservationChange("Pending", reason, message)
         if need.refusal is not None:
-            refusal = need.refusal
-            return ReservationChange(
-                "Blocked", refusal.code, refusal.message, refusal.shortfall_gpus
-            )
+            why = need.refusal
+            return ReservationChange("Blocked", why.code, why.message, why.shortfall_gpus)
         last = self._last_outcome(known)
         if last is not None and last.stage is OutcomeStage.APPLIED:
-            return ReservationChange(
-                "Blocked", "NoDevices", "other runs were preempted for it once; it does not fit"
-            )
+            message = "other runs were preempted for it once; it does not fit"
+            return ReservationChange("Blocked", "NoDevices", message)
         if last is not None and last.stage is OutcomeStage.VOID:
             by_operator = last.voided_by not in ("", SYSTEM)
             # As long as nothing changed another one would be voided, too; a restart is no change.
@@ -165,10 +157,8 @@ class Reservations:
             self._outcomes.begin(case)
         except Refused as refused:  # another replica was quicker, with this one or another
             waits = refused.reason == "ResolveOpen"
-            state = "Pending" if waits else "Blocked"
-            return ReservationChange(
-                state, refused.reason, refused.message, 0 if waits else deficit.gpus
-            )
+            state, short = ("Pending", 0) if waits else ("Blocked", deficit.gpus)
+            return ReservationChange(state, refused.reason, refused.message, short)
         return None
 
     def _record(self, name: str, change: ReservationChange, now_ms: int) -> Sequence[NewEntry]:

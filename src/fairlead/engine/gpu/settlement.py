@@ -1,6 +1,7 @@
 """Settlement: runs end, hours run out, leases lose and regain their funding."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from fairlead.core.gpu.funding import demotions, restorations
@@ -125,16 +126,8 @@ def refunding(
         for demotion in lost:
             cap = f"{demotion.kind} {demotion.budget}/{demotion.name}"
             why = "is out of hours" if demotion.hours else "allows fewer GPUs"
-            unfunded = LeaseUnfunded(
-                demotion.lease,
-                projection.leases[demotion.lease].run,
-                demotion.at_ms,
-                demotion.kind,
-                demotion.budget,
-                demotion.name,
-                demotion.hours,
-                f"{cap} {why}",
-            )
+            run = projection.leases[demotion.lease].run
+            unfunded = LeaseUnfunded(run=run, message=f"{cap} {why}", **asdict(demotion))
             made.append(NewEntry(unfunded, now_ms))
         if lost:
             continue  # a lease that was just demoted is not restored in the same turn

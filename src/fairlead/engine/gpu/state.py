@@ -6,13 +6,14 @@ earlier versions wrote.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct, field
 
 from fairlead.core.gpu import Lease
 from fairlead.core.lottery import BeaconRound, OwnerWeighting
 from fairlead.engine.gpu.entries import Document, FundRefusal, Place
-from fairlead.schema.objects import Spec
+from fairlead.schema.objects import Spec, read_spec
 
 
 class Phase(StrEnum):
@@ -28,8 +29,7 @@ class Phase(StrEnum):
         return self in (Phase.COMPLETED, Phase.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True, dict=True):
     """An object as it was last applied; `version` is the ledger's number of that entry."""
 
     kind: str
@@ -39,11 +39,14 @@ class Stored:
     version: int
     created_ms: int
     labels: dict[str, str]
-    spec: Spec
     document: Document
     """The spec as plain data, defaults filled in."""
     user: str
     """Who created it."""
+
+    @cached_property
+    def spec(self) -> Spec:
+        return read_spec(self.kind, self.document)
 
 
 def job_prefix(run: str, uid: str) -> str:
@@ -94,17 +97,7 @@ class LeaseFact:
         return tuple(dict.fromkeys(slot.partition("#")[0] for slot in self.slots))
 
     def to_lease(self) -> Lease:
-        return Lease(
-            self.id,
-            self.owner,
-            self.budget,
-            self.envelope,
-            self.gpus,
-            self.start_ms,
-            self.end_ms,
-            self.expected_end_ms,
-            self.borrowed,
-        )
+        return Lease(**{name: getattr(self, name) for name in Lease.__slots__})
 
 
 class Reclaim(Struct):
@@ -182,8 +175,7 @@ class RunState(Struct):
         return self.stopping or (self.reclaim is not None and self.reclaim.preempts)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One condition of a budget; `since_ms` moves only with the status."""
 
     type: str

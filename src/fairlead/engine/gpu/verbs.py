@@ -7,12 +7,11 @@ from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
 from fairlead.engine.gpu.leases import Ending, Moment, end_run, swap
-from fairlead.engine.gpu.objects import Objects
+from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
 from fairlead.engine.gpu.state import Phase, Stored
-from fairlead.engine.gpu.submissions import may_touch
-from fairlead.engine.gpu.values import Applied, Author, Config, Refused
+from fairlead.engine.gpu.values import Applied, Author, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,9 @@ class Verbs:
     uncordon, drain, fail."""
 
     def __init__(
-        self,
-        committer: Committer,
-        config: Config,
-        effects: Effects,
-        objects: Objects,
-        resolver: Resolver,
+        self, committer: Committer, effects: Effects, objects: Objects, resolver: Resolver
     ) -> None:
-        self._committer, self._config, self._effects = committer, config, effects
+        self._committer, self._effects = committer, effects
         self._objects, self._resolver = objects, resolver
         self._projection = committer.projection
         self._decide: dict[tuple[str, str], Decide] = {
@@ -135,7 +129,7 @@ class Verbs:
         return [command.at.entry(RunNominated(run, nominated))]
 
     def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
-        run, grace_ms = command.object.name, self._config.grace_ms
+        run, grace_ms = command.object.name, self._committer.config.grace_ms
         return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
 
     def _cancel(self, command: ObjectCommand) -> list[NewEntry]:
@@ -160,24 +154,12 @@ class Verbs:
             return []
         return [self._flagged(command, "Paused" if paused else "Resumed", paused=paused)]
 
-    def _flagged(
-        self,
-        command: ObjectCommand,
-        reason: str,
-        *,
-        paused: bool | None = None,
-        stopping: bool | None = None,
-    ) -> NewEntry:
-        state = self._projection.runs[command.object.name]
-        body = RunPhase(
-            run=command.object.name,
-            phase=state.phase.value,
-            reason=reason,
-            message="",
-            paused=state.paused if paused is None else paused,
-            stopping=state.stopping if stopping is None else stopping,
-        )
-        return command.at.entry(body)
+    def _flagged(self, command: ObjectCommand, reason: str, **changed: bool) -> NewEntry:
+        """A run in the same phase, `paused` or `stopping` from now on."""
+        run = command.object.name
+        state = self._projection.runs[run]
+        flags: Document = {"paused": state.paused, "stopping": state.stopping, **changed}
+        return command.at.entry(RunPhase(run, state.phase.value, reason, "", **flags))
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -192,20 +174,16 @@ class Verbs:
         return made
 
 
+_SHOWN = ("run", "phase", "reason", "message")
+
+
 def _touched(made: Iterable[NewEntry]) -> Document:
     """The runs that would be in another phase, paused or stopped; and leases that would end."""
     runs: list[Document] = []
     leases: list[str] = []
     for body in (entry.body for entry in made):
         if isinstance(body, RunPhase):
-            runs.append(
-                {
-                    "run": body.run,
-                    "phase": body.phase,
-                    "reason": body.reason,
-                    "message": body.message,
-                }
-            )
+            runs.append({name: getattr(body, name) for name in _SHOWN})
         elif isinstance(body, RunReclaimed):
             leases += sorted(body.leases)
     return {"runs": runs, "leases": leases}

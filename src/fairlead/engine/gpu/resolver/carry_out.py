@@ -44,12 +44,7 @@ def clear_actions(
 
 
 def reclaims(
-    projection: Projection,
-    outcome: int,
-    actions: Iterable[tuple[LeaseFact, Action]],
-    *,
-    default_grace_ms: int,
-    now_ms: int,
+    at: Moment, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
 ) -> list[NewEntry]:
     """One entry for every run that loses something, in order of name."""
     by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
@@ -65,10 +60,10 @@ def reclaims(
             leases=kinds,
             preempts=bool(drawn),
             draw=drawn[0] if drawn else None,
-            grace_ms=grace_ms(projection.run_spec(run), default_grace_ms),
+            grace_ms=grace_ms(at.projection.run_spec(run), default_grace_ms),
             reason=PREEMPT if drawn else max(kinds.values()),
         )
-        made.append(NewEntry(body, now_ms))
+        made.append(at.entry(body))
     return made
 
 

@@ -6,7 +6,7 @@
 The outcomes of one scope form a chain: each reveals its entropy and fixes that of the next.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from fairlead.core.gpu import Budget, Scope, ScopeCap
 from fairlead.core.gpu.place import DOMAIN_KEYS
@@ -14,17 +14,10 @@ from fairlead.core.lottery import Pseudonyms, entropy_hash
 from fairlead.core.lottery.pseudonym import chain_id, chain_salt, secret_commitment
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import ChainOpened, NewEntry, OwnerPseudonym
-from fairlead.engine.gpu.projection import Projection, node_spec
+from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
-from fairlead.schema.objects import (
-    BudgetManifest,
-    Manifest,
-    NodeManifest,
-    NodeSpec,
-    RunManifest,
-    to_budget,
-)
+from fairlead.schema.objects import BudgetSpec, NodeSpec, RunSpec, Spec, to_budget
 
 ANOTHER_MASTER = "the master secret is not the one that this ledger's entropy was fixed with"
 Scopes = Iterable[tuple[Scope, str | None]]
@@ -39,18 +32,17 @@ class Introductions:
         self._projection = committer.projection
         self._done = chance is None
 
-    def of(self, manifests: Sequence[Manifest]) -> list[NewEntry]:
-        """In the batch of new objects, and before them: their owners and scopes."""
+    def of(self, specs: Iterable[tuple[str, Spec]]) -> list[NewEntry]:
+        """Of the owners and scopes of objects, by name: in the batch of new ones, before them."""
         owners: set[str] = set()
         scopes: list[tuple[Scope, str | None]] = []
-        for manifest in manifests:
-            if isinstance(manifest, BudgetManifest):
-                owners.add(manifest.spec.owner)
-                scopes += _of_budget(to_budget(manifest.metadata.name, manifest.spec))
-            elif isinstance(manifest, RunManifest):
-                owners.add(manifest.spec.owner)
-            elif isinstance(manifest, NodeManifest):
-                scopes += _of_node(manifest.spec)
+        for name, spec in specs:
+            if isinstance(spec, BudgetSpec | RunSpec):
+                owners.add(spec.owner)
+            if isinstance(spec, BudgetSpec):
+                scopes += _of_budget(to_budget(name, spec))
+            elif isinstance(spec, NodeSpec):
+                scopes += _of_node(spec)
         return self._entries(owners, scopes)
 
     def catch_up(self) -> None:
@@ -66,15 +58,9 @@ class Introductions:
         return chain_of(needed(self._chance), scope, owner)
 
     def _of_all(self) -> list[NewEntry]:
-        projection = self._projection
-        owners = {budget.owner for budget in projection.budgets.values()}
-        owners |= {projection.run_spec(name).owner for name in projection.runs}
-        scopes: list[tuple[Scope, str | None]] = []
-        for stored in projection.of_kind("Node"):
-            scopes += _of_node(node_spec(stored))
-        for budget in projection.budgets.values():
-            scopes += _of_budget(budget)
-        return self._entries(owners, scopes)
+        kinds = ("Node", "Budget", "Run")
+        known = (stored for kind in kinds for stored in self._projection.of_kind(kind))
+        return self.of((stored.name, stored.spec) for stored in known)
 
     def _entries(self, owners: Iterable[str], scopes: Scopes) -> list[NewEntry]:
         chance, known = self._chance, self._projection.resolver

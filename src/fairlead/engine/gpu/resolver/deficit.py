@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fairlead.core import gpu
-from fairlead.core.gpu.place import Gang, Node, Placement, place
-from fairlead.engine.gpu.admission import Assessment, assess, gang_of
+from fairlead.core.gpu.place import Gang, Placement, place
+from fairlead.engine.gpu.admission import assess, gang_of, refusal
 from fairlead.engine.gpu.entries import DeficitDecision, FundRefusal, NewEntry
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase, RunState, parse_slot
 from fairlead.schema.gpu import STYLE, deficit_document
-from fairlead.schema.objects import to_request
 
 TRIALS = 24  # placements in search of the time when there is room
 
@@ -102,13 +101,9 @@ def need_of(projection: Projection, run: str, now_ms: int) -> RunNeed:
     assessed = assess(projection, spec, now_ms)
     if assessed.starts:
         return RunNeed(starts=True)
-    request = to_request(spec)
-    if request.min_gpus is not None:
-        request = replace(request, gpus=request.min_gpus)
-        book = projection.book(now_ms)
-        assessed = Assessment(request, *gpu.cover_or_remedy(book, request, now_ms))
+    assessed = gpu.at_least(projection.book(now_ms), assessed, now_ms)
     if not assessed.plan.funded:
-        return RunNeed(starts=False, refusal=assessed.refusal())
+        return RunNeed(starts=False, refusal=refusal(assessed))
     return RunNeed(starts=False, gang=gang_of(spec, assessed.plan))
 
 
@@ -164,13 +159,7 @@ def place_after(projection: Projection, gang: Gang, ending: Iterable[LeaseFact])
             node, ordinal = parse_slot(slot)
             freed.setdefault(node, []).append(ordinal)
     nodes = [
-        Node(
-            node.name,
-            node.flavor,
-            node.location,
-            tuple(sorted((*node.free, *freed.get(node.name, ())))),
-            node.cordoned,
-        )
+        replace(node, free=tuple(sorted((*node.free, *freed.get(node.name, ())))))
         for node in projection.nodes()
     ]
     return place(nodes, gang)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fairlead.core.audit import SignedHead
 from fairlead.core.canonical import canonical
-from fairlead.core.invariant import of_kind
-from fairlead.core.lottery import Commitment, plan_id
+from fairlead.core.lottery import plan_id
 from fairlead.core.lottery.pseudonym import Clear, outcome_key, pseudonym
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
@@ -31,9 +30,7 @@ class OutcomeRecord:
         if entry is None or entry.kind != entries.OutcomeCommitted.ENTRY:
             raise NotFound("outcome", str(seq))
         self._ledger, self.seq, self.entry = ledger, seq, entry
-        self.commitment: Commitment = of_kind(
-            decode(entry), entries.OutcomeCommitted, "its kind was looked at"
-        ).commitment
+        self.commitment = entries.OutcomeCommitted.of(entry.body).commitment
         self.chain, self.k = self.commitment.chain, self.commitment.k
         found = ledger.entries(0, plan_id=plan_id(self.chain, self.k))
         self.case: entries.OutcomeCase | None = None

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from fairlead.core import gpu
 from fairlead.core.canonical import canonical
-from fairlead.core.invariant import known, of_kind
+from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
@@ -27,6 +27,7 @@ from fairlead.engine.gpu.admission import admission, opens_leases
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
+from fairlead.engine.gpu.leases import Moment
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
@@ -36,7 +37,7 @@ from fairlead.engine.gpu.resolver.carry_out import (
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
-from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
@@ -76,12 +77,11 @@ class Outcomes:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
         effects: Effects,
         introductions: Introductions,
         chance: EntropySource | None,
     ) -> None:
-        self._committer, self._config, self._effects = committer, config, effects
+        self._committer, self._config, self._effects = committer, committer.config, effects
         self._introductions, self._chance = introductions, chance
         self._projection = committer.projection
         self._frozen: dict[int, _Frozen] = {}
@@ -96,8 +96,7 @@ class Outcomes:
         if deficit.scope is None:
             return Refused("NoDevices", "no node can hold it")
         if deficit.shortfall_gpus:
-            short = f"{deficit.shortfall_gpus} GPUs would be missing even with every preemption"
-            return Refused("NotEnough", short)
+            return not_enough(deficit.shortfall_gpus)
         if self._config.resolver != "enforce":
             off = f"{deficit.gpus} GPUs are missing, and the resolver is {self._config.resolver}"
             return Refused("ResolverOff", off)
@@ -112,7 +111,9 @@ class Outcomes:
     def begin(self, case: Case) -> Outcome:
         """Freeze the conflict and commit to an outcome; then go as far as that goes by itself."""
         chance = needed(self._chance)
-        scope = _scope(shortage_of(self._projection, case.demand))
+        deficit = shortage_of(self._projection, case.demand).deficit
+        # Callers begin no outcome for a gang that no node can ever hold.
+        scope = known(deficit.scope, "an outcome has a scope")
         chain = self._introductions.open_chain(scope)
         frozen: _Frozen | None = None
 
@@ -256,9 +257,8 @@ class Outcomes:
         shown = self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void)
         if void is not None:
             return [shown]
-        grace_ms = self._config.grace_ms
-        taken = reclaims(self._projection, seq, actions, default_grace_ms=grace_ms, now_ms=now_ms)
-        return [shown, *taken]
+        at = Moment(self._projection, now_ms)
+        return [shown, *reclaims(at, seq, actions, self._config.grace_ms)]
 
     def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
         """The same for ever, in any process; None while a beacon is awaited."""
@@ -295,13 +295,9 @@ class Outcomes:
             void=void,
         )
         head = self._committer.ledger.head().as_document()
-        body = (
-            entries.OutcomeDrawn(shown, head)
-            if void is None
-            else entries.OutcomeVoided(shown, head)
-        )
+        kind = entries.OutcomeDrawn if void is None else entries.OutcomeVoided
         return NewEntry(
-            body,
+            kind(shown, head),
             now_ms,
             author=author,
             plan_id=promised.plan_id,
@@ -332,11 +328,7 @@ class Outcomes:
             entry, data = ledger.entry(outcome.seq), ledger.blob_get(outcome.conflict_digest)
             if entry is None or data is None:
                 raise Damaged(f"the conflict of outcome {outcome.seq} is missing")
-            body = of_kind(
-                entries.decode(entry),
-                entries.OutcomeCommitted,
-                "an outcome is its commitment's entry",
-            )
+            body = entries.OutcomeCommitted.of(entry.body)
             document = {**parse_json(data), "seed": "0" * 64}
             conflict = to_conflict(check_shape(document, ResolveDocument))
             frozen = self._frozen[outcome.seq] = _Frozen(body.commitment, conflict)
@@ -442,12 +434,11 @@ class Outcomes:
         return outcome
 
 
+def not_enough(gpus: int) -> Refused:
+    return Refused("NotEnough", f"{gpus} GPUs would be missing even with every preemption")
+
+
 def refuse_tenants(author: Author) -> None:
     """Using the resolver by hand is the operator's."""
     if not author.admin:
         raise Forbidden(f"{author.user} may not use the resolver by hand")
-
-
-def _scope(shortage: Shortage) -> gpu.Scope:
-    """Where GPUs are missing; callers begin no outcome for a gang that no node can ever hold."""
-    return known(shortage.deficit.scope, "an outcome has a scope")

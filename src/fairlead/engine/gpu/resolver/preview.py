@@ -1,11 +1,11 @@
 """Preemption previews: which runs would lose what, and the odds of the others."""
 
-from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import msgspec
+from msgspec import Struct, field
 
-from fairlead.core.gpu import Conflict, Forecast, GangDemand, Scope, forecast, freeze
-from fairlead.core.lottery import Pseudonyms
+from fairlead.core import gpu
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document
 from fairlead.engine.gpu.projection import Projection, reservation_spec, starts_ms
@@ -13,67 +13,57 @@ from fairlead.engine.gpu.resolver.chains import cap_owner, chain_of, needed, pse
 from fairlead.engine.gpu.resolver.deficit import Shortage, free_at, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case
 from fairlead.engine.gpu.state import Phase
-from fairlead.engine.gpu.values import Config, Refused
+from fairlead.engine.gpu.values import Refused
 from fairlead.ports.entropy import EntropySource
 from fairlead.schema.times import format_time
 
 NAMED_MAX = 20  # in a sentence; a preview names all
 
-NOTHING = Forecast(0)
+Tier = Literal["unfunded", "nominated", "funded"]
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What freeing GPUs would take now: a forecast, and the names behind its pseudonyms."""
+class CutRow(Struct, forbid_unknown_fields=True):
+    """A lease that ends by rule, whatever the lottery selects."""
 
-    scope: Scope | None = None
-    conflict: Conflict | None = None
-    outlook: Forecast = NOTHING
-    names: Pseudonyms | None = None
+    run: str
+    owner: str
+    lease: str
+    kind: Literal["DropSpare", "Shrink"]
+    gpus: int
+    tier: Tier
 
-    @property
-    def deficit_gpus(self) -> int:
-        return 0 if self.conflict is None else self.conflict.deficit_gpus
 
-    @property
-    def shortfall_gpus(self) -> int:
-        return self.outlook.shortfall_gpus
+class RiskRow(Struct, forbid_unknown_fields=True):
+    """A run at risk: its odds are one in `oneIn` at the first draw; `certain`: no lottery."""
+
+    run: str
+    owner: str
+    tier: Tier
+    one_in: int = field(name="oneIn")
+    certain: bool
+
+
+class PlaceDocument(Struct, forbid_unknown_fields=True):
+    """The scope in which GPUs are missing."""
+
+    flavor: str
+    location: dict[str, str]
+
+
+class Forecast(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Preemption preview: leases that end by rule, runs at risk with odds, GPUs still missing.
+
+    Where the lottery has a choice, leases cut by rule may be restored after it.
+    """
+
+    scope: PlaceDocument | None
+    deficit_gpus: int = field(name="deficitGPUs")
+    shortfall_gpus: int = field(name="shortfallGPUs")
+    cuts: list[CutRow]
+    at_risk: list[RiskRow] = field(name="atRisk")
 
     def document(self) -> Document:
-        """As the API shows it: which runs lose leases by rule, and which might, with their odds."""
-        names, scope = self.names, self.scope
-        clear = {} if names is None else {**names.runs, **names.leases, **names.owners}
-        runs = () if self.conflict is None else self.conflict.runs
-        owner_of = {run.id: clear[run.owner] for run in runs}
-        kept = {action.lease for action in self.outlook.withdrawn}
-        return {
-            "scope": scope and {"flavor": scope.flavor, "location": dict(scope.location)},
-            "deficitGPUs": self.deficit_gpus,
-            "shortfallGPUs": self.shortfall_gpus,
-            "cuts": [
-                {
-                    "run": clear[action.run],
-                    "owner": owner_of[action.run],
-                    "lease": clear[action.lease],
-                    "kind": action.kind.value,
-                    "gpus": action.gpus,
-                    "tier": action.tier.value,
-                }
-                for action in self.outlook.actions
-                if action.lease not in kept
-            ],
-            "atRisk": [
-                {
-                    "run": clear[odds.token],
-                    "owner": clear[odds.owner],
-                    "tier": risk.tier.value,
-                    "oneIn": odds.chance.denominator,
-                    "certain": risk.all_lost,
-                }
-                for risk in self.outlook.risks
-                for odds in risk.odds
-            ],
-        }
+        return cast(Document, msgspec.to_builtins(self))
 
     def refuse_short(self) -> None:
         """No run is preempted where it would not be enough."""
@@ -85,11 +75,27 @@ class Preview:
             )
 
 
+class RunForecast(Forecast, kw_only=True):
+    """The preview of a pending run: when it could start, with and without preemption.
+
+    A run with a refusal is not funded, so no run is preempted for it. A time is null where it
+    cannot be known.
+    """
+
+    starts: bool
+    refusal: dict[str, Any] | None
+    earliest_start: str | None = field(name="earliestStart")
+    without_cuts: str | None = field(name="withoutCuts")
+
+
+NOTHING = Forecast(scope=None, deficit_gpus=0, shortfall_gpus=0, cuts=[], at_risk=[])
+
+
 class Previews:
     """Forecasts for runs, reservations and cases."""
 
-    def __init__(self, committer: Committer, config: Config, chance: EntropySource | None) -> None:
-        self._committer, self._config, self._chance = committer, config, chance
+    def __init__(self, committer: Committer, chance: EntropySource | None) -> None:
+        self._committer, self._config, self._chance = committer, committer.config, chance
 
     @property
     def possible(self) -> bool:
@@ -116,56 +122,80 @@ class Previews:
         """The same, at a time and in a projection."""
         now_ms = self._committer.now()
         need = need_of(projection, run, now_ms)
-        if need.starts or need.gang is None:
-            start = format_time(at_ms) if need.starts else None
-            return {
-                "starts": need.starts,
-                "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
-                "earliestStart": start,
-                "withoutCuts": start,
-                **Preview().document(),
-            }
-        demand = GangDemand(run, need.gang)
-        shortage = shortage_of(projection, demand)
-        possible, shown = False, Preview()
-        if shortage.deficit.scope is not None:
-            shown = self.of_case(Case("run", demand, run=run), projection, shortage)
-            possible = not shown.shortfall_gpus
-        free_ms = free_at(projection, need.gang, now_ms)
-        waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
-        preempts = self._config.resolver == "enforce" and possible
+        shown, possible = NOTHING, need.starts
+        waiting = format_time(at_ms) if need.starts else None
+        if need.gang is not None:
+            demand = gpu.GangDemand(run, need.gang)
+            shortage = shortage_of(projection, demand)
+            if shortage.deficit.scope is not None:
+                shown = self.of_case(Case("run", demand, run=run), projection, shortage)
+                possible = self._config.resolver == "enforce" and not shown.shortfall_gpus
+            free_ms = free_at(projection, need.gang, now_ms)
+            waiting = None if free_ms is None else format_time(max(free_ms, at_ms))
         return {
-            "starts": False,
-            "refusal": None,
+            "starts": need.starts,
+            "refusal": None if need.refusal is None else msgspec.to_builtins(need.refusal),
             **shown.document(),
             "withoutCuts": waiting,
-            "earliestStart": format_time(at_ms) if preempts else waiting,
+            "earliestStart": format_time(at_ms) if possible else waiting,
         }
 
     def of_case(
         self, case: Case, projection: Projection | None = None, shortage: Shortage | None = None
-    ) -> Preview:
+    ) -> Forecast:
         """Which runs would lose leases by rule, and which might, with which odds."""
         projection, chance = projection or self._committer.projection, needed(self._chance)
         shortage = shortage or shortage_of(projection, case.demand)
         scope = shortage.deficit.scope
         if scope is None:
-            return Preview()
+            return NOTHING
         chain = chain_of(chance, scope, cap_owner(projection, scope))
         last = projection.resolver.chains.get(chain)
         # Ties go by the pseudonyms of the very outcome that would come next.
         names = pseudonyms(projection, chance, chain, 0 if last is None else last.k)
-        conflict = freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
-        outlook = forecast(conflict, owner_weighting=self._config.owner_weighting)
-        return Preview(scope, conflict, outlook, names)
+        conflict = gpu.freeze(case.demand, shortage.deficit, shortage.holdings, names).conflict
+        outlook = gpu.forecast(conflict, owner_weighting=self._config.owner_weighting)
+        clear = {**names.runs, **names.leases, **names.owners}
+        owner_of = {run.id: clear[run.owner] for run in conflict.runs}
+        kept = {action.lease for action in outlook.withdrawn}
+        cuts = [
+            {
+                "run": clear[action.run],
+                "owner": owner_of[action.run],
+                "lease": clear[action.lease],
+                "kind": action.kind.value,
+                "gpus": action.gpus,
+                "tier": action.tier.value,
+            }
+            for action in outlook.actions
+            if action.lease not in kept
+        ]
+        risks = [
+            {
+                "run": clear[odds.token],
+                "owner": clear[odds.owner],
+                "tier": risk.tier.value,
+                "oneIn": odds.chance.denominator,
+                "certain": risk.all_lost,
+            }
+            for risk in outlook.risks
+            for odds in risk.odds
+        ]
+        return Forecast(
+            scope=PlaceDocument(scope.flavor, dict(scope.location)),
+            deficit_gpus=conflict.deficit_gpus,
+            shortfall_gpus=outlook.shortfall_gpus,
+            cuts=msgspec.convert(cuts, list[CutRow]),
+            at_risk=msgspec.convert(risks, list[RiskRow]),
+        )
 
     def sentence(self, case: Case) -> str:
         """In words, for a rehearsal: they are recorded though no preview is asked for."""
         if not self.possible:
             return "there is no preview without a master secret"
-        shown = self.of_case(case).document()
-        losses = sorted({f"{row['run']} ({row['kind']})" for row in shown["cuts"]})
-        risks = sorted(f"{row['run']} (1 in {row['oneIn']})" for row in shown["atRisk"])
+        shown = self.of_case(case)
+        losses = sorted({f"{row.run} ({row.kind})" for row in shown.cuts})
+        risks = sorted(f"{row.run} (1 in {row.one_in})" for row in shown.at_risk)
         names = [*losses, *risks]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         return f"would be preempted: {', '.join(names[:NAMED_MAX])}{more}"

@@ -12,31 +12,22 @@ ledger; another turn, after a crash or by another replica, continues with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry
 from fairlead.engine.gpu.leases import Moment, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
-from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, refuse_tenants
-from fairlead.engine.gpu.resolver.preview import Preview, Previews
+from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, not_enough, refuse_tenants
+from fairlead.engine.gpu.resolver.preview import NOTHING, Forecast, Previews
 from fairlead.engine.gpu.settlement import Settlement
 from fairlead.engine.gpu.state import PLACE, BudgetRequest, Phase, Step, Stored
-from fairlead.engine.gpu.submissions import imagined
-from fairlead.engine.gpu.values import Author, Config, Forbidden, NotFound, Refused
+from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.schema.border import BadInput
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Why there is no resolve for a step."""
-
-    reason: str
-    message: str
 
 
 class Resolver:
@@ -45,14 +36,12 @@ class Resolver:
     def __init__(
         self,
         committer: Committer,
-        config: Config,
-        *,
         settlement: Settlement,
         effects: Effects,
         outcomes: Outcomes,
         previews: Previews,
     ) -> None:
-        self._committer, self._config = committer, config
+        self._committer, self._config = committer, committer.config
         self._settlement, self._effects = settlement, effects
         self._outcomes, self._previews = outcomes, previews
         self._projection = committer.projection
@@ -180,9 +169,9 @@ class Resolver:
         if request.budget in self._projection.budgets:
             self._settlement.refund([request.budget])  # what the last step left may be funded again
         case = self._case_of(request)
-        if isinstance(case, Skip):
-            skip = case
-            self._committer.commit(lambda: self._skip(seq, step, skip))
+        if isinstance(case, Refused):
+            why = case
+            self._committer.commit(lambda: self._skip(seq, step, why))
             return True
         try:
             begun[step] = self._outcomes.begin(case).seq
@@ -190,9 +179,10 @@ class Resolver:
             return False
         return True
 
-    def _case_of(self, request: BudgetRequest) -> Case | Skip:
+    def _case_of(self, request: BudgetRequest) -> Case | Refused:
+        """The next step; or why there is no resolve for it."""
         if not self.enforced:
-            return Skip("ResolverOff", f"the resolver is {self._config.resolver}")
+            return Refused("ResolverOff", f"the resolver is {self._config.resolver}")
         step, place = request.steps[0], request.place
         case: Case
         if step == PLACE and place is not None:
@@ -202,21 +192,20 @@ class Resolver:
             budget = self._projection.budgets.get(request.budget)
             caps = [] if budget is None else [cap for cap in caps_of(budget) if _step(cap) == step]
             if not caps:
-                return Skip("Gone", "there is no such cap any more")
+                return Refused("Gone", "there is no such cap any more")
             case = Case("cap", caps[0], request.author, request=request.seq, step=step)
         shown = self._previews.of_case(case)
         if not shown.deficit_gpus:
-            return Skip("WithinCap", "nothing is above it any more")
+            return Refused("WithinCap", "nothing is above it any more")
         if shown.shortfall_gpus:
-            short = f"{shown.shortfall_gpus} GPUs would be missing even with every preemption"
-            return Skip("NotEnough", short)
+            return not_enough(shown.shortfall_gpus)
         return case
 
-    def _skip(self, seq: int, step: Step, skip: Skip) -> Sequence[NewEntry]:
+    def _skip(self, seq: int, step: Step, why: Refused) -> Sequence[NewEntry]:
         request = self._projection.resolver.requests.get(seq)
         if request is None or request.steps[0] != step:
             return []  # another replica was quicker
-        body = entries.StepSkipped(seq, request.budget, *step, skip.reason, skip.message)
+        body = entries.StepSkipped(seq, request.budget, *step, why.reason, why.message)
         return [self._committer.new(body)]
 
     def _budget(self, name: str) -> Budget:
@@ -289,24 +278,18 @@ def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
-    body = entries.ObjectApplied(
-        kind="Node",
-        name=stored.name,
-        uid=stored.uid,
-        generation=stored.generation + 1,
-        labels=stored.labels,
-        spec={**stored.document, "cordoned": cordoned},
-    )
-    return [at.entry(body)]
+    spec, generation = {**stored.document, "cordoned": cordoned}, stored.generation + 1
+    about = (stored.name, stored.uid, generation, stored.labels)
+    return [at.entry(entries.ObjectApplied("Node", *about, spec))]
 
 
 def _steps_document(
-    shown: dict[Step, Preview], state: dict[Step, tuple[str, int | None]]
+    shown: dict[Step, Forecast], state: dict[Step, tuple[str, int | None]]
 ) -> Document:
     """Every step with its state and outcome; the first ones stand for the whole."""
     return {
         "outcome": next((seq for _, seq in state.values() if seq is not None), None),
-        "forecast": next(iter(shown.values()), Preview()).document(),
+        "forecast": next(iter(shown.values()), NOTHING).document(),
         "steps": [
             {
                 "kind": kind,
