@@ -6,6 +6,7 @@ Integers beyond 2^53 - 1 are refused rather than rounded: another reader would s
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from hashlib import sha256
 from json.encoder import encode_basestring
 from math import isfinite
@@ -35,10 +36,22 @@ def digest(value: object) -> str:
     return sha256(canonical(value)).hexdigest()
 
 
+_PLAIN = frozenset({str, int, bool, float, type(None)})
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...] | None:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
 def as_json(value: Any) -> Any:
     """A value of core as plain data: dataclasses as objects by field, bytes in hex."""
-    if is_dataclass(value):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        return {name: as_json(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     if isinstance(value, bytes):

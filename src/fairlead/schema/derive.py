@@ -59,6 +59,8 @@ class _Shape(NamedTuple):
     written: dict[str, str]
     readers: list[tuple[str, Callable[[Any, str], Any]]]
     writers: list[tuple[str, Callable[[Any], Any]]]
+    checked: bool
+    """Whether the dataclass names faults that no type can show."""
 
 
 class Style:
@@ -107,14 +109,15 @@ class Style:
 
     def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
         """Core's value of a document that was checked; `given` are the fields left out of it."""
-        shape = self._shape(cls)
+        shape = self._shapes.get(cls) or self._shape(cls)
         values = {name: getattr(document, name) for name in shape.codecs}
         for name, read in shape.readers:
             values[name] = read(values[name], _join(path, shape.written[name]))
         try:
             made = cls(**values, **given)
-            for fault in made.faults() if hasattr(made, "faults") else ():
-                raise fault
+            if shape.checked:
+                for fault in made.faults():  # type: ignore[attr-defined]  # as `checked` says
+                    raise fault
         except OutOfRange as fault:
             raise BadInput(_join(path, self._path(cls, fault.field)), fault.message) from None
         return made
@@ -185,7 +188,7 @@ class Style:
         )
         readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
-        return _Shape(struct, codecs, written, readers, writers)
+        return _Shape(struct, codecs, written, readers, writers, hasattr(cls, "faults"))
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -335,7 +338,14 @@ def _many(codec: _Codec, make: Callable[[Any], Any]) -> _Codec:
     def read_all(values: list[Any], path: str) -> Any:
         if read is None:
             return make(values)
-        return make([read(value, f"{path}[{i}]") for i, value in enumerate(values)])
+        done = 0  # the index in a path is written only where a value is refused
+        try:
+            items = []
+            for done, value in enumerate(values):  # noqa: B007 - used by the handler
+                items.append(read(value, ""))
+        except BadInput as error:
+            raise BadInput(_join(f"{path}[{done}]", error.path), error.message) from None
+        return make(items)
 
     def write_all(values: Any) -> list[Any]:
         ordered = sorted(values) if make is frozenset else values
@@ -360,4 +370,6 @@ def _markers(hint: Any) -> tuple[Any, ...]:
 
 
 def _join(path: str, name: str) -> str:
+    if name.startswith("["):
+        return path + name
     return f"{path}.{name}" if path and name else path or name
