@@ -40,13 +40,13 @@ _PLAIN = frozenset({str, int, bool, float, type(None)})
 
 
 @cache
-def _field_names(kind: Any) -> tuple[str, ...] | None:
+def _field_names(kind: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
 
 def as_json(value: Any) -> Any:
     """A value of core as plain data: dataclasses as objects by field, bytes in hex."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         return value
     names = _field_names(kind)
@@ -61,7 +61,7 @@ def as_json(value: Any) -> Any:
 
 def text(value: object) -> str:
     """The canonical form before it is encoded."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is int:
         return _integer(value)  # type: ignore[arg-type]
     if kind is float:
