@@ -6,8 +6,12 @@ from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "fairlead"
 
-# The same idea in each governor, named alike on purpose.
-SHARED = {"Snapshot", "Plan", "Config", "Node", "Backend"}
+# The same idea in each governor, or the same thing inside and as the API's document, named alike on
+# purpose.
+SHARED = {
+    *("Snapshot", "Plan", "Config", "Node", "Backend"),
+    *("Proto", "HeadDocument", "Change", "Forecast"),
+}
 
 
 def test_no_two_classes_of_one_name() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.memory import MemoryDataplane, Verdict
+from fairlead.dataplane.memory import MemoryDataplane, RoutingVerdict
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import PermanentFault
 from tests.dataplane.conformance import Conformance
@@ -48,7 +48,7 @@ def test_numbers_walk_the_slots_exactly_and_evenly(plane: MemoryDataplane) -> No
 def test_the_same_calls_give_the_same_verdicts() -> None:
     """No clock, no chance, no hash seed."""
 
-    def play() -> list[Verdict]:
+    def play() -> list[RoutingVerdict]:
         made = MemoryDataplane(lambda: 0)
         made.configure([WEB])
         slots = {"b1": 100, "b2": 100, "b3": 56}

@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.core.traffic import Config, HealthRules
 from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.dataplane.memory import MemoryDataplane
-from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, Round, TrafficLoop
+from fairlead.engine.traffic import Group, GroupGovernor, GroupRules, Ports, TickRound, TrafficLoop
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.recorder import RecordHead
 from fairlead.ports.traffic import Transition
@@ -157,13 +157,13 @@ class TrafficWorld:
     def governor(self) -> GroupGovernor:
         return self.loop.groups["web"].governor
 
-    def tick(self, *, elapsed_ms: int = TICK_MS) -> Round:
+    def tick(self, *, elapsed_ms: int = TICK_MS) -> TickRound:
         """Clients send, time passes, the agent ticks."""
         self.serve()
         self.now_ms += elapsed_ms
         return self.loop.tick(self.now_ms)
 
-    def ticks(self, seconds: float) -> list[Round]:
+    def ticks(self, seconds: float) -> list[TickRound]:
         return [self.tick() for _ in range(round(seconds * 1000 / TICK_MS))]
 
     def serve(self) -> None:

@@ -10,7 +10,7 @@ from fairlead.ledger.keys import signature_holds
 from fairlead.notify.signing import ReplayGuard
 from fairlead.notify.webhook import Receiver, WebhookNotifier
 from fairlead.ports.faults import TemporaryFault
-from fairlead.ports.notifier import Notice
+from fairlead.ports.notifier import Notification
 from fairlead.schema.audit import read_head
 from tests.engine.gpu.resolving import outcomes, reserve, world_of
 from tests.engine.gpu.worlds import World, budget, node, run
@@ -23,11 +23,11 @@ class Box:
     """A notifier that keeps what it is given, or fails as often as it is told."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self.failed: list[Notice] = []
+        self.notices: list[Notification] = []
+        self.failed: list[Notification] = []
         self.failures = 0
 
-    def deliver(self, notice: Notice, now_ms: int) -> None:
+    def deliver(self, notice: Notification, now_ms: int) -> None:
         if self.failures:
             self.failures -= 1
             self.failed.append(notice)
@@ -118,7 +118,7 @@ def test_a_failure_is_retried_later_and_later_as_the_same_notice() -> None:
     world, box, fine = World(), Box(), Box()
 
     class Both:
-        def deliver(self, notice: Notice, now_ms: int) -> None:
+        def deliver(self, notice: Notification, now_ms: int) -> None:
             (box if notice.receiver == "ill" else fine).deliver(notice, now_ms)
 
     both = [Subscription("ill"), Subscription("well")]

@@ -9,14 +9,14 @@ import pytest
 from fairlead.notify.signing import ID, SIGNATURE, TIMESTAMP, ReplayGuard, sign
 from fairlead.notify.webhook import Receiver, WebhookNotifier, read_secret
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.notifier import Notice
+from fairlead.ports.notifier import Notification
 from fairlead.schema.border import BadInput
 from fairlead.schema.webhooks import read_webhooks
 from tests.notify.receivers import receiver
 
 SECRET = b"sixteen bytes or more"
 NOW_MS = 1_767_225_600_000
-NOTICE = Notice("n-1", "ops", b'{"events":[]}')
+NOTICE = Notification("n-1", "ops", b'{"events":[]}')
 BYTES = 3_000  # a minute of them
 
 

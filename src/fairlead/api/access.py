@@ -205,7 +205,7 @@ class Unauthenticated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AccessGate:
     """Finds the author of a request; None for an anonymous reader."""
 
     access: Access

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlead.api import objects, preemption, streams, tables, web
-from fairlead.api.access import Gate
+from fairlead.api.access import AccessGate
 from fairlead.api.endpoint import Call, Endpoint, failure, problem, read_call
 from fairlead.api.openapi import document
 from fairlead.api.service import Service
@@ -31,7 +31,7 @@ _SAFE = {
 _log = structlog.get_logger("fairlead.api")
 
 
-def build(service: Service, gate: Gate, on_bug: Callable[[BaseException], None]) -> Starlette:
+def build(service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]) -> Starlette:
     """The ASGI application. `on_bug` is called with a broken invariant; the server then stops."""
     described = msgspec.json.encode(document(ENDPOINTS))
 
@@ -62,7 +62,7 @@ class _Application:
     """Turns requests into replies."""
 
     def __init__(
-        self, service: Service, gate: Gate, on_bug: Callable[[BaseException], None]
+        self, service: Service, gate: AccessGate, on_bug: Callable[[BaseException], None]
     ) -> None:
         self._service, self._gate, self._on_bug = service, gate, on_bug
 

@@ -20,7 +20,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.access import Gate, Unauthenticated
+from fairlead.api.access import AccessGate, Unauthenticated
 from fairlead.api.service import Service
 from fairlead.engine.gpu import Author, Denied, EditConflict, Forbidden, NotFound, Refused
 from fairlead.ports.faults import TemporaryFault
@@ -131,7 +131,7 @@ class Routes(list[Endpoint]):
         return self.add("DELETE", path, *shape, **options)
 
 
-async def read_call(endpoint: Endpoint, gate: Gate, request: Request) -> Call:
+async def read_call(endpoint: Endpoint, gate: AccessGate, request: Request) -> Call:
     """Authenticate and parse; raises before anything is done."""
     author = gate.author(request, page=endpoint.page)
     if endpoint.needs != "nothing" and author is None:

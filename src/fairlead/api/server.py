@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fairlead.api.access import Gate, loopback_names
+from fairlead.api.access import AccessGate, loopback_names
 from fairlead.api.app import build
 from fairlead.api.background import Background
 from fairlead.api.service import Service
@@ -68,7 +68,7 @@ class ControlServer:
             self.port = self._sockets[-1].getsockname()[1]
         self._bug: BaseException | None = None
         hosts, origins = loopback_names(self.port or 0)
-        app = build(service, Gate(service.access, hosts, origins), self._on_bug)
+        app = build(service, AccessGate(service.access, hosts, origins), self._on_bug)
         config = uvicorn.Config(
             app,
             http=_Peer,

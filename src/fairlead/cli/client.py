@@ -20,7 +20,7 @@ import click
 from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
-from fairlead.cli.progress import Waiting
+from fairlead.cli.progress import WaitNotice
 from fairlead.cli.table import Decorator, Output, output_option
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, Reply, parse, stream
 from fairlead.host.paths import state_directory
@@ -135,7 +135,7 @@ class Client:
         return rows if isinstance(rows, list) else []
 
     def _checked(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
-        with Waiting(f"waiting for {self.where}"):
+        with WaitNotice(f"waiting for {self.where}"):
             reply = self._exchange(method, path, body, query)
         self._check(reply.status, reply.headers)
         if reply.status >= 400:

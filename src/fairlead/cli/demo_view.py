@@ -15,7 +15,7 @@ from rich.text import Text
 from fairlead.core.cpu import CpuMode, NodePlan
 from fairlead.sim import Simulation
 from fairlead.sim.node import peak
-from fairlead.sim.record import Event, Frame, PodFrame
+from fairlead.sim.record import Frame, PodFrame, SimEvent
 
 WIDTH_MAX, WIDTH_MIN = 120, 60
 WHY_FROM_WIDTH = 108
@@ -242,7 +242,7 @@ def spark(values: Iterable[float | None]) -> str:
     )
 
 
-def _event_lines(events: Sequence[Event], room: int, columns: int) -> list[Text]:
+def _event_lines(events: Sequence[SimEvent], room: int, columns: int) -> list[Text]:
     """The last lines, the newest at the bottom; older ones fade."""
     lines = []
     recent = events[-room:]

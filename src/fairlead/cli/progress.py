@@ -12,7 +12,7 @@ WORK_QUIET_S, WORK_EVERY_S = 0.5, 0.1
 _CLEAR = "\r\033[K"
 
 
-class Waiting:
+class WaitNotice:
     """Prints how long the command has been waiting: after a second, then twice a second."""
 
     def __init__(self, doing: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.engine.traffic import GroupRules, Round
+from fairlead.engine.traffic import GroupRules, TickRound
 from fairlead.host.clock import monotonic_ms
 from fairlead.host.clock import steady_now_ms as now_ms
 from fairlead.host.paths import state_directory
@@ -34,7 +34,7 @@ _RELOADED = {"groups", "config"}
 def traffic_agent(
     document: TrafficDocument,
     *,
-    report: Callable[[Round, TrafficAgent], None],
+    report: Callable[[TickRound, TrafficAgent], None],
     warn: Callable[[str], None],
     reload: Callable[[], TrafficDocument] | None = None,
 ) -> TrafficAgent:

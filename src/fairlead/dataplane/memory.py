@@ -26,7 +26,7 @@ from fairlead.ports.faults import PermanentFault
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RoutingVerdict:
     """Where a flow goes, or how it was refused; exactly one of the two."""
 
     backend: str | None = None
@@ -119,7 +119,7 @@ class MemoryDataplane:
 
     # What clients and backends do with it.
 
-    def route(self, group: str, flow: int | bytes | None = None) -> Verdict:
+    def route(self, group: str, flow: int | bytes | None = None) -> RoutingVerdict:
         """Admit a flow and say where it goes. A number is a place in the order of the slots, so
         that any `Σ slots` numbers in a row are split exactly; None takes the next number."""
         here = self._group(group)
@@ -154,7 +154,7 @@ class MemoryDataplane:
         counts.admitted += 1
         counts.backends[backend].admitted += 1
         counts.backends[backend].open += 1
-        return Verdict(backend=backend)
+        return RoutingVerdict(backend=backend)
 
     def done(self, group: str, backend: str, *, latency_ms: float, ok: bool) -> None:
         counts = self._counts(group, backend)
@@ -174,12 +174,12 @@ class MemoryDataplane:
     def waiting(self, group: str, backend: str, queue: int | None) -> None:
         self._counts(group, backend).queue = queue
 
-    def _refuse(self, group: _Group, mode: AdmissionMode) -> Verdict:
+    def _refuse(self, group: _Group, mode: AdmissionMode) -> RoutingVerdict:
         if mode == AdmissionMode.SOFT:
             group.counts.refused_soft += 1
         else:
             group.counts.refused_hard += 1
-        return Verdict(refused=mode)
+        return RoutingVerdict(refused=mode)
 
     def _group(self, name: str) -> _Group:
         if name not in self._groups:

@@ -14,7 +14,7 @@ from fairlead.ports.executor import RESERVED_ENV, Job
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Refused(Exception):
+class BadEnvironment(Exception):
     """The command cannot be run here as it was asked for; the message says why."""
 
 
@@ -60,9 +60,9 @@ def compose(
 def check(name: str) -> None:
     """Refuse what would not survive the exec, or would contradict the lease."""
     if not name or "=" in name or "\0" in name:
-        raise Refused(f"{name!r} is no name of a variable")
+        raise BadEnvironment(f"{name!r} is no name of a variable")
     if name.startswith(RESERVED_ENV):
-        raise Refused(f"{name} is set by Fairlead from the lease")
+        raise BadEnvironment(f"{name} is set by Fairlead from the lease")
 
 
 def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
@@ -84,12 +84,14 @@ def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     own = os.geteuid()
     user = _lookup(str(own) if name is None else name)
     if user.uid == 0 and not allow_root:
-        raise Refused(
+        raise BadEnvironment(
             "running as root is not allowed here "
             "(submit it as another user, or start `fairlead up --allow-root`)"
         )
     if own not in (0, user.uid):
-        raise Refused(f"only root can run commands as {user.name}; this executor is user {own}")
+        raise BadEnvironment(
+            f"only root can run commands as {user.name}; this executor is user {own}"
+        )
     if own == user.uid != 0:
         # Without privileges the groups stay what they are.
         return CommandUser(own, os.getegid(), tuple(os.getgroups()), user.name, user.home)
@@ -102,13 +104,13 @@ def _lookup(name: str) -> CommandUser:
         entry = pwd.getpwnam(name) if number is None else pwd.getpwuid(number)
     except KeyError:
         if number is None:
-            raise Refused(f"there is no user {name!r} on this machine") from None
+            raise BadEnvironment(f"there is no user {name!r} on this machine") from None
         if not 0 <= number < 2**32 - 1:  # the last number means "leave it as it is" to the kernel
-            raise Refused(f"{name} is no user number") from None
+            raise BadEnvironment(f"{name} is no user number") from None
         # Containers and directory services have users without an entry; the group of the same
         # number grants nothing that was not given to that number on purpose.
         return CommandUser(number, number, (number,), name, "/")
     except (ValueError, OverflowError) as error:
-        raise Refused(f"{name!r} is no user name") from error
+        raise BadEnvironment(f"{name!r} is no user name") from error
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return CommandUser(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir)

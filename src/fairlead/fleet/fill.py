@@ -114,7 +114,7 @@ def verified(claims: Claims, level: Level) -> Bools:
 RATE_MAX, RATE_MIN = 2.0**900, 2.0**-900
 
 
-class Fill(NamedTuple):
+class ColumnFill(NamedTuple):
     """Grants, the rows that are certain, and the level they come from."""
 
     grants: Ints
@@ -122,7 +122,7 @@ class Fill(NamedTuple):
     level: Level
 
 
-def fill(claims: Claims) -> Fill:
+def fill(claims: Claims) -> ColumnFill:
     """Solve every row. The caller makes sure that each has a finite level."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # such rows are not sure
         level = find_level(claims)
@@ -130,7 +130,7 @@ def fill(claims: Claims) -> Fill:
         parts = shares(level.number, rates)
         sure = parts.sure & verified(claims, level) & _inside(claims, parts, rates, dusty)
         more, certain = _leftovers(level.number, parts, rates, dusty)
-    return Fill(level.bounded + parts.floor + more, sure & certain, level)
+    return ColumnFill(level.bounded + parts.floor + more, sure & certain, level)
 
 
 def _inside(claims: Claims, parts: Shares, rates: Rates, dusty: Bools) -> Bools:

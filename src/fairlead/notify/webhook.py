@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from fairlead.host import http
 from fairlead.notify.signing import sign
 from fairlead.ports.faults import PermanentFault, TemporaryFault
-from fairlead.ports.notifier import Notice
+from fairlead.ports.notifier import Notification
 
 TIMEOUT_S = 10.0
 SECRET_BYTES_MIN = 16
@@ -48,7 +48,7 @@ class WebhookNotifier:
         for receiver in self._receivers.values():
             check_url(receiver)
 
-    def deliver(self, notice: Notice, now_ms: int) -> None:
+    def deliver(self, notice: Notification, now_ms: int) -> None:
         """One POST; only a reply of 2xx is a delivery."""
         receiver = self._receivers[notice.receiver]
         headers = {

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """One message to one receiver."""
 
     id: str
@@ -20,5 +20,5 @@ class Notice:
 class Notifier(Protocol):
     """Delivers notices. Raises `TemporaryFault` or `PermanentFault` when it could not."""
 
-    def deliver(self, notice: Notice, now_ms: int) -> None:
+    def deliver(self, notice: Notification, now_ms: int) -> None:
         """Returns when the receiver has acknowledged it."""

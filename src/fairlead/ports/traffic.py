@@ -13,7 +13,7 @@ from fairlead.core.traffic.sighting import NodeReading, Probed, Reading
 from fairlead.ports.recorder import RecordHead
 
 
-class Signals(Protocol):
+class SignalSource(Protocol):
     """Applications that report more than a dataplane can see."""
 
     def covers(self, group: str) -> Collection[str]:

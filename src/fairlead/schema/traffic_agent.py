@@ -164,7 +164,7 @@ class DataplaneDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     soft_errno: SoftErrno | None = None
 
 
-class BackendDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class BackendAddressDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One place that can serve the group."""
 
     id: str
@@ -191,7 +191,7 @@ class GroupDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     vip: str
     port: Port
     proto: Proto = Proto.TCP
-    backends: list[BackendDocument] | None = None
+    backends: list[BackendAddressDocument] | None = None
     service: Annotated[Text | None, Meta(description="name:port, looked up in DNS")] = None
     config: dict[str, Any] = {}
     isolation: IsolationDocument = IsolationDocument()

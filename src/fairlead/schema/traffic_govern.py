@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.core.canonical import canonical
 from fairlead.core.traffic import (
-    Decision,
+    GroupDecision,
     GroupMemory,
     GroupRules,
     Sighting,
@@ -81,7 +81,7 @@ def input_of(
     }
 
 
-def output_of(memory: GroupMemory, decision: Decision) -> dict[str, Any]:
+def output_of(memory: GroupMemory, decision: GroupDecision) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it left behind."""
     return {
         **from_plan(decision.plan),
@@ -103,7 +103,7 @@ class Settled(NamedTuple):
 
     memory: GroupMemory
     rules: GroupRules
-    decision: Decision
+    decision: GroupDecision
 
 
 def follow(document: GovernDocument, before: Settled | None) -> Settled:

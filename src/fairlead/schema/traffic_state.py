@@ -16,11 +16,11 @@ from fairlead.core.traffic.state import (
     AdmissionMode,
     AdmissionState,
     BackendMemory,
-    Gate,
     Guard,
     NodeMemory,
     Regime,
     State,
+    StepGate,
     Trail,
 )
 from fairlead.core.units import FLOAT_MAX, INTEGER_MAX, OutOfRange
@@ -110,7 +110,7 @@ def to_state(document: StateDocument) -> State:
             parked=document.parked,
             backends=tuple(BackendMemory(**asdict(backend)) for backend in document.backends),
             nodes=tuple(_node(node, f"nodes[{i}]") for i, node in enumerate(document.nodes)),
-            gate=Gate(**asdict(document.gate)),
+            gate=StepGate(**asdict(document.gate)),
             guard=Guard(**asdict(document.guard)),
             admission=AdmissionState(**asdict(document.admission)),
         )

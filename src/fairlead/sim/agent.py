@@ -19,7 +19,7 @@ from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 from fairlead.schema.scenario import FaultDocument, FaultPoint
 from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
-from fairlead.sim.record import Decision, RunRecord
+from fairlead.sim.record import RunRecord, SimDecision
 
 
 class Faults:
@@ -170,7 +170,7 @@ class SimActuator:
 class SimRecorder:
     """The governor's flight recorder, in memory. `on_decision` runs before anything is applied."""
 
-    def __init__(self, context: SimContext, on_decision: Callable[[Decision], None]) -> None:
+    def __init__(self, context: SimContext, on_decision: Callable[[SimDecision], None]) -> None:
         self._context, self._on_decision = context, on_decision
         self._open: dict[int, RecordEntry] = {}
 
@@ -216,7 +216,7 @@ class SimAgent:
         context: SimContext,
         *,
         check: Callable[[], None],
-        on_decision: Callable[[Decision], None],
+        on_decision: Callable[[SimDecision], None],
     ) -> None:
         self.config = config
         self.adopted: set[str] = set()
@@ -263,7 +263,7 @@ class SimAgent:
             self.capacity_millicores = turn.plan.capacity_millicores
         self._check()
 
-    def _begin(self, decision: Decision) -> None:
+    def _begin(self, decision: SimDecision) -> None:
         """A plan is about to be applied: from here on neither it nor the last one is in force."""
         self._on_decision(decision)
         self.settled = None

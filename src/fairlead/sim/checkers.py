@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fairlead.core.canonical import canonical
 from fairlead.core.cpu import NodePlan
 from fairlead.schema.kinds import KINDS
-from fairlead.sim.record import Decision
+from fairlead.sim.record import SimDecision
 
 
 class Broken(Exception):
@@ -74,7 +74,7 @@ def applied_as_decided(now: NodeState) -> str | None:
     return None
 
 
-def reasons_given(decision: Decision) -> str | None:
+def reasons_given(decision: SimDecision) -> str | None:
     """Every grant carries at least one reason."""
     for uid in decision.plan.allocations:
         if not decision.plan.reasons.get(uid):
@@ -82,7 +82,7 @@ def reasons_given(decision: Decision) -> str | None:
     return None
 
 
-def replays(decision: Decision) -> str | None:
+def replays(decision: SimDecision) -> str | None:
     """The recorded input, decided again from its bytes, gives the recorded bytes."""
     again = canonical(KINDS["cpu.allocate"].run(decision.input).result)
     return None if again == decision.result else "a replay of the decision differs from the record"
@@ -94,7 +94,7 @@ STATE_CHECKS: Mapping[str, Callable[[NodeState], str | None]] = {
     "minimums-kept": minimums_kept,
     "applied-as-decided": applied_as_decided,
 }
-DECISION_CHECKS: Mapping[str, Callable[[Decision], str | None]] = {
+DECISION_CHECKS: Mapping[str, Callable[[SimDecision], str | None]] = {
     "reasons-given": reasons_given,
     "replays": replays,
 }

@@ -161,7 +161,7 @@ AGE_AT_BEGIN_MS = 3_600_000
 
 
 @dataclass(slots=True)
-class Meter:
+class NodeMeter:
     """What really happened to a pod since it came: never reset, unlike the kernel's counters."""
 
     want_us: int = 0
@@ -174,10 +174,10 @@ class Meter:
     throttled_periods: int = 0
     lifetime_ms: int = 0
 
-    def since(self, earlier: "Meter") -> "Meter":
+    def since(self, earlier: "NodeMeter") -> "NodeMeter":
         """What was counted after `earlier`, a copy of this meter."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in self.__slots__}
-        return Meter(**counted)
+        return NodeMeter(**counted)
 
 
 @dataclass(slots=True)
@@ -191,8 +191,8 @@ class SimPod:
     started_ms: int
     arriving_us: int = 0
     queue_us: int = 0
-    meter: Meter = field(default_factory=Meter)
-    counters_base: Meter = field(default_factory=Meter)
+    meter: NodeMeter = field(default_factory=NodeMeter)
+    counters_base: NodeMeter = field(default_factory=NodeMeter)
     """The meter at the last counter reset: counters are the meter less this."""
 
     @classmethod

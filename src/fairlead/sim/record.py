@@ -20,7 +20,7 @@ from fairlead.sim.node import SimPod
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SimDecision:
     """One decision: the recorded bytes, and the values that a reader gets out of them."""
 
     time_ms: int
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
     pods: tuple[PodFrame, ...]
 
 
-class Event(NamedTuple):
+class SimEvent(NamedTuple):
     """One thing that happened, in a sentence."""
 
     time_ms: float
@@ -68,9 +68,9 @@ class RunRecord:
     """Collects a run. Nothing here influences it."""
 
     def __init__(self) -> None:
-        self.decisions: list[Decision] = []
+        self.decisions: list[SimDecision] = []
         self.frames: list[Frame] = []
-        self.events: list[Event] = []
+        self.events: list[SimEvent] = []
         self._hash = sha256()
 
     @property
@@ -78,11 +78,13 @@ class RunRecord:
         """SHA-256 of all decisions and observations so far, in hex."""
         return self._hash.hexdigest()
 
-    def decision(self, time_ms: int, document: dict[str, Any], result: dict[str, Any]) -> Decision:
+    def decision(
+        self, time_ms: int, document: dict[str, Any], result: dict[str, Any]
+    ) -> SimDecision:
         """Record a decision before it is applied, as the documents that any reader would get."""
         recorded = canonical(document)
         snapshot = STYLE.to_core(NodeSnapshot, read_document(recorded, AllocateDocument))
-        made = Decision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
+        made = SimDecision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")
@@ -94,7 +96,7 @@ class RunRecord:
         self._digest({"observation": time_ms, "pods": seen})
 
     def event(self, time_ms: int, kind: str, text: str) -> None:
-        self.events.append(Event(time_ms, kind, text))
+        self.events.append(SimEvent(time_ms, kind, text))
 
     def _digest(self, value: dict[str, Any]) -> None:
         self._hash.update(canonical(value) + b"\n")
@@ -234,7 +236,7 @@ def _cores(millicores: int) -> str:
     return f"{millicores / 1000:.2f}"
 
 
-def describe_changes(before: Decision | None, now: Decision) -> list[tuple[str, str]]:
+def describe_changes(before: SimDecision | None, now: SimDecision) -> list[tuple[str, str]]:
     """(kind, sentence) of what this decision changed: mode, lost signals, largest moves."""
     lines = [*_mode(before.plan if before else None, now)]
     lines += _lost_signals(before.plan if before else None, now.plan)
@@ -249,7 +251,7 @@ def describe_changes(before: Decision | None, now: Decision) -> list[tuple[str, 
     return lines[:LINES_MAX]
 
 
-def _mode(before: NodePlan | None, now: Decision) -> Iterator[tuple[str, str]]:
+def _mode(before: NodePlan | None, now: SimDecision) -> Iterator[tuple[str, str]]:
     plan = now.plan
     if before is not None and before.mode is plan.mode:
         return
@@ -271,7 +273,7 @@ def _lost_signals(before: NodePlan | None, plan: NodePlan) -> Iterator[tuple[str
                 yield "signal", f"{uid} {_REASONS[reason]}"
 
 
-def _moves(now: Decision) -> list[tuple[int, str]]:
+def _moves(now: SimDecision) -> list[tuple[int, str]]:
     """(change of the grant, uid), the largest fall first; what is below 5 % is not worth a line."""
     moves = []
     for pod in now.snapshot.pods:
@@ -284,7 +286,7 @@ def _moves(now: Decision) -> list[tuple[int, str]]:
     return sorted(moves)
 
 
-def _fall(uid: str, now: Decision) -> str:
+def _fall(uid: str, now: SimDecision) -> str:
     plan = now.plan
     current = next(p.current_millicores for p in now.snapshot.pods if p.uid == uid) or 0
     text = f"{uid} shrinks {_cores(current)} → {_cores(plan.allocations[uid])}"

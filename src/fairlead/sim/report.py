@@ -16,7 +16,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.sim.plots import draw_plots
-from fairlead.sim.record import Event, NodeFigures, PodFigures
+from fairlead.sim.record import NodeFigures, PodFigures, SimEvent
 from fairlead.sim.simulation import PolicyRun, ScenarioResult
 
 MARKER = "report.json"
@@ -123,7 +123,7 @@ def code(*lines: str) -> list[str]:
     return ["```", *lines, "```", ""]
 
 
-def event_lines(events: Sequence[Event]) -> list[str]:
+def event_lines(events: Sequence[SimEvent]) -> list[str]:
     """What happened, as a block, cut where it becomes too long to read."""
     lines = [f"{event.time_ms / 1000:7.1f} s  {event.text}" for event in events[:EVENTS_MAX]]
     if len(events) > EVENTS_MAX:

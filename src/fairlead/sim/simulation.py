@@ -21,8 +21,8 @@ from fairlead.sim import record as records
 from fairlead.sim.agent import Faults, SimAgent, SimContext
 from fairlead.sim.checkers import DECISION_CHECKS, STATE_CHECKS, Broken, NodeState
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
-from fairlead.sim.node import PERIOD_MS, Meter, SimNode, SimPod
-from fairlead.sim.record import Decision, PodFrame, RunRecord
+from fairlead.sim.node import PERIOD_MS, NodeMeter, SimNode, SimPod
+from fairlead.sim.record import PodFrame, RunRecord, SimDecision
 
 FRAME_MS = STEP_MS = 1_000
 
@@ -51,7 +51,7 @@ class Simulation:
         )
         self._forced = policy is not None
         self._bounds: dict[str, tuple[int, int]] = {}
-        self._before: dict[str, Meter] = {}
+        self._before: dict[str, NodeMeter] = {}
         self._due_ms = 0
         self._schedule()
 
@@ -129,7 +129,7 @@ class Simulation:
         for name, check in STATE_CHECKS.items():
             self._demand(name, check(now))
 
-    def _on_decision(self, decision: Decision) -> None:
+    def _on_decision(self, decision: SimDecision) -> None:
         for name, check in DECISION_CHECKS.items():
             self._demand(name, check(decision))
         earlier = self.record.decisions[:-1][-1:]
@@ -164,7 +164,7 @@ class Simulation:
 
     def _pod_frame(self, pod: SimPod) -> PodFrame:
         name = pod.spec.name
-        second = pod.meter.since(self._before.get(name, Meter()))
+        second = pod.meter.since(self._before.get(name, NodeMeter()))
         self._before[name] = replace(pod.meter)
         return PodFrame(
             uid=name,
@@ -190,8 +190,8 @@ class PolicyRun:
     node: records.NodeFigures
     pods: tuple[records.PodFigures, ...]
     frames: list[records.Frame]
-    decisions: list[Decision]
-    events: list[records.Event]
+    decisions: list[SimDecision]
+    events: list[records.SimEvent]
     faults: dict[str, int]
     broken: Broken | None
 

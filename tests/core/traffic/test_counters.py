@@ -3,7 +3,14 @@
 import pytest
 
 from fairlead.core.traffic import Config, GroupRules, Liveness, Sighting
-from fairlead.core.traffic.counters import Counters, Signals, Window, add, counted, read_counters
+from fairlead.core.traffic.counters import (
+    Signals,
+    TrafficCounters,
+    Window,
+    add,
+    counted,
+    read_counters,
+)
 from fairlead.core.traffic.health import Cause
 from fairlead.core.traffic.memory import BackendHistory
 from fairlead.core.traffic.observe import BACKOFF_MOST_MS, _follow_isolation, _may_probe
@@ -27,7 +34,7 @@ class Meters:
     """The counters of one backend."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
+        self.counters = TrafficCounters()
 
     def see(
         self, clock_ms: int, seen: BackendSeen, reading: Reading, covered: tuple[str, ...]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import Cause, Evidence, Health, Tracked, track
+from fairlead.core.traffic import BackendHealth, Cause, Evidence, Tracked, track
 from fairlead.core.traffic.health import median
 
 
@@ -14,7 +14,7 @@ class Watch:
     def __init__(self, *names: str) -> None:
         self.seen = {name: Evidence(name, pressure=0.4) for name in names}
         self.now_ms = 0
-        self.healths: tuple[Health, ...] | None = None
+        self.healths: tuple[BackendHealth, ...] | None = None
 
     def set(self, name: str, **changes: object) -> None:
         self.seen[name] = replace(self.seen[name], **changes)  # type: ignore[arg-type]
@@ -172,7 +172,11 @@ def test_a_late_arrival_is_a_newborn_and_unknown_pressure_is_no_outlier() -> Non
 def test_the_order_of_the_sightings_does_not_matter() -> None:
     """The same verdicts from a reversed list."""
     seen = [Evidence(name, pressure=p) for name, p in (("a", 9.0), ("b", 9.0), ("c", 1.0))]
-    before = [Health("a", high_since_ms=0), Health("b", high_since_ms=0), Health("c")]
+    before = [
+        BackendHealth("a", high_since_ms=0),
+        BackendHealth("b", high_since_ms=0),
+        BackendHealth("c"),
+    ]
     one = track(before, seen, now_ms=5_000)
     assert one == track(before[::-1], seen[::-1], now_ms=5_000)
 

@@ -19,7 +19,7 @@ from fairlead.core.traffic.slots import (
     target_slots,
     warm_shares,
 )
-from fairlead.core.traffic.state import BackendMemory, Gate, Guard
+from fairlead.core.traffic.state import BackendMemory, Guard, StepGate
 
 A, B, OUT = Backend("a"), Backend("b"), Backend("c", isolated=True)
 
@@ -116,15 +116,15 @@ def test_another_total_keeps_the_shares() -> None:
 def test_the_gate_needs_an_unbroken_second_and_then_stays_open() -> None:
     """5.3, for the group: strictly above delta_w for T_hold, until it is back."""
     config = Config()
-    gate = advance_gate(Gate(), 0.02, 0, config)
-    assert gate == Gate()
+    gate = advance_gate(StepGate(), 0.02, 0, config)
+    assert gate == StepGate()
     gate = advance_gate(gate, 0.03, 200, config)
-    assert gate == Gate(200, stepping=False)
-    assert advance_gate(gate, 0.03, 1_199, config) == Gate(200, stepping=False)
+    assert gate == StepGate(200, stepping=False)
+    assert advance_gate(gate, 0.03, 1_199, config) == StepGate(200, stepping=False)
     gate = advance_gate(gate, 0.03, 1_200, config)
-    assert gate == Gate(200, stepping=True)
-    assert advance_gate(gate, 0.0201, 1_400, config) == Gate(200, stepping=True)
-    assert advance_gate(gate, 0.02, 1_400, config) == Gate()
+    assert gate == StepGate(200, stepping=True)
+    assert advance_gate(gate, 0.0201, 1_400, config) == StepGate(200, stepping=True)
+    assert advance_gate(gate, 0.02, 1_400, config) == StepGate()
 
 
 def test_the_deviation_is_from_what_the_slots_say() -> None:

@@ -21,10 +21,10 @@ from fairlead.core.traffic.state import (
     AdmissionMode,
     AdmissionState,
     BackendMemory,
-    Gate,
     Guard,
     NodeMemory,
     Regime,
+    StepGate,
     Trail,
 )
 from fairlead.core.units import OutOfRange
@@ -149,7 +149,7 @@ GOOD = State(
     parked=False,
     backends=(BackendMemory("a", 200, 0.8, 0.1, 900), BackendMemory("b", 56, 0.2)),
     nodes=(NodeMemory("n", (3, 9), (Trail("memory", 5.0, ((0, 4.0), (200, 5.0))),)),),
-    gate=Gate(800, stepping=True),
+    gate=StepGate(800, stepping=True),
     guard=Guard(2, 500),
     admission=AdmissionState(AdmissionMode.SOFT, Regime.RECOVERY, 400, 10.0),
 )
@@ -189,8 +189,8 @@ TRAIL = GOOD.nodes[0].trails[0]
             {"nodes": (NodeMemory("n", (), (replace(TRAIL, history=((1, NAN),)),)),)},
             "nodes[0].trails[0].history.1",
         ),
-        ({"gate": Gate(1_001)}, "gate.since_ms"),
-        ({"gate": Gate(None, stepping=True)}, "gate.since_ms"),
+        ({"gate": StepGate(1_001)}, "gate.since_ms"),
+        ({"gate": StepGate(None, stepping=True)}, "gate.since_ms"),
         ({"guard": Guard(9)}, "guard.halvings"),
         ({"guard": Guard(1, 1_001)}, "guard.since_ms"),
         ({"admission": AdmissionState(AdmissionMode.HARD, Regime.LAMINAR)}, "admission.regime"),

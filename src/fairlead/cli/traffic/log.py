@@ -1,7 +1,7 @@
 """The traffic agent's log: transitions and problems with their reasons, not every tick."""
 
 from fairlead.cli.agents import agent_log
-from fairlead.engine.traffic import Round
+from fairlead.engine.traffic import TickRound
 from fairlead.node.traffic.agent import TrafficAgent
 
 _EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}
@@ -27,7 +27,7 @@ class TrafficLog:
             metrics_port=port,
         )
 
-    def round(self, round: Round, agent: TrafficAgent) -> None:
+    def round(self, round: TickRound, agent: TrafficAgent) -> None:
         """Log one tick: transitions, and problems that are new."""
         for change in round.transitions:
             log = self._log.info if change.after in (None, "normal") else self._log.warning

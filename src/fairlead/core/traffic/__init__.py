@@ -12,8 +12,8 @@ See README.md beside this file for the terms and the flow.
 
 from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
-from fairlead.core.traffic.govern import Decision, govern
-from fairlead.core.traffic.health import Cause, Evidence, Health, HealthRules, Tracked, track
+from fairlead.core.traffic.govern import GroupDecision, govern
+from fairlead.core.traffic.health import BackendHealth, Cause, Evidence, HealthRules, Tracked, track
 from fairlead.core.traffic.limits import Limits, liveness
 from fairlead.core.traffic.memory import GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
@@ -43,14 +43,14 @@ __all__ = [
     "Admission",
     "AdmissionMode",
     "Backend",
+    "BackendHealth",
     "Bucket",
     "Cause",
     "Config",
-    "Decision",
     "Evidence",
+    "GroupDecision",
     "GroupMemory",
     "GroupRules",
-    "Health",
     "HealthRules",
     "Limits",
     "Liveness",

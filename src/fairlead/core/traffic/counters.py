@@ -52,7 +52,7 @@ def counted(window: Window) -> int | None:
     return window[-1][1] - window[0][1] if window else None
 
 
-class Counters(NamedTuple):
+class TrafficCounters(NamedTuple):
     """The windows of one backend's counters."""
 
     requests: Window = ()
@@ -64,7 +64,7 @@ class Counters(NamedTuple):
     scraped: Window = ()
     """Requests as the application counts them."""
 
-    def begin_again(self) -> "Counters":
+    def begin_again(self) -> "TrafficCounters":
         """Without the errors before a probe's first good answer."""
         return self._replace(scraped=(), successes=(), errors=(), connect=())
 
@@ -91,20 +91,20 @@ _NOTHING = BackendSeen()
 
 
 def read_counters(
-    before: Counters,
+    before: TrafficCounters,
     clock_ms: int,
     seen: BackendSeen | None,
     reading: Reading,
     covered: Collection[str],
     *,
     window_ms: int = WINDOW_MS,
-) -> tuple[Counters, Signals]:
+) -> tuple[TrafficCounters, Signals]:
     """One tick. `covered` are the fields for which the application itself is asked; `queue` and
     `p95_ms` of the signals are this moment's.
     """
     proxy = seen or _NOTHING
     errors_covered = "errors" in covered
-    now = Counters(
+    now = TrafficCounters(
         add(before.requests, clock_ms, None if seen is None else seen.admitted, window_ms),
         add(before.successes, clock_ms, proxy.successes, window_ms),
         add(before.errors, clock_ms, reading.errors if errors_covered else proxy.errors, window_ms),
@@ -133,7 +133,7 @@ def read_counters(
     )
 
 
-def _outcomes(now: Counters, *, errors_covered: bool) -> tuple[int | None, int | None]:
+def _outcomes(now: TrafficCounters, *, errors_covered: bool) -> tuple[int | None, int | None]:
     """Successes and failures. Connects that fail are failures, whatever counts the rest."""
     errors, connect = counted(now.errors), counted(now.connect)
     if not errors_covered:

@@ -17,7 +17,7 @@ from fairlead.core.traffic.tick import tick
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GroupDecision:
     """What was made of a sighting, and what is to be done."""
 
     observed: Observed
@@ -35,7 +35,7 @@ class Decision:
 
 def govern(
     memory: GroupMemory, sighting: Sighting, rules: GroupRules, *, group: str
-) -> tuple[GroupMemory, Decision]:
+) -> tuple[GroupMemory, GroupDecision]:
     """One decision. The memory is to be settled once the plan was applied, or was not."""
     memory, observed = observe(memory, sighting, rules, group=group)
     plan, config = tick(observed.snapshot), observed.snapshot.config
@@ -52,4 +52,4 @@ def govern(
         for name, command in sorted(sighting.commands.items())
         if command is OperatorCommand.DRAIN and plan.slots.get(name) == 0
     )
-    return memory, Decision(observed, plan, limits, drains)
+    return memory, GroupDecision(observed, plan, limits, drains)

@@ -57,7 +57,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class BackendHealth:
     """What is remembered of a backend."""
 
     id: str
@@ -75,7 +75,7 @@ class Health:
 class Tracked:
     """The verdict: flags and ages for the next snapshot, and which backends are due for a probe."""
 
-    healths: tuple[Health, ...]
+    healths: tuple[BackendHealth, ...]
     isolated: Mapping[str, Cause]
     probes: tuple[str, ...]
     age_ms: Mapping[str, int | None]
@@ -85,7 +85,7 @@ DEFAULT_RULES = HealthRules()
 
 
 def track(
-    before: Sequence[Health] | None,
+    before: Sequence[BackendHealth] | None,
     evidence: Sequence[Evidence],
     *,
     now_ms: int,
@@ -99,7 +99,7 @@ def track(
     serving = [s for s in seen if known.get(s.id, _NEW).cause is None]
     norm = median([s.pressure for s in serving if s.pressure is not None])
     healths = [
-        _judge(known.get(s.id) or Health(s.id, born_ms=born_ms), s, norm, now_ms, rules)
+        _judge(known.get(s.id) or BackendHealth(s.id, born_ms=born_ms), s, norm, now_ms, rules)
         for s in seen
     ]
     healths = _isolate_outliers(healths, seen, now_ms, rules)
@@ -118,7 +118,7 @@ def track(
     )
 
 
-_NEW = Health("")
+_NEW = BackendHealth("")
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -131,8 +131,8 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def _judge(
-    health: Health, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
-) -> Health:
+    health: BackendHealth, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
+) -> BackendHealth:
     """Everything but outliers, which the group decides together."""
     cause = _cause(seen, rules)
     if cause is not None:
@@ -156,14 +156,14 @@ def _cause(seen: Evidence, rules: HealthRules) -> Cause | None:
 
 
 def _returning(
-    health: Health, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
-) -> Health:
+    health: BackendHealth, seen: Evidence, norm: float | None, now_ms: int, rules: HealthRules
+) -> BackendHealth:
     """Count successes in a row while P is low enough; enough of them, and it is back, newborn."""
     calm = seen.pressure is not None and (norm is None or seen.pressure < rules.return_ratio * norm)
     streak = 0 if seen.failures or not calm else health.streak + seen.successes
     if streak < rules.return_successes:
         return replace(health, streak=streak)
-    return Health(health.id, born_ms=now_ms)
+    return BackendHealth(health.id, born_ms=now_ms)
 
 
 def _above(pressure: float | None, norm: float | None, ratio: float) -> bool:
@@ -171,8 +171,8 @@ def _above(pressure: float | None, norm: float | None, ratio: float) -> bool:
 
 
 def _isolate_outliers(
-    healths: list[Health], seen: Sequence[Evidence], now_ms: int, rules: HealthRules
-) -> list[Health]:
+    healths: list[BackendHealth], seen: Sequence[Evidence], now_ms: int, rules: HealthRules
+) -> list[BackendHealth]:
     """The worst first, and never so many that more than half the group is out."""
     room = len(healths) // 2 - sum(health.cause is not None for health in healths)
     due = [
@@ -197,7 +197,7 @@ def _isolate_outliers(
     ]
 
 
-def _due(health: Health, seen: Evidence, now_ms: int, rules: HealthRules) -> bool:
+def _due(health: BackendHealth, seen: Evidence, now_ms: int, rules: HealthRules) -> bool:
     """Isolated backends are probed now and then; the operator's are left alone."""
     if health.cause is None or seen.operator_isolated:
         return False

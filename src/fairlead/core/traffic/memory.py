@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairlead.core.traffic.config import Config, LatencyMs
-from fairlead.core.traffic.counters import WINDOW_MS, Counters, Streak, Window
-from fairlead.core.traffic.health import Cause, Health, HealthRules
+from fairlead.core.traffic.counters import WINDOW_MS, Streak, TrafficCounters, Window
+from fairlead.core.traffic.health import BackendHealth, Cause, HealthRules
 from fairlead.core.traffic.learn import AdmissionBudget, InsideBound, Usual
 from fairlead.core.traffic.nodes import NodeWindows
 from fairlead.core.traffic.state import State
@@ -51,7 +51,7 @@ class BackendHistory:
     """What is remembered of one backend."""
 
     id: str
-    counters: Counters = field(default_factory=Counters)
+    counters: TrafficCounters = field(default_factory=TrafficCounters)
     queues: tuple[tuple[int, float], ...] = ()
     streak: Streak = field(default_factory=Streak)
     probe_ms: LatencyMs | None = None
@@ -77,7 +77,7 @@ class GroupMemory:
     """The group's own clock: it never goes back, whatever happens to the machine's."""
     state: State | None = None
     """Of the last tick, with the slots that are in force."""
-    healths: tuple[Health, ...] | None = None
+    healths: tuple[BackendHealth, ...] | None = None
     pressures: Mapping[str, float] = field(default_factory=dict)
     """P of every backend in the last tick."""
     backends: tuple[BackendHistory, ...] = ()

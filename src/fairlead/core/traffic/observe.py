@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.counters import (
     QUEUE_MS,
-    Counters,
     Signals,
     Streak,
+    TrafficCounters,
     add,
     counted,
     find_broken,
@@ -159,7 +159,7 @@ def _probed(history: BackendHistory, probed: Probed) -> BackendHistory:
 class _Read(NamedTuple):
     """One backend's part of a sighting, read with its history."""
 
-    counters: Counters
+    counters: TrafficCounters
     queues: tuple[tuple[int, float], ...]
     streak: Streak
     signals: Signals

@@ -15,7 +15,7 @@ from fairlead.core.invariant import require
 from fairlead.core.traffic.config import Config
 from fairlead.core.traffic.model import Backend, Pressure
 from fairlead.core.traffic.pressure import left_sum
-from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Gate, Guard, State
+from fairlead.core.traffic.state import HALVINGS_MAX, BackendMemory, Guard, State, StepGate
 
 
 def inverse_weights(backends: Sequence[Backend], pressures: Sequence[Pressure]) -> list[float]:
@@ -163,13 +163,13 @@ def deviation(shares: Sequence[float], slots: Sequence[int], s_total: int) -> fl
     )
 
 
-def advance_gate(gate: Gate, off: float, clock_ms: int, config: Config) -> Gate:
+def advance_gate(gate: StepGate, off: float, clock_ms: int, config: Config) -> StepGate:
     """The gate after seeing a deviation of `off`."""
     if off <= config.delta_w:
-        return Gate()
+        return StepGate()
     since_ms = clock_ms if gate.since_ms is None else gate.since_ms
     held = clock_ms - since_ms >= config.t_hold_ms
-    return Gate(since_ms, stepping=gate.stepping or held)
+    return StepGate(since_ms, stepping=gate.stepping or held)
 
 
 def observed_skew(

@@ -105,7 +105,7 @@ class NodeMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class StepGate:
     """Hysteresis of the group: since when the slots are off, and whether they may move."""
 
     since_ms: int | None = None
@@ -146,7 +146,7 @@ class State:
     """No backend was routable."""
     backends: tuple[BackendMemory, ...] = ()
     nodes: tuple[NodeMemory, ...] = ()
-    gate: Gate = Gate()
+    gate: StepGate = StepGate()
     guard: Guard = Guard()
     admission: AdmissionState = AdmissionState()
 

@@ -50,9 +50,9 @@ from fairlead.core.traffic.state import (
     AdmissionMode,
     AdmissionState,
     BackendMemory,
-    Gate,
     Guard,
     State,
+    StepGate,
 )
 from fairlead.core.units import INTEGER_MAX
 
@@ -100,7 +100,7 @@ class Moved(NamedTuple):
     """Against the last tick; at the first one nothing has moved yet."""
     applied: bool
     bypass: tuple[str, ...]
-    gate: Gate
+    gate: StepGate
     guard: Guard
     held: bool
     stepped: bool
@@ -164,7 +164,7 @@ def _move(scene: Scene) -> Moved:
     """Placement, then the gate, then one guarded step, unless something forbids it."""
     config, clock_ms, before = scene.config, scene.clock_ms, scene.before
     placed = place(scene.backends, scene.target, before, config)
-    gate, guard = (Gate(), Guard()) if before is None else (before.gate, before.guard)
+    gate, guard = (StepGate(), Guard()) if before is None else (before.gate, before.guard)
     guard = regrow(guard, clock_ms, config)
     off = deviation(scene.shares, placed.slots, config.s_total) if scene.routable else 0.0
     gate = advance_gate(gate, off, clock_ms, config)

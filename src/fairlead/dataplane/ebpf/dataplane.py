@@ -19,7 +19,7 @@ from fairlead.dataplane import tables
 from fairlead.dataplane.ebpf import layout
 from fairlead.dataplane.ebpf.installation import Installation, as_faults
 from fairlead.dataplane.ebpf.kernel import Maps
-from fairlead.dataplane.ebpf.registry import Placed, Registry
+from fairlead.dataplane.ebpf.registry import RegisteredGroup, Registry
 from fairlead.dataplane.ebpf.toolchain import DEFAULT_PINS, missing, object_file
 from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Stale, Table
 from fairlead.ports.faults import PermanentFault
@@ -85,12 +85,12 @@ class EbpfDataplane:
         _check_sizes(table)
         with as_faults(f"group {table.group!r} cannot be flipped"):
             answer = registry.flip(table, decision)
-        if answer == layout.Answer.HELD:
+        if answer == layout.HookAnswer.HELD:
             raise Stale(f"the heartbeat is old: {self.liveness()}")
-        if answer == layout.Answer.OUTDATED:
+        if answer == layout.HookAnswer.OUTDATED:
             current = registry.placed[table.group].active.table.epoch
             raise Stale(f"epoch {table.epoch} is not after {current}")
-        if answer == layout.Answer.LOST:
+        if answer == layout.HookAnswer.LOST:
             raise PermanentFault(f"group {table.group!r}: another agent changed it")
 
     def limit(self, group: str, room: Mapping[str, int], *, decision: int | None) -> None:
@@ -196,7 +196,7 @@ def _check_sizes(table: Table) -> None:
 
 
 def _seen(
-    placed: Placed, counts: list[int], health: layout.KernelHealth, load: layout.KernelLoad
+    placed: RegisteredGroup, counts: list[int], health: layout.KernelHealth, load: layout.KernelLoad
 ) -> BackendSeen:
     admitted, established, failed, retransmitted = counts
     if placed.vip.proto == layout.PROTOCOLS[Proto.UDP]:

@@ -276,10 +276,10 @@ class Maps:
 
     def command(
         self, kind: layout.Command, group: int = 0, *, expected: int = 0, word: int = 0
-    ) -> tuple[layout.Answer, int]:
+    ) -> tuple[layout.HookAnswer, int]:
         block = layout.CommandBlock(kind=kind, group=group, expected=expected, word=word)
         answer = libbpf().run(self._agent, block)
-        return layout.Answer(answer), block.word
+        return layout.HookAnswer(answer), block.word
 
     def forget(self, backend: int) -> None:
         """From now on the connections of the backend in this place count no more.

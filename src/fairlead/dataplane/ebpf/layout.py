@@ -48,7 +48,7 @@ class Command(IntEnum):
     BEAT, FLIP, RESHAPE, LOOK, FORGET = range(5)
 
 
-class Answer(IntEnum):
+class HookAnswer(IntEnum):
     """How the kernel answers."""
 
     DONE, HELD, OUTDATED, LOST = range(4)

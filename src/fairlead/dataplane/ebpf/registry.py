@@ -22,7 +22,7 @@ _FULL = 2**63
 
 
 @dataclass(slots=True)
-class Placed:
+class RegisteredGroup:
     """A group in the maps."""
 
     index: int
@@ -38,7 +38,7 @@ class Registry:
 
     def __init__(self, maps: Maps) -> None:
         self._maps = maps
-        self.placed: dict[str, Placed] = {}
+        self.placed: dict[str, RegisteredGroup] = {}
         """By name."""
         self._find()
 
@@ -74,19 +74,19 @@ class Registry:
             placed = self.placed[route.name]
             self._maps.vips[placed.vip] = c_uint32(placed.index)
 
-    def flip(self, table: Table, decision: int | None) -> layout.Answer:
+    def flip(self, table: Table, decision: int | None) -> layout.HookAnswer:
         placed, now = self.placed[table.group], Active(table, decision)
         word = layout.next_word(placed.word, table.epoch)
         encoded = layout.encode_limits(now)
         layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
         answer = self._write(placed, layout.Command.FLIP, word, encoded)
-        if answer == layout.Answer.DONE:
+        if answer == layout.HookAnswer.DONE:
             placed.active = now
         return answer
 
     # What one group goes through.
 
-    def _create(self, group: RouteGroup) -> Placed:
+    def _create(self, group: RouteGroup) -> RegisteredGroup:
         index = heapq.heappop(self._free_groups)
         at = {backend.id: self._place_backend(backend, group, index) for backend in group.backends}
         begin = active(group, None)
@@ -101,9 +101,9 @@ class Registry:
         self._maps.groups[index] = layout.KernelGroup(
             selector=word, vip=vip, live=1, name=group.name.encode()
         )
-        return Placed(index, vip, word, begin, at)
+        return RegisteredGroup(index, vip, word, begin, at)
 
-    def _reshape(self, placed: Placed, group: RouteGroup) -> list[int]:
+    def _reshape(self, placed: RegisteredGroup, group: RouteGroup) -> list[int]:
         """Give a group other backends; returns the places that nothing leads to any more."""
         staying = self._staying(placed, group)
         if len(staying) == len(placed.at) == len(group.backends):
@@ -125,19 +125,19 @@ class Registry:
         )
         layout.encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
         answer = self._write(placed, layout.Command.RESHAPE, word, encoded)
-        if answer != layout.Answer.DONE:
+        if answer != layout.HookAnswer.DONE:
             raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
         free = [index for id, index in placed.at.items() if at.get(id) != index]
         placed.at, placed.active = at, now
         return free
 
     def _write(
-        self, placed: Placed, kind: layout.Command, word: int, table: layout.KernelTable
-    ) -> layout.Answer:
+        self, placed: RegisteredGroup, kind: layout.Command, word: int, table: layout.KernelTable
+    ) -> layout.HookAnswer:
         """The table on the idle side first, then the one word that makes it the active one."""
         self._maps.tables[2 * placed.index + (word & 1)] = table
         answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
-        if answer == layout.Answer.DONE:
+        if answer == layout.HookAnswer.DONE:
             placed.word = word
         return answer
 
@@ -160,7 +160,7 @@ class Registry:
             self._maps.backends[place] = layout.KernelBackend()
             heapq.heappush(self._free_backends, place)
 
-    def _staying(self, placed: Placed, group: RouteGroup) -> dict[str, int]:
+    def _staying(self, placed: RegisteredGroup, group: RouteGroup) -> dict[str, int]:
         """The backends that have a place already, and at the same address."""
         staying = {}
         for backend in group.backends:
@@ -217,7 +217,7 @@ class Registry:
 
     def _found(
         self, index: int, group: layout.KernelGroup, members: Mapping[int, str]
-    ) -> tuple[Placed, list[int]]:
+    ) -> tuple[RegisteredGroup, list[int]]:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
         table = self._maps.tables[2 * index + (group.selector & 1)]
@@ -230,7 +230,7 @@ class Registry:
             at[id] = place
         was = layout.decode(table, group.name.decode(), group.selector, at)
         vip = layout.KernelTuple.from_buffer_copy(group.vip)
-        return Placed(index, vip, group.selector, was, at), strays
+        return RegisteredGroup(index, vip, group.selector, was, at), strays
 
 
 def _vip(group: RouteGroup) -> layout.KernelTuple:

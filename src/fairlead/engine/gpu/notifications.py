@@ -13,7 +13,7 @@ import msgspec
 from fairlead.engine.gpu.entries import Document
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Ledger
-from fairlead.ports.notifier import Notice, Notifier
+from fairlead.ports.notifier import Notification, Notifier
 
 BATCH = 100
 # To one receiver in one turn: others have theirs, and no timestamp is older than a receiver takes,
@@ -112,7 +112,7 @@ class Notifications:
         body = msgspec.json.encode({"receiver": name, "events": events, "head": head})
         # The same events are the same notice, however often they are tried.
         span = f"{head['ledger']}/{name}/{events[0]['seq']}-{events[-1]['seq']}"
-        notice = Notice(sha256(span.encode()).hexdigest()[:32], name, body)
+        notice = Notification(sha256(span.encode()).hexdigest()[:32], name, body)
         try:
             self._notifier.deliver(notice, now_ms)
         except Fault as fault:

@@ -4,23 +4,23 @@
 exchange. What is decided, and from which memory, is in `fairlead.core.traffic`.
 """
 
-from fairlead.core.traffic import Decision, GroupRules
+from fairlead.core.traffic import GroupDecision, GroupRules
 from fairlead.engine.traffic.governor import BadTrafficState, GroupGovernor
 from fairlead.engine.traffic.loop import ANCHOR_EVERY_MS, TrafficLoop
-from fairlead.engine.traffic.values import Group, GroupRound, Orders, Ports, Round
+from fairlead.engine.traffic.values import Group, GroupRound, Orders, Ports, TickRound
 from fairlead.schema.traffic_govern import KIND
 
 __all__ = [
     "ANCHOR_EVERY_MS",
     "KIND",
     "BadTrafficState",
-    "Decision",
     "Group",
+    "GroupDecision",
     "GroupGovernor",
     "GroupRound",
     "GroupRules",
     "Orders",
     "Ports",
-    "Round",
+    "TickRound",
     "TrafficLoop",
 ]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fairlead.core.invariant import known
 from fairlead.core.traffic import (
     Cause,
-    Decision,
+    GroupDecision,
     GroupMemory,
     GroupRules,
     Sighting,
@@ -48,7 +48,7 @@ class _Made(NamedTuple):
 
     sighting: Sighting
     memory: GroupMemory
-    decision: Decision
+    decision: GroupDecision
 
 
 class GroupGovernor:
@@ -81,7 +81,7 @@ class GroupGovernor:
         """Backends that get nothing now, and why."""
         return self.memory.isolated
 
-    def decide(self, sighting: Sighting) -> Decision:
+    def decide(self, sighting: Sighting) -> GroupDecision:
         """Observe and tick. What is remembered of it waits for `settle`."""
         sighting = plausible(sighting)
         memory, decision = govern(self.memory, sighting, self._rules, group=self.name)

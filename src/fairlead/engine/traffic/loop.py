@@ -22,8 +22,8 @@ from fairlead.engine.traffic.values import (
     GroupRound,
     GroupStatus,
     Ports,
-    Round,
     Sights,
+    TickRound,
     transitions,
 )
 from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
@@ -85,7 +85,7 @@ class TrafficLoop:
             require(self.ports.record(name) is not None, "a governed group comes with a recorder")
         return by_name
 
-    def tick(self, now_ms: int) -> Round:
+    def tick(self, now_ms: int) -> TickRound:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
         faults: list[str] = []
         sights = self._look(now_ms, faults)
@@ -101,7 +101,7 @@ class TrafficLoop:
             self._drain(name, group, faults)
         self._probe(done)
         self._anchor(now_ms, faults)
-        return Round(now_ms, done, tuple(changed), tuple(faults))
+        return TickRound(now_ms, done, tuple(changed), tuple(faults))
 
     # --- see
 

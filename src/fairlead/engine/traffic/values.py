@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairlead.core.traffic import AdmissionMode, Cause, Decision, Snapshot, TickPlan
+from fairlead.core.traffic import AdmissionMode, Cause, GroupDecision, Snapshot, TickPlan
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Probed, Reading
 from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
-from fairlead.ports.traffic import EventLog, NodeSensor, Prober, Signals, Transition
+from fairlead.ports.traffic import EventLog, NodeSensor, Prober, SignalSource, Transition
 
 Orders = Mapping[str, Mapping[str, str]]
 """By group and backend: `isolate` or `drain`, until the operator restores it."""
@@ -31,7 +31,7 @@ class Ports:
 
     record: Callable[[str], FlightRecorder]
     """The flight recorder of a group; each has its own."""
-    signals: Signals | None = None
+    signals: SignalSource | None = None
     nodes: NodeSensor | None = None
     prober: Prober | None = None
     events: EventLog | None = None
@@ -42,7 +42,7 @@ class Ports:
 class GroupRound:
     """What one tick decided for one group, and what became of it."""
 
-    decision: Decision
+    decision: GroupDecision
     seen: GroupSeen | None
     """What the dataplane had counted."""
     reasons: tuple[str, ...]
@@ -66,7 +66,7 @@ class GroupRound:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class TickRound:
     """One tick over all groups."""
 
     time_ms: int

@@ -22,7 +22,7 @@ from fairlead.engine.traffic import (
     GroupGovernor,
     GroupRules,
     Ports,
-    Round,
+    TickRound,
     TrafficLoop,
 )
 from fairlead.host.clock import steady_now_ms as now_ms
@@ -76,13 +76,13 @@ class TrafficAgent:
         open_recorder: Callable[[Path], FlightRecorder],
         sensors: NetworkSensors,
         open_event_log: Callable[[], EventLog | None] = lambda: None,
-        report: Callable[[Round, "TrafficAgent"], None] = lambda *_: None,
+        report: Callable[[TickRound, "TrafficAgent"], None] = lambda *_: None,
         warn: Callable[[str], None] = lambda _: None,
         reload: Callable[[], Reloaded] | None = None,
     ) -> None:
         self.config, self.sensors = config, sensors
         self.directory = StateDirectory(config.state_directory)
-        self.last_round: Round | None = None
+        self.last_round: TickRound | None = None
         self.ticks = self.early_ticks = self.missed_ticks = self.flips = self.faults = 0
         self.tick_seconds = 0.0
         """Time spent in ticks, all together."""
@@ -155,7 +155,7 @@ class TrafficAgent:
                 self.missed_ticks += behind
                 number += behind
 
-    def tick(self) -> Round:
+    def tick(self) -> TickRound:
         began = time.monotonic()
         self.sensors.check()
         self._follow_services()
@@ -237,7 +237,7 @@ class TrafficAgent:
             governor = GroupGovernor(name, spec.rules)
         return Group(self._route(spec), governor, spec.nodes)
 
-    def _save(self, round: Round, *, at_once: bool = False) -> None:
+    def _save(self, round: TickRound, *, at_once: bool = False) -> None:
         """State and status, once a second and whenever something changed."""
         recent = self._status_ms is not None and round.time_ms - self._status_ms < STATUS_EVERY_MS
         if recent and not round.transitions and not at_once:

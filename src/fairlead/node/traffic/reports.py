@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fairlead.core.reasons import TrafficReason
 from fairlead.core.traffic import AdmissionMode, Backend
 from fairlead.core.traffic.sighting import Liveness
-from fairlead.engine.traffic import GroupRound, Round
+from fairlead.engine.traffic import GroupRound, TickRound
 from fairlead.node.state import fields
 from fairlead.ports.faults import PermanentFault
 from fairlead.schema.traffic import from_pressure
@@ -49,7 +49,7 @@ _BACKEND_GAUGES = {
 }
 
 
-def status_document(round: Round, agent: "TrafficAgent") -> dict[str, Any]:
+def status_document(round: TickRound, agent: "TrafficAgent") -> dict[str, Any]:
     """The last tick with what is known of every group and backend, for `traffic status`."""
     dataplane = agent.loop.plane
     return {
@@ -130,7 +130,7 @@ class TrafficCollector:
         yield changes
 
 
-def _admissions(round: Round) -> Iterator[Metric]:
+def _admissions(round: TickRound) -> Iterator[Metric]:
     mode = _gauge("mode", "1 for the admission mode", "mode")
     alive = _gauge("plane_liveness", "1 for what the heartbeat's age shows", "liveness")
     reason = _gauge("reason", "1 for the reasons of the last tick", "reason")
@@ -145,7 +145,7 @@ def _admissions(round: Round) -> Iterator[Metric]:
     yield from (mode, alive, reason)
 
 
-def _groups(round: Round) -> Iterator[Metric]:
+def _groups(round: TickRound) -> Iterator[Metric]:
     families: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
         (_gauge(name, text), path) for name, text, path in _GROUP_GAUGES
     ]
@@ -163,7 +163,7 @@ def _groups(round: Round) -> Iterator[Metric]:
     yield in_force
 
 
-def _backends(round: Round) -> Iterator[Metric]:
+def _backends(round: TickRound) -> Iterator[Metric]:
     gauges = {
         name: _gauge(f"backend_{name}", text, "backend") for name, text in _BACKEND_GAUGES.items()
     }

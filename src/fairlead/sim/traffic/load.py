@@ -107,11 +107,11 @@ class HostLoad:
 
 
 @dataclass(slots=True)
-class Call:
+class SimCall:
     """One request on its way through a backend."""
 
     began_ms: int
-    done: Callable[["Call", AnswerKind], None]
+    done: Callable[["SimCall", AnswerKind], None]
     ended: bool = False
     """Answered, or given up by its client."""
 
@@ -125,7 +125,7 @@ class SimBackend:
         self.retries = 0
         """Requests that were repetitions, as the application counts them."""
         self._clock, self._chance = clock, chance
-        self._line: deque[Call] = deque()
+        self._line: deque[SimCall] = deque()
         self._busy = 0
 
     @property
@@ -136,19 +136,19 @@ class SimBackend:
     def waiting(self) -> int:
         return len(self._line)
 
-    def take(self, call: Call) -> None:
+    def take(self, call: SimCall) -> None:
         if self._busy < self.spec.concurrency:
             self._serve(call)
         else:
             self._line.append(call)
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: SimCall) -> None:
         """Its client does not wait any longer; what is being worked on is worked on in vain."""
         call.ended = True
         if call in self._line:
             self._line.remove(call)
 
-    def _serve(self, call: Call) -> None:
+    def _serve(self, call: SimCall) -> None:
         self._busy += 1
         failed = self._chance.chance(self.error_rate)
         drawn_ms = lognormal(self._chance, self.latency_ms * self.factor, self.spec.sigma)
@@ -237,13 +237,13 @@ class SimClients:
         self._call(name, backend, began_ms, retry)
 
     def _call(self, name: str, backend: SimBackend, began_ms: int, retry: int) -> None:
-        def done(call: Call, outcome: AnswerKind) -> None:
+        def done(call: SimCall, outcome: AnswerKind) -> None:
             del self._open[id(call)]
             took_ms, ok = float(self._clock.now_ms - began_ms), outcome is AnswerKind.OK
             self._report(name, lambda: self._plane.done(GROUP, name, latency_ms=took_ms, ok=ok))
             self._answer(began_ms, outcome, name, retry)
 
-        call = Call(began_ms, done)
+        call = SimCall(began_ms, done)
 
         def time_out() -> None:
             if not call.ended:

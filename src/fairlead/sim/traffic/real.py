@@ -31,7 +31,7 @@ from fairlead.schema.traffic import from_snapshot
 from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.clock import Entropy
-from fairlead.sim.record import Event
+from fairlead.sim.record import SimEvent
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
 from fairlead.sim.traffic.load import Retries, backends_at, change_backend, gap_s, transition_text
@@ -201,7 +201,7 @@ class RealRun:
     seed: int
     folder: Path
     backends: dict[str, ScenarioBackend] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[SimEvent] = field(default_factory=list)
     deaths: list[tuple[float, float]] = field(default_factory=list)
 
     async def run(self, record: Path) -> TrafficResult:
@@ -360,7 +360,7 @@ class RealRun:
             change_command(self._state, GROUP, name, orders.get(event.order))
 
     def _log(self, text: str) -> None:
-        self.events.append(Event((time.monotonic() - self._began_s) * 1000, "event", text))
+        self.events.append(SimEvent((time.monotonic() - self._began_s) * 1000, "event", text))
 
     # --- afterwards
 
@@ -380,7 +380,7 @@ class RealRun:
         for transition in logged:
             if transition.wall_ms >= began_ms:
                 at_ms = transition.wall_ms - began_ms
-                self.events.append(Event(at_ms, "agent", transition.text))
+                self.events.append(SimEvent(at_ms, "agent", transition.text))
         names = ("admitted", "refused_soft", "refused_hard")
         return TrafficResult(
             scenario=self.scenario,

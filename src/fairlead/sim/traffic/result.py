@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fairlead.core.traffic import Config
 from fairlead.schema.traffic_scenario import TrafficScenarioDocument
-from fairlead.sim.record import Event
+from fairlead.sim.record import SimEvent
 
 GROUP = "web"
 """The one group of a scenario."""
@@ -94,7 +94,7 @@ class TrafficResult:
     answers: Sequence[Answer]
     counted: Mapping[str, int]
     """The dataplane's own counters at the end: admitted, refused_soft, refused_hard."""
-    events: Sequence[Event]
+    events: Sequence[SimEvent]
     digest: str
     sources: Mapping[str, str] = field(default_factory=dict)
     missed_ticks: int = 0

@@ -29,12 +29,12 @@ from fairlead.schema.traffic_scenario import (
     scenario_config,
 )
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
-from fairlead.sim.record import Event
+from fairlead.sim.record import SimEvent
 from fairlead.sim.traffic.load import (
     MEMORY_BYTES,
-    Call,
     HostLoad,
     SimBackend,
+    SimCall,
     SimClients,
     backends_at,
     change_backend,
@@ -97,12 +97,12 @@ class SimSignals:
             self._answers.append(Probed(GROUP, name, ok=False))
             return
 
-        def done(call: Call, outcome: AnswerKind) -> None:
+        def done(call: SimCall, outcome: AnswerKind) -> None:
             ok = outcome is AnswerKind.OK
             took_ms = float(backend.now_ms - call.began_ms)
             self._answers.append(Probed(GROUP, name, ok, took_ms))
 
-        backend.take(Call(backend.now_ms, done))
+        backend.take(SimCall(backend.now_ms, done))
 
     def check_ok(self, group: str, backend: str) -> bool | None:
         return None
@@ -143,7 +143,7 @@ class VirtualRun:
         self.host = SimHost(self.clock, memory=memory)
         self.clients = SimClients(scenario.load, self.clock, self.plane, self.backends, entropy)
         self.ticks: list[Tick] = []
-        self.events: list[Event] = []
+        self.events: list[SimEvent] = []
         self.deaths: list[tuple[float, float]] = []
         self.orders: dict[str, dict[str, str]] = {}
         self._recorder = FileRecorder(folder, segment_bytes=2**20, sync_each=False)
@@ -293,7 +293,7 @@ class VirtualRun:
         return RouteGroup(GROUP, _HOST, _PORT, Proto.TCP, here)
 
     def _log(self, text: str) -> None:
-        self.events.append(Event(self.clock.now_ms, "event", text))
+        self.events.append(SimEvent(self.clock.now_ms, "event", text))
 
     def _digest(self) -> str:
         """Of every tick, which the record's chain holds, and of every answer."""
