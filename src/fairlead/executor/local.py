@@ -303,7 +303,7 @@ class LocalExecutor:
         reason = None
         try:
             if not job.command:
-                raise environment.Refused("the run has no command")
+                raise environment.BadEnvironment("the run has no command")
             user = environment.resolve(job.user, allow_root=self._allow_root)
             document |= {
                 "argv": list(job.command),
@@ -319,7 +319,7 @@ class LocalExecutor:
                 "log_bytes_max": self._log_bytes_max,
             }
             uid = user.uid
-        except environment.Refused as refusal:
+        except environment.BadEnvironment as refusal:
             reason, uid = str(refusal), -1
         document |= {"uid": uid, "confine": self._confine(folder), "refused": reason}
         self._write_width(folder, job.devices)
