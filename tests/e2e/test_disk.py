@@ -115,7 +115,7 @@ def test_health_says_when_nothing_can_be_recorded(plane: Plane) -> None:
         return not healthy()
 
     plane.until("it is degraded", refused)
-    assert plane.ask("/healthz")["error"]["message"].startswith("nothing can be recorded")
+    assert plane.ask("/healthz")["error"]["message"].startswith("the ledger cannot be written now")
     assert plane.ask("/v1/budgets")[0]["limit_gpus"] == 8
     ballast.unlink()
     plane.until("it is well again", healthy)
