@@ -24,6 +24,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Set
 from enum import Enum
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,6 +62,8 @@ class _Shape(NamedTuple):
     writers: list[tuple[str, Callable[[Any], Any]]]
     checked: bool
     """Whether the dataclass names faults that no type can show."""
+    get: Callable[[Any], tuple[Any, ...]] | None
+    """All fields of a document at once, in the order of the dataclass; None where it is another."""
 
 
 class Style:
@@ -110,6 +113,8 @@ class Style:
     def to_core(self, cls: type[T], document: Any, path: str = "", **given: Any) -> T:
         """Core's value of a document that was checked; `given` are the fields left out of it."""
         shape = self._shapes.get(cls) or self._shape(cls)
+        if shape.get is not None and not shape.readers and not given:
+            return cls(*shape.get(document))  # the many small values of a large document
         values = {name: getattr(document, name) for name in shape.codecs}
         for name, read in shape.readers:
             values[name] = read(values[name], _join(path, shape.written[name]))
@@ -188,7 +193,8 @@ class Style:
         )
         readers = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
         writers = [(written[name], codec.write) for name, codec in codecs.items() if codec.write]
-        return _Shape(struct, codecs, written, readers, writers, hasattr(cls, "faults"))
+        get = attrgetter(*codecs) if _is_plain(cls, list(codecs)) else None
+        return _Shape(struct, codecs, written, readers, writers, hasattr(cls, "faults"), get)
 
     def _default(self, cls: type, field: str, default: Any, codec: _Codec) -> dict[str, Any]:
         if self._strict:
@@ -305,6 +311,15 @@ def _fields(cls: Any) -> list[tuple[str, Any]]:
         (field.name, field.default if field.default_factory is missing else field.default_factory())
         for field in dataclasses.fields(cls)
     ]
+
+
+def _is_plain(cls: Any, names: list[str]) -> bool:
+    """Whether a value takes these fields by position and checks nothing."""
+    if not dataclasses.is_dataclass(cls) or hasattr(cls, "faults") or hasattr(cls, "__post_init__"):
+        return False
+    fields = dataclasses.fields(cls)
+    by_position = [field.name for field in fields if not field.kw_only]
+    return len(names) > 1 and by_position == names
 
 
 def _hex(digits: int) -> _Codec:

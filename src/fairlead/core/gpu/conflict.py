@@ -163,10 +163,11 @@ def scope_test(scope: Scope) -> ScopeTest:
     ) -> Exclusion | None:
         if flavor != scope_flavor:
             return Exclusion.FLAVOR
-        if not labels <= location.items():
+        if labels and not labels <= location.items():
             return Exclusion.LOCATION
-        outside = payers is not None and (budget, envelope) not in payers
-        return Exclusion.PAYER if outside else None
+        if payers is None or (budget, envelope) in payers:
+            return None
+        return Exclusion.PAYER
 
     return exclusion
 
