@@ -73,7 +73,7 @@ class Place:
             list(command),
             cwd=CHECKOUT,
             start_new_session=True,
-            preexec_fn=enter,  # noqa: PLW1509
+            preexec_fn=enter,  # noqa: PLW1509 - in its cgroup before it runs
             **options,
         )
 

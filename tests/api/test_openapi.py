@@ -68,7 +68,7 @@ def test_a_client_made_from_the_document_finds_no_lie(server: Running, tmp_path:
 def test_answers_have_the_types_that_are_documented(server: Running) -> None:
     """Every table that can be read without parameters, with something in it, read strictly.
 
-    Forecasts and outcomes need somebody who waits and somebody who gave way: test_preemption.py.
+    Forecasts and outcomes need a waiting and a preempted run: test_preemption.py.
     """
     server.apply(run("typed", duration="1h"))
     server.until("running", lambda: server.status("Run", "typed")["phase"] == "Running")

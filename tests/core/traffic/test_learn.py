@@ -71,7 +71,7 @@ def test_soft_starts_below_what_was_served_and_is_cut_once_per_window() -> None:
 
 
 def test_the_budget_has_a_floor() -> None:
-    """A quarter of what was served when the door was open: of what it lets in now there would be no
+    """A quarter of what was served when admission was open: of what it admits now there would be no
     end. If less does not help either, it is not the load.
     """
     group = Served()
