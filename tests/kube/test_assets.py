@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.host.clock import wait_until
 from fairlead.kube import assets, pins, toolchain
-from fairlead.kube.pins import SOURCES, AssetSet, Source
+from fairlead.kube.pins import SOURCES, AssetSet, GoSource
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from tests.conftest import STRICT
 from tests.kube import stub_go
@@ -217,7 +217,7 @@ def test_an_old_compiler_is_not_used(environment: dict[str, str], tmp_path: Path
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_every_program_is_pinned_by_content(source: Source) -> None:
+def test_every_program_is_pinned_by_content(source: GoSource) -> None:
     """go.mod names the version and the packages, go.sum the hash; no host of a registry."""
     module, sums = ((source.folder / name).read_text() for name in ("go.mod", "go.sum"))
     for package in source.programs.values():

@@ -23,7 +23,7 @@ from pathlib import Path
 from fairlead.host import files
 from fairlead.host.paths import user_cache_directory
 from fairlead.kube import toolchain
-from fairlead.kube.pins import KUBERNETES, AssetSet, Source, sources_of
+from fairlead.kube.pins import KUBERNETES, AssetSet, GoSource, sources_of
 from fairlead.kube.toolchain import Report
 from fairlead.ports.faults import Fault, PermanentFault, faults
 
@@ -82,7 +82,7 @@ def lacking_in(directory: Path, wanted: frozenset[AssetSet]) -> list[str]:
     ]
 
 
-def missing(wanted: frozenset[AssetSet]) -> list[tuple[Source, str]]:
+def missing(wanted: frozenset[AssetSet]) -> list[tuple[GoSource, str]]:
     """Programs that the cache lacks, or holds from other pins."""
     return [
         (source, name)
@@ -118,7 +118,7 @@ def _stamp(name: str) -> Path:
     return home() / "stamps" / name
 
 
-def _is_built(source: Source, name: str) -> bool:
+def _is_built(source: GoSource, name: str) -> bool:
     try:
         same = _stamp(name).read_text() == source.digest()
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def _alone(report: Report) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _build(rows: list[tuple[Source, str]], report: Report) -> None:
+def _build(rows: list[tuple[GoSource, str]], report: Report) -> None:
     if not rows:
         return
     go = toolchain.find_go(cache(), report)
@@ -156,7 +156,7 @@ def _build(rows: list[tuple[Source, str]], report: Report) -> None:
         report(f"{title}: built in {time.monotonic() - began:.0f} s")
 
 
-def _build_one(go: Path, source: Source, name: str) -> None:
+def _build_one(go: Path, source: GoSource, name: str) -> None:
     """One program, under its name only when it is whole; its stamp comes last."""
     log = home() / "log" / f"{name}.log"
     settings = {"CGO_ENABLED": "1", **_seccomp(log)} if source.seccomp else {}
@@ -179,7 +179,7 @@ def _build_one(go: Path, source: Source, name: str) -> None:
         files.replace(_stamp(name), source.digest().encode(), mode=0o644)
 
 
-def _copy_data(go: Path, source: Source, folder: str, env: dict[str, str]) -> None:
+def _copy_data(go: Path, source: GoSource, folder: str, env: dict[str, str]) -> None:
     """A folder of the module beside the programs, replaced whole."""
     command = [str(go), "mod", "download", "-json", f"{source.module}@v{source.version}"]
     done = subprocess.run(

@@ -28,7 +28,7 @@ class AssetSet(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GoSource:
     """A project: one Go module with its programs, pinned together."""
 
     name: str
@@ -86,22 +86,22 @@ _KUBERNETES = (
 _CONTAINERD = ("containerd", "ctr", "containerd-shim-runc-v2")
 
 SOURCES = (
-    Source(
+    GoSource(
         "kubernetes",
         AssetSet.CLUSTER,
         "k8s.io/kubernetes",
         {name: f"cmd/{name}" for name in _KUBERNETES},
         stamps=tuple(_kubernetes_stamps()),
     ),
-    Source("etcd", AssetSet.CLUSTER, "go.etcd.io/etcd/server/v3", {"etcd": ""}),
-    Source("kwok", AssetSet.CLUSTER, "sigs.k8s.io/kwok", {"kwok": "cmd/kwok"}),
-    Source(
+    GoSource("etcd", AssetSet.CLUSTER, "go.etcd.io/etcd/server/v3", {"etcd": ""}),
+    GoSource("kwok", AssetSet.CLUSTER, "sigs.k8s.io/kwok", {"kwok": "cmd/kwok"}),
+    GoSource(
         "containerd",
         AssetSet.NODE,
         "github.com/containerd/containerd/v2",
         {name: f"cmd/{name}" for name in _CONTAINERD},
     ),
-    Source(
+    GoSource(
         "runc",
         AssetSet.NODE,
         "github.com/opencontainers/runc",
@@ -109,7 +109,7 @@ SOURCES = (
         stamps=("main.version=VERSION",),
         seccomp=True,
     ),
-    Source(
+    GoSource(
         "cni",
         AssetSet.NODE,
         "github.com/containernetworking/plugins",
@@ -119,9 +119,9 @@ SOURCES = (
             "host-local": "plugins/ipam/host-local",
         },
     ),
-    Source("helm", AssetSet.TOOLS, "helm.sh/helm/v3", {"helm": "cmd/helm"}),
-    Source("kustomize", AssetSet.TOOLS, "sigs.k8s.io/kustomize/kustomize/v5", {"kustomize": ""}),
-    Source(
+    GoSource("helm", AssetSet.TOOLS, "helm.sh/helm/v3", {"helm": "cmd/helm"}),
+    GoSource("kustomize", AssetSet.TOOLS, "sigs.k8s.io/kustomize/kustomize/v5", {"kustomize": ""}),
+    GoSource(
         "kueue",
         AssetSet.PEERS,
         "sigs.k8s.io/kueue",
@@ -137,6 +137,6 @@ SOURCES = (
 KUBERNETES = SOURCES[0]
 
 
-def sources_of(wanted: frozenset[AssetSet]) -> tuple[Source, ...]:
+def sources_of(wanted: frozenset[AssetSet]) -> tuple[GoSource, ...]:
     """The sources of these sets; every set needs the cluster."""
     return tuple(source for source in SOURCES if source.wanted_for in wanted | {AssetSet.CLUSTER})

@@ -1,0 +1,44 @@
+"""One real cluster for the tests that ask for it, with simulated nodes."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead.kube.assets import Programs, find
+from fairlead.kube.cluster import Cluster
+from fairlead.kube.components import ClusterOptions
+
+NODES, GPUS = 4, 8
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need the programs are skipped by name where they are not built."""
+    for item in items:
+        if "programs" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.component("kube"))
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """Those that are built."""
+    found = find(frozenset())
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four nodes of eight GPUs, shared by the session: make your objects in `namespace`."""
+    directory = tmp_path_factory.mktemp("kube") / "cluster"
+    with Cluster(programs, directory, ClusterOptions(nodes=NODES, gpus=GPUS)) as started:
+        yield started
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of this test alone."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
