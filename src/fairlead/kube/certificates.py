@@ -55,7 +55,7 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         files.replace(self.folder / "ca.key", _pem(key))
-        # Last: whoever finds the certificate finds the key.
+        # Last: where the certificate is, the key is too.
         files.replace(self.folder / "ca.crt", built.public_bytes(serialization.Encoding.PEM))
 
     def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
