@@ -1,13 +1,17 @@
 """One real cluster for the tests that ask for it, with simulated nodes."""
 
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fairlead.host import files
 from fairlead.kube.assets import Programs, find
 from fairlead.kube.cluster import Cluster
 from fairlead.kube.components import ClusterOptions
+from fairlead.kube.pins import AssetSet
 
 NODES, GPUS = 4, 8
 
@@ -42,3 +46,18 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def node_programs() -> Programs:
+    """With those of a real node."""
+    found = find(frozenset({AssetSet.NODE}))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def only_real_node() -> Iterator[None]:
+    """There is one real node per machine: test processes take turns."""
+    with files.holding(Path(tempfile.gettempdir()) / "fairlead-tests-real-node.lock"):
+        yield
