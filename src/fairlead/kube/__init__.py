@@ -1,0 +1,1 @@
+"""Kubernetes: CRDs, the controller, pods as the executor, the development cluster."""
