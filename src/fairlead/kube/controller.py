@@ -111,7 +111,9 @@ class Controller:
             self._say(f"is retried: {fault}")
 
     def _begin(self) -> None:
-        executor = PodExecutor(self._client, self._pods, self._find, self._now_ms)
+        executor = PodExecutor(
+            self._client, self._pods, self._sources.nodes, self._find, self._now_ms
+        )
         plane = self._open_plane(executor)
         self._front = FrontEnd(self._client, plane, self._sources, image=self._image, say=self._say)
         self._mirror = Mirror(self._client, plane, self._sources, self._leases, self._front)

@@ -79,6 +79,8 @@ class FrontEnd:
         """Objects whose uid and generation the engine has taken or refused."""
         self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
         """Objects to look at in the next turn."""
+        self._leaving: set[Key] = set()
+        """Nodes that are gone from the cluster, and not yet from the engine."""
         self.verdicts: dict[tuple[str, Key], Verdict] = {}
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
@@ -114,17 +116,26 @@ class FrontEnd:
     # -- nodes ------------------------------------------------------------------------------------
 
     def _follow_nodes(self) -> None:
-        for key, document in sorted(self._sources.nodes.take_changed().items()):
+        replaced = self._sources.nodes.take_gone().keys()
+        changed = self._sources.nodes.take_changed().keys()
+        for key in sorted({*replaced, *changed, *self._leaving}):
+            document = self._sources.nodes.get(key)
             before = self._plane.objects.get("Node", key.name)
             manifest = None if document is None else node_manifest(document)
-            if manifest is not None:
-                if before is None or before["spec"] != _filled(before["spec"], manifest["spec"]):
-                    self._try_apply(manifest)
-            elif before is not None:
-                # Positive evidence only: the node is deleted, or declared out of service.
+            # Positive evidence only: the node is deleted, or declared out of service. One that is
+            # not ready may run its pods, and a cordoned one does.
+            if before is not None and (key in replaced or manifest is None):
                 self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
-                if document is None and not before["status"]["leases"]:
+                before = self._plane.objects.get("Node", key.name)
+            if manifest is not None:
+                self._leaving.discard(key)
+                if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+                    self._try_apply(manifest)
+            elif before is not None and document is None:
+                self._leaving.add(key)
+                if not before["status"]["leases"]:
                     self._plane.objects.delete("Node", key.name, author=ADMIN)
+                    self._leaving.discard(key)
 
     def _try_apply(self, manifest: Document) -> None:
         try:
@@ -372,7 +383,3 @@ def _command(template: Document) -> list[str]:
 
 def _digest(template: Document) -> str:
     return hashlib.sha256(msgspec.json.encode(template, order="sorted")).hexdigest()
-
-
-def _filled(before: Document, spec: Document) -> Document:
-    return {**before, **spec}

@@ -158,7 +158,10 @@ class Mirror:
                 "spec": {field: value for field, value in spec.items() if value is not None},
             }
             try:
-                self._leases.put(self._client.create(kind.path(namespace), document))
+                shown = self._client.create(kind.path(namespace), document)
+                rows = [Conditions(shown).row("Open", lease["spec"]["reason"], "", holds=True)]
+                patch = {"status": {**lease["status"], "conditions": rows}}
+                self._leases.put(self._client.patch(kind.path(namespace, name, "status"), patch))
             except ApiError as error:
                 if error.status not in (404, 409):  # its namespace is gone; or it is shown
                     raise

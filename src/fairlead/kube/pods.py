@@ -67,10 +67,12 @@ class PodExecutor:
         self,
         client: KubeClient,
         pods: Mirrored,
+        nodes: Mirrored,
         find: Callable[[str], RunObject | None],
         now_ms: Callable[[], int],
     ) -> None:
-        self._client, self._pods, self._find, self._now_ms = client, pods, find, now_ms
+        self._client, self._pods, self._nodes = client, pods, nodes
+        self._find, self._now_ms = find, now_ms
         self._lock = threading.Lock()
         self._last: dict[str, dict[int, Document]] = {}
         """Pods that are gone, as they were last, by job and rank, until their exit is recorded."""
@@ -106,9 +108,9 @@ class PodExecutor:
         self._stopping.add(run)
         for document in self._of_run(run):
             meta = document["metadata"]
-            if phase(document) in ENDED or "deletionTimestamp" in meta:
-                continue
-            self._evict(document, grace_ms, decision)
+            ending = "deletionTimestamp" in meta and self._node_is_there(document)
+            if phase(document) not in ENDED and not ending:
+                self._evict(document, grace_ms, decision)
 
     def pause(self, run: str, *, decision: str) -> None:
         raise PermanentFault("pods cannot be paused: cancel the run and submit it again")
@@ -256,6 +258,10 @@ class PodExecutor:
         """Ask a pod to end; no proof, no kill: the request names the recorded decision."""
         meta = document["metadata"]
         options: Document = {"preconditions": {"uid": meta["uid"]}}
+        if not self._node_is_there(document):
+            options["gracePeriodSeconds"] = 0  # nobody is left who could end it
+            self._client.delete(self._path(document), options)
+            return
         if grace_ms is not None:
             options["gracePeriodSeconds"] = -(-grace_ms // 1000)
         body = {
@@ -274,6 +280,10 @@ class PodExecutor:
             if gone(error) or error.status == 409:
                 return  # it is gone, or another by now
             raise TemporaryFault(f"cannot evict {meta['name']}: {error.message}") from error
+
+    def _node_is_there(self, document: Document) -> bool:
+        node = document["spec"].get("nodeName")
+        return node is None or self._nodes.get(Key("", node)) is not None
 
     def _path(self, document: Document) -> str:
         meta = document["metadata"]

@@ -1,0 +1,153 @@
+"""A cluster as tests use it: objects by kubectl, nodes and pods by KWOK, our controller beside it."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairlead.compose.kube import KubeConfig, controller
+from fairlead.engine.gpu import Config, ControlPlane
+from fairlead.kube.controller import Controller
+
+Document = dict[str, Any]
+WITHIN_S = 30.0
+EXIT = "test.fairlead.dev/exit"
+"""KWOK ends a pod that has it, with this code."""
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -> Any:
+    """Wait for the world, with an end; what the condition returned at last."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+class World:
+    """One cluster, cleaned after each test."""
+
+    def __init__(self, kubectl: Path, kubeconfig: Path, folder: Path) -> None:
+        self._kubectl, self.kubeconfig, self._folder = str(kubectl), kubeconfig, folder
+        self.spoken: list[str] = []
+
+    def kubectl(self, *args: str, given: str | None = None, check: bool = True) -> str:
+        command = [self._kubectl, "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+        if check:
+            assert done.returncode == 0, f"{' '.join(args)}: {done.stderr}"
+        return done.stdout if check else done.stdout + done.stderr
+
+    def apply(self, *documents: Document) -> None:
+        items = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        self.kubectl("apply", "-f", "-", given=json.dumps(items))
+
+    def get(self, kind: str, name: str = "", namespace: str = "") -> Document:
+        where = ["-n", namespace] if namespace else ["-A"]
+        args = ["get", kind, *([name] if name else []), *where, "-o", "json"]
+        return dict(json.loads(self.kubectl(*args)))
+
+    def names(self, kind: str) -> list[str]:
+        return [item["metadata"]["name"] for item in self.get(kind)["items"]]
+
+    def phase(self, run: str, namespace: str = "team-a") -> str:
+        status = self.get("run", run, namespace).get("status", {})
+        return str(status.get("phase", ""))
+
+    def reach(self, run: str, phase: str, namespace: str = "team-a") -> Document:
+        until(lambda: self.phase(run, namespace) == phase, f"{run} is {phase}")
+        return dict(self.get("run", run, namespace)["status"])
+
+    def exit(self, pod: str, code: int, namespace: str = "team-a") -> None:
+        self.kubectl("-n", namespace, "annotate", "pod", pod, f"{EXIT}={code}")
+
+    @contextmanager
+    def controlled(self, name: str = "a", **engine: Any) -> Iterator[Controller]:
+        """With a controller in a thread of this process."""
+        settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
+        config = KubeConfig(
+            self._folder / name, self.kubeconfig, image="busybox", qps=None, engine=settings
+        )
+        with controller(config, say=self.spoken.append) as made:
+            faults: list[BaseException] = []
+
+            def run() -> None:
+                try:
+                    made.run()
+                except BaseException as error:
+                    faults.append(error)
+                    raise
+
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            try:
+                yield made
+            finally:
+                made.stop()
+                thread.join(20)
+                assert not faults, faults
+                assert not thread.is_alive()
+
+    def clean(self) -> None:
+        """What a test made, objects that wait for a controller included."""
+        for kind in ("reservations", "runs", "budgets"):
+            for item in self.get(kind)["items"]:
+                meta = item["metadata"]
+                where = ["-n", meta["namespace"]] if "namespace" in meta else []
+                patch = '{"metadata":{"finalizers":null}}'
+                args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
+                self.kubectl(*args, check=False)
+        self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
+        self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes,nodes", "--all", "--force")
+        spaces = [name for name in self.names("namespaces") if name.startswith("team-")]
+        if spaces:
+            self.kubectl("delete", "namespace", *spaces)
+        self.kubectl("-n", "default", "delete", "lease", "fairlead-controller", check=False)
+
+
+def plane_of(made: Controller) -> ControlPlane:
+    return until(lambda: made.plane, "the controller leads")  # type: ignore[no-any-return]
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+def node(name: str, *, gpus: int = 8, flavor: str = "H100", zone: str = "z1") -> Document:
+    room = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"fairlead.dev/flavor": flavor, "topology.kubernetes.io/zone": zone},
+        },
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
+def team(owner: str, *, gpus: int = 16, flavor: str = "H100") -> list[Document]:
+    """A namespace, whose it is, and its budget."""
+    envelope = {"name": "main", "flavor": flavor, "concurrency": gpus}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": owner}},
+        made("OwnerBinding", owner, {"namespace": owner, "owner": owner}),
+        made("Budget", owner, {"owner": owner, "envelopes": [envelope]}),
+    ]
+
+
+def made(kind: str, name: str, spec: Document, namespace: str | None = None) -> Document:
+    meta: Document = {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+    return {"apiVersion": "fairlead.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def run(name: str, gpus: int, namespace: str = "team-a", **spec: Any) -> Document:
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    if "exit" in spec:
+        template["metadata"] = {"annotations": {EXIT: str(spec.pop("exit"))}}
+    fields = {"flavor": "H100", "totalGPUs": gpus, "duration": "1h", "template": template, **spec}
+    return made("Run", name, fields, namespace)
