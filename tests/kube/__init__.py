@@ -1,0 +1,1 @@
+"""The controller and the development cluster, on a real API server."""

@@ -1,7 +1,9 @@
-import os, json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
 import pytest
+
 from fairlead.kube.kinds import crds
 from tests.kube.world import World
 

@@ -1,5 +1,7 @@
 """GPU runs on a real API server, scheduler and controller manager; KWOK plays the nodes."""
 
+import json
+
 import pytest
 
 from tests.kube.world import World, made, node, plane_of, run, team, until
@@ -193,6 +195,4 @@ def test_manifests_are_refused_by_the_server_itself(world: World) -> None:
 
 
 def _refused(world: World, document: dict[str, object]) -> str:
-    import json
-
     return world.kubectl("apply", "-f", "-", given=json.dumps(document), check=False)

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,9 +46,11 @@ def controller(
     client = KubeClient(connection(config.kubeconfig, context=config.context), limit)
     identity = f"{socket.gethostname()}-{os.getpid()}"
     election = Election(client, identity, namespace=config.namespace or client.namespace)
-    with open_up(config.data, config.ledger) as ledger:
+    with ExitStack() as opened:
 
         def open_plane(executor: Executor) -> ControlPlane:
+            """When it leads: a ledger has one writer at a time."""
+            ledger = opened.enter_context(open_up(config.data, config.ledger))
             master = open_master(config.data / KEYS)
             return ControlPlane(ledger, executor, now_ms, config.engine, master)
 

@@ -13,8 +13,9 @@ from fairlead.kube.mirror import Mirror
 from fairlead.kube.pods import PODS, RUN, PodExecutor, RunObject
 from fairlead.kube.watch import Mirrored
 from fairlead.ports.executor import Executor
-from fairlead.ports.faults import Fault, PermanentFault
+from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
+WATCHED = ("OwnerBinding", "Budget", "Run", "Reservation", "GPULease")
 TURN_S = 1.0
 SYNC_S = 60.0
 
@@ -39,8 +40,8 @@ class Controller:
         self._open_plane, self._now_ms, self._image = open_plane, now_ms, image
         self._woken, self._stop = threading.Event(), threading.Event()
         wake = self._woken.set
-        made = {name: Mirrored(client, kind.path(), wake) for name, kind in KINDS.items()}
-        self._sources = Sources(
+        made = {kind: Mirrored(client, KINDS[kind].path(), wake) for kind in WATCHED}
+        self.sources = Sources(
             nodes=Mirrored(client, "/api/v1/nodes", wake),
             namespaces=Mirrored(client, "/api/v1/namespaces", wake),
             bindings=made["OwnerBinding"],
@@ -49,57 +50,53 @@ class Controller:
             reservations=made["Reservation"],
         )
         self._leases = made["GPULease"]
-        self._pods = Mirrored(client, PODS, wake, selector=RUN)
+        self.pods = Mirrored(client, PODS, wake, selector=RUN)
         self._front: FrontEnd | None = None
         self._mirror: Mirror | None = None
         self.plane: ControlPlane | None = None
         self.turns = 0
 
     def run(self) -> None:
-        """Until `stop`; raises `PermanentFault` where the cluster lacks our kinds or our rights."""
-        watched = self._watched()
-        for source in watched:
+        """Until `stop`, or until another one leads: then this process has to begin anew.
+
+        Raises `PermanentFault` where the cluster lacks our kinds or our rights.
+        """
+        self.sync()
+        try:
+            while not self._stop.is_set():
+                if self._election.turn():
+                    self.turn()
+                elif self.plane is not None:
+                    raise TemporaryFault(f"{self._election.holder} leads by now")
+                self._woken.wait(TURN_S)
+                self._woken.clear()
+        finally:
+            for source in self._watched():
+                source.stop()
+            self._election.resign()
+
+    def sync(self) -> None:
+        """Read the cluster, and follow it from then on."""
+        for source in self._watched():
             source.start()
-        for source in watched:
+        for source in self._watched():
             if not source.wait(SYNC_S):
                 raise PermanentFault(f"cannot list {source.path}: {source.fault or 'no answer'}")
         self._say("the cluster is read")
-        led = False
-        while not self._stop.is_set():
-            leads = self._election.turn()
-            if leads != led:
-                self._say("leads" if leads else f"waits: {self._election.holder} leads")
-                led = leads
-            if leads:
-                self._turn()
-            self._woken.wait(TURN_S)
-            self._woken.clear()
-        for source in watched:
-            source.stop()
-        self._election.resign()
 
     def stop(self) -> None:
         self._stop.set()
         self._woken.set()
 
     def _watched(self) -> list[Mirrored]:
-        sources = self._sources
-        return [
-            sources.nodes,
-            sources.namespaces,
-            sources.bindings,
-            sources.budgets,
-            sources.runs,
-            sources.reservations,
-            self._leases,
-            self._pods,
-        ]
+        return [*self.sources.all(), self._leases, self.pods]
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Cluster to engine, engine, engine to cluster. A fault is retried in the next turn."""
         try:
             if self.plane is None:
                 self._begin()
+                self._say("leads")
             plane, front, mirror = self.plane, self._front, self._mirror
             if plane is None or front is None or mirror is None:
                 return
@@ -112,11 +109,11 @@ class Controller:
 
     def _begin(self) -> None:
         executor = PodExecutor(
-            self._client, self._pods, self._sources.nodes, self._find, self._now_ms
+            self._client, self.pods, self.sources.nodes, self._find, self._now_ms
         )
         plane = self._open_plane(executor)
-        self._front = FrontEnd(self._client, plane, self._sources, image=self._image, say=self._say)
-        self._mirror = Mirror(self._client, plane, self._sources, self._leases, self._front)
+        self._front = FrontEnd(self._client, plane, self.sources, image=self._image, say=self._say)
+        self._mirror = Mirror(self._client, plane, self.sources, self._leases, self._front)
         self.plane = plane
 
     def _find(self, run: str) -> RunObject | None:

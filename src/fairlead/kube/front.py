@@ -7,7 +7,7 @@ condition `Accepted`.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import msgspec
 
@@ -59,6 +59,9 @@ class Sources:
     def of(self, kind: str) -> Mirrored:
         named = {"Budget": self.budgets, "Run": self.runs, "Reservation": self.reservations}
         return named[kind]
+
+    def all(self) -> list[Mirrored]:
+        return [getattr(self, field.name) for field in fields(self)]
 
 
 class FrontEnd:
