@@ -10,7 +10,7 @@ from fairlead.kube.election import Election
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
 from tests.engine.gpu import worlds as embedded
-from tests.engine.gpu.rival import CHANCE
+from tests.engine.gpu.resolving import CHANCE
 from tests.kube.world import World, made, node, run, team, until
 from tests.ledger.memory import MemoryLedger
 
@@ -39,13 +39,13 @@ class InKubernetes:
     def submit(self, *documents: dict[str, Any]) -> None:
         self._world.apply(*documents)
         sources = self._controller.sources
-        wanted = {(row["kind"], row["metadata"]["name"]) for row in documents}
+        wanted = {(f"{row['kind'].lower()}s", row["metadata"]["name"]) for row in documents}
 
         def seen() -> bool:
             names = {
-                (document["kind"], key.name)
+                (source.path.rpartition("/")[2], key.name)
                 for source in sources.all()
-                for key, document in source.all().items()
+                for key in source.all()
             }
             return wanted <= names
 
