@@ -41,6 +41,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "zsh": lambda: _program("zsh", "apt-get install zsh"),
     "fish": lambda: _program("fish", "apt-get install fish"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
+    "kube": lambda: _kube(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -84,6 +85,12 @@ def _chromium() -> str | None:
     from tests.api.browser import missing_chromium  # noqa: PLC0415 - only where asked
 
     return missing_chromium()
+
+
+def _kube() -> str | None:
+    from fairlead.kube.assets import explain_missing  # noqa: PLC0415 - only where asked
+
+    return explain_missing(frozenset())
 
 
 def _program(name: str, cure: str) -> str | None:

@@ -2,6 +2,7 @@
 
 `python -m tests.install_components` is quiet and quick where all is there; where it cannot install
 it says what is missing and exits 0, because the tests name what they had to leave out themselves.
+Under FAIRLEAD_STRICT=1 it also builds the programs of a Kubernetes cluster, once.
 """
 
 import os
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from fairlead.kube.assets import ensure
+from fairlead.ports.faults import Fault
 from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
 from tests.ledger.postgres_server import missing_postgres
@@ -35,6 +38,19 @@ def _missing_program(name: str) -> str | None:
 
 def main() -> int:
     """Install what is missing, as far as this user on this machine can."""
+    if os.environ.get("FAIRLEAD_STRICT") == "1":
+        _build_kubernetes()
+    return _install_packages()
+
+
+def _build_kubernetes() -> None:
+    try:
+        ensure(frozenset(), lambda line: print(line, flush=True))
+    except Fault as fault:
+        print(f"could not build the programs of a cluster: {fault}", file=sys.stderr)
+
+
+def _install_packages() -> int:
     missing = {name: packages for name, (find, packages) in COMPONENTS.items() if find()}
     if not missing:
         return 0

@@ -1,1 +1,1 @@
-"""The controller and the development cluster, on a real API server."""
+"""Kubernetes: the programs, clusters, and what runs on them."""

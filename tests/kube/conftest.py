@@ -1,18 +1,58 @@
-import os
+"""One real cluster for the tests that ask for it, with simulated nodes."""
+
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead.kube.assets import Programs, find
+from fairlead.kube.cluster import Cluster
+from fairlead.kube.components import ClusterOptions
 from fairlead.kube.kinds import crds
 from tests.kube.world import World
 
+NODES, GPUS = 4, 8
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need the programs are skipped by name where they are not built."""
+    for item in items:
+        if "programs" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.component("kube"))
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """Those that are built."""
+    found = find(frozenset())
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four nodes of eight GPUs, shared by the session: make your objects in `namespace`."""
+    directory = tmp_path_factory.mktemp("kube") / "cluster"
+    with Cluster(programs, directory, ClusterOptions(nodes=NODES, gpus=GPUS)) as started:
+        yield started
+
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    lab = Path(os.environ["KUBE_LAB"])
-    made = World(lab / "bin/kubectl", lab / "kubeconfig", tmp_path)
-    made.apply(*crds())
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of this test alone."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
+    """The cluster with Fairlead's kinds, and nothing of another test."""
+    made = World(cluster, tmp_path)
+    cluster.apply(crds())
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
     made.clean()
     yield made
     made.clean()

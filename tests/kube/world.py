@@ -11,12 +11,13 @@ from typing import Any
 
 from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
+from fairlead.kube.cluster import Cluster
 from fairlead.kube.controller import Controller
 
 Document = dict[str, Any]
 WITHIN_S = 30.0
-EXIT = "test.fairlead.dev/exit"
-"""KWOK ends a pod that has it, with this code."""
+OURS = "test.fairlead.dev/node"
+"""A label of the nodes that tests make."""
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -> Any:
@@ -31,8 +32,9 @@ def until(condition: Callable[[], Any], what: str, within_s: float = WITHIN_S) -
 class World:
     """One cluster, cleaned after each test."""
 
-    def __init__(self, kubectl: Path, kubeconfig: Path, folder: Path) -> None:
-        self._kubectl, self.kubeconfig, self._folder = str(kubectl), kubeconfig, folder
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
+        self._kubectl, self.kubeconfig = cluster.programs.path("kubectl"), cluster.kubeconfig
         self.spoken: list[str] = []
 
     def kubectl(self, *args: str, given: str | None = None, check: bool = True) -> str:
@@ -65,7 +67,8 @@ class World:
         return dict(self.get("run", run, namespace)["status"])
 
     def exit(self, pod: str, code: int, namespace: str = "team-a") -> None:
-        self.kubectl("-n", namespace, "annotate", "pod", pod, f"{EXIT}={code}")
+        how = (f"sim.fairlead.dev/exit-code={code}", "sim.fairlead.dev/run-for=1ms")
+        self.kubectl("-n", namespace, "annotate", "pod", pod, *how)
 
     @contextmanager
     def controlled(self, name: str = "a", **engine: Any) -> Iterator[Controller]:
@@ -104,7 +107,8 @@ class World:
                 args = [*where, "patch", kind, meta["name"], "--type=merge", "-p", patch]
                 self.kubectl(*args, check=False)
         self.kubectl("delete", "reservations,runs,gpuleases,pods", "-A", "--all", "--force")
-        self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes,nodes", "--all", "--force")
+        self.kubectl("delete", "budgets,ownerbindings,resolveroutcomes", "--all", "--force")
+        self.kubectl("delete", "nodes", "-l", OURS)
         spaces = [name for name in self.names("namespaces") if name.startswith("team-")]
         if spaces:
             self.kubectl("delete", "namespace", *spaces)
@@ -126,7 +130,11 @@ def node(name: str, *, gpus: int = 8, flavor: str = "H100", zone: str = "z1") ->
         "metadata": {
             "name": name,
             "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"fairlead.dev/flavor": flavor, "topology.kubernetes.io/zone": zone},
+            "labels": {
+                OURS: "1",
+                "fairlead.dev/flavor": flavor,
+                "topology.kubernetes.io/zone": zone,
+            },
         },
         "status": {"allocatable": room, "capacity": room},
     }
@@ -149,7 +157,5 @@ def made(kind: str, name: str, spec: Document, namespace: str | None = None) -> 
 
 def run(name: str, gpus: int, namespace: str = "team-a", **spec: Any) -> Document:
     template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
-    if "exit" in spec:
-        template["metadata"] = {"annotations": {EXIT: str(spec.pop("exit"))}}
     fields = {"flavor": "H100", "totalGPUs": gpus, "duration": "1h", "template": template, **spec}
     return made("Run", name, fields, namespace)
