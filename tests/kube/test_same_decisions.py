@@ -11,6 +11,7 @@ from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
 from tests.engine.gpu import worlds as embedded
 from tests.engine.gpu.resolving import CHANCE
+from tests.kube.conftest import GPUS, NODES
 from tests.kube.world import World, made, node, run, team, until
 from tests.ledger.memory import MemoryLedger
 
@@ -70,6 +71,9 @@ class InKubernetes:
 
         until(gone, "the preempted pods are gone")
 
+    def close(self) -> None:
+        self._controller.stop()
+
     def turn(self, hours: float = 0) -> None:
         self.now_ms += int(hours * embedded.HOUR)
         self._controller.turn()
@@ -83,6 +87,7 @@ def test_the_same_scenario_gives_the_same_entries(world: World) -> None:
     cluster.submit(*documents, *runs)
     location = {"zone": "z1"}
     plain.apply(
+        *(embedded.node(f"gpu-{i:04d}", GPUS, flavor="gpu") for i in range(NODES)),
         embedded.node("n1", location=location),
         *(
             embedded.budget(owner, owner, embedded.envelope("main"))
@@ -119,6 +124,7 @@ def test_the_same_scenario_gives_the_same_entries(world: World) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one == other
     assert plain.status("Run", "team-b.big")["phase"] == "Running"
+    cluster.close()
 
 
 def as_embedded(document: dict[str, Any]) -> dict[str, Any]:

@@ -262,9 +262,8 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
         }
-        made = self._connect(timeout_s=2 * SILENCE_S)
         try:
-            with contextlib.closing(made):
+            with contextlib.closing(self._connect(timeout_s=2 * SILENCE_S)) as made:
                 made.request("GET", f"{path}?{urlencode(query)}", headers=self._headers())
                 self.requests += 1
                 response = made.getresponse()

@@ -71,8 +71,7 @@ class Controller:
                 self._woken.wait(TURN_S)
                 self._woken.clear()
         finally:
-            for source in self._watched():
-                source.stop()
+            self.stop()
             self._election.resign()
 
     def sync(self) -> None:
@@ -87,6 +86,8 @@ class Controller:
     def stop(self) -> None:
         self._stop.set()
         self._woken.set()
+        for source in self._watched():
+            source.stop()
 
     def _watched(self) -> list[Mirrored]:
         return [*self.sources.all(), self._leases, self.pods]
