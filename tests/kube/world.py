@@ -11,8 +11,10 @@ from typing import Any
 
 from fairlead.compose.kube import KubeConfig, controller
 from fairlead.engine.gpu import Config, ControlPlane
+from fairlead.kube.client import KubeClient, connection
 from fairlead.kube.cluster import Cluster
 from fairlead.kube.controller import Controller
+from fairlead.kube.kinds import KINDS
 
 Document = dict[str, Any]
 WITHIN_S = 30.0
@@ -35,6 +37,7 @@ class World:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self._folder = cluster, folder
         self._kubectl, self.kubeconfig = cluster.programs.path("kubectl"), cluster.kubeconfig
+        self._client = KubeClient(connection(cluster.kubeconfig))
         self.spoken: list[str] = []
 
     def kubectl(self, *args: str, given: str | None = None, check: bool = True) -> str:
@@ -50,10 +53,26 @@ class World:
         items = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
         self.kubectl("apply", "-f", "-", given=json.dumps(items))
 
+    def picture(self) -> str:
+        """What is there, for a failure's message."""
+        rows = [f"said: {line}" for line in self.spoken[-8:]]
+        for kind in ("runs", "gpuleases", "pods"):
+            for item in self.get(kind)["items"]:
+                meta, status = item["metadata"], item.get("status", {})
+                leaving = " leaving" if "deletionTimestamp" in meta else ""
+                state = f"{status.get('phase')} {status.get('reason')} {status.get('message')}"
+                rows.append(f"{kind} {meta['name']}{leaving}: {state} {meta.get('finalizers')}")
+        return "\n".join(rows)
+
     def get(self, kind: str, name: str = "", namespace: str = "") -> Document:
-        where = ["-n", namespace] if namespace else ["-A"]
-        args = ["get", kind, *([name] if name else []), *where, "-o", "json"]
-        return dict(json.loads(self.kubectl(*args)))
+        """One object, or all of a kind; kinds by their plural or singular name."""
+        plural = kind if kind.endswith("s") else f"{kind}s"
+        own = {made.plural for made in KINDS.values()}
+        root = "/apis/fairlead.dev/v1alpha1" if plural in own else "/api/v1"
+        where = f"/namespaces/{namespace}" if namespace else ""
+        found = self._client.get(f"{root}{where}/{plural}{f'/{name}' if name else ''}")
+        assert found is not None, f"there is no {kind} {namespace}/{name}"
+        return found
 
     def names(self, kind: str) -> list[str]:
         return [item["metadata"]["name"] for item in self.get(kind)["items"]]
@@ -66,16 +85,22 @@ class World:
         until(lambda: self.phase(run, namespace) == phase, f"{run} is {phase}")
         return dict(self.get("run", run, namespace)["status"])
 
-    def exit(self, pod: str, code: int, namespace: str = "team-a") -> None:
+    def exit(self, pod: str, code: int, namespace: str = "team-a", *, check: bool = True) -> None:
         how = (f"sim.fairlead.dev/exit-code={code}", "sim.fairlead.dev/run-for=1ms")
-        self.kubectl("-n", namespace, "annotate", "pod", pod, *how)
+        self.kubectl("-n", namespace, "annotate", "--overwrite", "pod", pod, *how, check=check)
 
     @contextmanager
-    def controlled(self, name: str = "a", **engine: Any) -> Iterator[Controller]:
+    def controlled(
+        self, name: str = "a", kubeconfig: Path | None = None, **engine: Any
+    ) -> Iterator[Controller]:
         """With a controller in a thread of this process."""
         settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
         config = KubeConfig(
-            self._folder / name, self.kubeconfig, image="busybox", qps=None, engine=settings
+            self._folder / name,
+            kubeconfig or self.kubeconfig,
+            image="busybox",
+            qps=None,
+            engine=settings,
         )
         with controller(config, say=self.spoken.append) as made:
             faults: list[BaseException] = []
@@ -95,7 +120,7 @@ class World:
                 made.stop()
                 thread.join(20)
                 assert not faults, faults
-                assert not thread.is_alive()
+                assert not thread.is_alive(), "the controller does not stop"
 
     def clean(self) -> None:
         """What a test made, objects that wait for a controller included."""

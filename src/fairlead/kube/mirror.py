@@ -52,8 +52,10 @@ class Mirror:
         for kind, key in sorted(objects):
             if self._show(kind, key):
                 self._shown_verdicts[kind, key] = self._front.verdicts.get((kind, key))
-        for lease in sorted(leases):
-            self._show_lease(lease)
+        shown = [(name, self._plane.objects.get("Lease", name)) for name in sorted(leases)]
+        # Those that are closed first: no device is ever shown under two leases.
+        for name, lease in sorted(shown, key=lambda pair: _is_open(pair[1])):
+            self._show_lease(name, lease)
         for outcome in sorted(outcomes):
             self._show_outcome(outcome)
         self._seq = last
@@ -136,12 +138,11 @@ class Mirror:
             return error.status == 404
         return True
 
-    def _show_lease(self, name: str) -> None:
-        lease = self._plane.objects.get("Lease", name)
+    def _show_lease(self, name: str, lease: Document | None) -> None:
         namespace = kube_name(name)[0]
         kind, key = KINDS["GPULease"], Key(namespace, name)
         shown = self._leases.get(key)
-        if lease is None or not lease["status"]["open"]:
+        if lease is None or not _is_open(lease):
             if shown is not None or self._seq is not None:
                 self._client.delete(kind.path(namespace, name))
             return
@@ -214,3 +215,7 @@ class Mirror:
         except ApiError as error:
             if error.status not in (403, 404, 409):  # the namespace is ending; or it is there
                 raise
+
+
+def _is_open(lease: Document | None) -> bool:
+    return lease is not None and bool(lease["status"]["open"])

@@ -39,6 +39,8 @@ class Mirrored:
         self._changed: set[Key] = set()
         self._seen = 0
         """The newest version that the server told us of."""
+        self._deleted: dict[Key, int] = {}
+        """Versions at which objects went since the last list; what is older of them is no news."""
         self._last: dict[Key, Document] = {}
         """Objects that are gone, as they were last, until they are taken."""
         self._synced, self._stop = threading.Event(), threading.Event()
@@ -107,6 +109,7 @@ class Mirrored:
         found = {key_of(item): item for item in items}
         with self._lock:
             self.lists, self._seen = self.lists + 1, max(self._seen, int(version))
+            self._deleted.clear()
             for key in self._objects.keys() - found.keys():
                 self._drop(key)
             for key, item in found.items():
@@ -122,16 +125,24 @@ class Mirrored:
             if event["type"] == "BOOKMARK":
                 continue
             with self._lock:
-                key, self._seen = key_of(item), int(version)
+                key, self._seen = key_of(item), max(self._seen, int(version))
                 if event["type"] == "DELETED":
-                    self._objects[key] = item
-                    self._drop(key)
+                    self._end(key, item)
                 else:
                     self._put(key, item)
             self._wake()
         return version
 
+    def _end(self, key: Key, item: Document) -> None:
+        before, version = self._objects.get(key), _version(item)
+        self._deleted[key] = max(version, self._deleted.get(key, 0))
+        if before is not None and _version(before) <= version:
+            self._objects[key] = item
+            self._drop(key)
+
     def _put(self, key: Key, item: Document) -> None:
+        if self._deleted.get(key, 0) >= _version(item):
+            return
         before = self._objects.get(key)
         if before is not None and _version(before) >= _version(item):
             return  # we know it already, or better: from a write of ours
