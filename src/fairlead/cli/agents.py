@@ -6,13 +6,12 @@ not stop an agent: it keeps governing without its log.
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from fairlead.cli.main import silence
-from fairlead.cli.table import Decorator
+from fairlead.cli.options import NEW_FOLDER, Decorator, option
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
@@ -66,11 +65,11 @@ def agent_log(agent: str, stream: TextIO | None = None) -> Any:
 
 def state_dir_option(agent: str) -> Decorator:
     """`--state-dir` of an agent."""
-    return click.option(
+    return option(
         "--state-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        NEW_FOLDER,
+        f"State directory [root: /var/lib/fairlead/{agent}].",
         envvar=f"FAIRLEAD_{agent.upper()}_STATE_DIR",
-        help=f"State directory [root: /var/lib/fairlead/{agent}].",
     )
 
 

@@ -11,23 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from fairlead.cli.main import EXIT_BAD_INPUT
-from fairlead.cli.table import Decorator
 from fairlead.schema.border import BadInput
 
 SUFFIXES = (".yaml", ".yml", ".json")
 Document = TypeVar("Document")
-
-file_option: Decorator = click.option(
-    "-f",
-    "--file",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    type=click.Path(allow_dash=True),
-    help="Read manifests from a file, folder or - (repeatable).",
-)
-dry_run_option: Decorator = click.option("--dry-run", is_flag=True, help="Preview; change nothing.")
 
 
 class BadFile(click.ClickException):

@@ -11,8 +11,9 @@ import msgspec
 
 from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import Decorator, flag, option, output_format, output_option
 from fairlead.cli.progress import Counter
-from fairlead.cli.table import Decorator, Output, figures, output_format, output_option
+from fairlead.cli.table import Output, figures
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
 from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled
@@ -22,15 +23,13 @@ from fairlead.sim.record import NodeFigures
 from fairlead.sim.report import as_document, pod_row, write_report
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 
-seed_option: Decorator = click.option(
-    "--seed", type=click.IntRange(0, SEED_MAX), help="Random seed [default: the scenario's]."
+seed_option: Decorator = option(
+    "--seed", click.IntRange(0, SEED_MAX), "Random seed [default: the scenario's]."
 )
-out_option: Decorator = click.option(
-    "--out", type=click.Path(path_type=Path), help="Report folder [default: out/NAME]."
+out_option: Decorator = option(
+    "--out", click.Path(path_type=Path), "Report folder [default: out/NAME]."
 )
-no_plots_option: Decorator = click.option(
-    "--no-plots", is_flag=True, help="Write the report without plots."
-)
+no_plots_option: Decorator = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")
@@ -73,12 +72,8 @@ def schema() -> None:
 @command.command("run")
 @click.argument("scenario")
 @seed_option
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    type=_policy_choice,
-    help="Run under this policy; repeat to compare.",
+@option(
+    "--policy policies", _policy_choice, "Run under this policy; repeat to compare.", multiple=True
 )
 @out_option
 @output_format("table", "json", default="table")
@@ -125,10 +120,10 @@ def run(
 @click.argument(
     "records", metavar="RECORD...", nargs=-1, required=True, type=click.Path(True, path_type=Path)
 )
-@click.option("--policy", required=True, type=_policy_choice, help="Decide under this policy.")
-@click.option("--guardrails", is_flag=True, help="Keep the recorded guardrail bounds.")
-@click.option("--top", type=click.IntRange(0), default=5, help="List this many changes.")
-@click.option("--report", type=click.Path(path_type=Path), help="Write a report to this folder.")
+@option("--policy", _policy_choice, "Decide under this policy.", required=True)
+@flag("--guardrails", "Keep the recorded guardrail bounds.")
+@option("--top", click.IntRange(0), "List this many changes.", default=5)
+@option("--report", click.Path(path_type=Path), "Write a report to this folder.")
 @no_plots_option
 @output_option
 def whatif(

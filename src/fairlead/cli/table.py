@@ -11,19 +11,6 @@ import click
 
 from fairlead.core.canonical import canonical
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-FORMATS = ("table", "wide", "json", "yaml")
-
-
-def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:
-    """The `-o` option of a command that has formats of its own."""
-    return click.option(
-        "-o", "--output", type=click.Choice(choices), default=default, help=text or "Output format."
-    )
-
-
-output_option: Decorator = output_format(*FORMATS, default="table")
-
 
 class Column(NamedTuple):
     """One column: its title and how its value is read from a row."""

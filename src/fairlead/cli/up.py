@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
+
 if TYPE_CHECKING:
     from fairlead.api.lab import Lab
     from fairlead.api.server import ControlServer
@@ -112,105 +114,91 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 
 
 @click.command("up", help=HELP)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Data directory [default: the state directory].",
-)
-@click.option(
+@option("--data", NEW_FOLDER, "Data directory [default: the state directory].", metavar="DIR")
+@option(
     "--ledger",
-    type=postgres_address,
+    postgres_address,
+    "Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
     envvar="FAIRLEAD_UP_LEDGER",
     metavar="postgresql://…",
-    help="Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
 )
-@click.option(
-    "--keep-output",
-    "keep_output_ms",
-    type=kept_ms,
+@option(
+    "--keep-output keep_output_ms",
+    kept_ms,
+    "Keep the output of ended runs this long.",
     default="30d",
     metavar="DURATION|forever",
-    help="Keep the output of ended runs this long.",
 )
-@click.option(
+@option(
     "--port",
-    type=click.IntRange(0, 65535),
+    PORT,
+    "HTTP port on 127.0.0.1 (0: any free port).",
     default=8470,
     envvar="FAIRLEAD_PORT",
-    help="HTTP port on 127.0.0.1 (0: any free port).",
 )
-@click.option("--no-http", is_flag=True, help="Serve only the Unix socket.")
-@click.option(
+@flag("--no-http", "Serve only the Unix socket.")
+@option(
     "--socket",
-    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
-    help="Unix socket [default: DIR/fairlead.sock].",
+    click.Path(path_type=Path, dir_okay=False, resolve_path=True),
+    "Unix socket [default: DIR/fairlead.sock].",
 )
-@click.option(
-    "--socket-group", type=group_id, metavar="GROUP", help="Give the socket to this group."
-)
-@click.option(
+@option("--socket-group", group_id, "Give the socket to this group.", metavar="GROUP")
+@option(
     "--socket-mode",
-    type=file_mode,
+    file_mode,
+    "Socket mode [default: 0660 with a group, else 0666].",
     metavar="MODE",
-    help="Socket mode [default: 0660 with a group, else 0666].",
 )
-@click.option("--allow-root", is_flag=True, help="Run root's runs as root.")
-@click.option(
-    "--grace",
-    "grace_s",
-    type=click.IntRange(0, 3600),
+@flag("--allow-root", "Run root's runs as root.")
+@option(
+    "--grace grace_s",
+    click.IntRange(0, 3600),
+    "Seconds from SIGTERM to SIGKILL for cancelled runs.",
     default=30,
-    help="Seconds from SIGTERM to SIGKILL for cancelled runs.",
 )
-@click.option(
+@option(
     "--resolver",
-    type=click.Choice(["off", "dry-run", "enforce"]),
+    click.Choice(["off", "dry-run", "enforce"]),
+    "Preempt runs: never, as a preview, or for real.",
     default="dry-run",
     envvar="FAIRLEAD_RESOLVER",
-    help="Preempt runs: never, as a preview, or for real.",
 )
-@click.option(
+@option(
     "--may-resolve",
+    str,
+    "Let this owner use `resolve --run` (repeatable).",
     multiple=True,
     metavar="OWNER",
-    help="Let this owner use `resolve --run` (repeatable).",
 )
-@click.option(
+@option(
     "--owner-weighting",
-    type=click.Choice(["owners", "tokens"]),
+    click.Choice(["owners", "tokens"]),
+    "Give equal odds to every owner, or to every run.",
     default="owners",
-    help="Give equal odds to every owner, or to every run.",
 )
-@click.option(
+@option(
     "--beacon",
-    type=beacon_source,
+    beacon_source,
+    "Wait for this public randomness beacon.",
     metavar="SOURCE,START,PERIOD",
-    help="Wait for this public randomness beacon.",
 )
-@click.option(
-    "--webhooks", type=_FILE, metavar="FILE", help="Send events to the receivers in this YAML file."
-)
-@click.option(
+@option("--webhooks", _FILE, "Send events to the receivers in this YAML file.", metavar="FILE")
+@option(
     "--node",
-    type=_FILE,
+    _FILE,
+    "Run `fairlead node run --config FILE`, too.",
     metavar="FILE",
     envvar="FAIRLEAD_UP_NODE",
-    help="Run `fairlead node run --config FILE`, too.",
 )
-@click.option(
+@option(
     "--traffic",
-    type=_FILE,
+    _FILE,
+    "Run `fairlead traffic run FILE`, too.",
     metavar="FILE",
     envvar="FAIRLEAD_UP_TRAFFIC",
-    help="Run `fairlead traffic run FILE`, too.",
 )
-@click.option(
-    "--no-discover", is_flag=True, help="Do not add this machine's NVIDIA devices as a Node."
-)
-@click.option(
-    "--demo", is_flag=True, help="Run a demo lab; without --data it is removed at the end."
-)
+@flag("--no-discover", "Do not add this machine's NVIDIA devices as a Node.")
+@flag("--demo", "Run a demo lab; without --data it is removed at the end.")
 def command(
     *,
     data: Path | None,

@@ -19,8 +19,9 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
-from fairlead.cli.input import BadFile, dry_run_option
-from fairlead.cli.table import Output, columns, moment_ms, output_option
+from fairlead.cli.input import BadFile
+from fairlead.cli.options import dry_run_option, output_option
+from fairlead.cli.table import Output, columns, moment_ms
 from fairlead.core.audit import Head, SignedHead, check_consistency, check_inclusion, leaf_hash
 from fairlead.host.files import replace
 from fairlead.host.paths import user_state_directory

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head, ledger_option, print_head
+from fairlead.cli.audit.ledger import held_head, print_head
 from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
 from fairlead.cli.audit.upkeep import archive, backup, restore, rotate_key
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
+from fairlead.cli.options import FILE, FOLDER, NEW_FILE, ledger_option, option, output_option
 from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, moment_ms, output_option, show_canonical, to_yaml
+from fairlead.cli.table import Output, columns, moment_ms, show_canonical, to_yaml
 from fairlead.core.audit import Proof, SignedHead, check_consistency, check_inclusion, leaf_hash
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.reading import StoreReader
@@ -30,12 +31,7 @@ _ENTRIES = columns(
     ("REASONS", lambda e: ", ".join(e.reasons)),
     wide=[("VERSION", lambda e: e.version), ("INPUT", lambda e: (e.input_digest or "")[:16])],
 )
-head_option = click.option(
-    "--head",
-    "held",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Compare with a checkpoint kept elsewhere (a file).",
-)
+head_option = option("--head held", FILE, "Compare with a checkpoint kept elsewhere (a file).")
 
 
 @click.group("audit")
@@ -72,12 +68,10 @@ def head(*, ledger: str, output: str) -> None:
 
 
 @command.command("log")
-@click.option("--after", type=click.IntRange(0), help="Start after this entry [default: the end].")
-@click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=20, help="Print at most this many."
-)
-@click.option("--kind", help="Show only entries of this kind.")
-@click.option("--plan", "plan_id", help="Show only entries of this plan.")
+@option("--after", click.IntRange(0), "Start after this entry [default: the end].")
+@option("--limit", click.IntRange(1, 100_000), "Print at most this many.", default=20)
+@option("--kind", str, "Show only entries of this kind.")
+@option("--plan plan_id", str, "Show only entries of this plan.")
 @ledger_option
 @output_option
 def log(
@@ -204,14 +198,9 @@ def _hex(proof: Proof) -> list[str]:
 
 
 @command.command("verify")
-@click.argument("segment", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument("segment", type=NEW_FILE, required=False)
 @head_option
-@click.option(
-    "--archive",
-    "archived",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Verify the archived segments in this directory, too.",
-)
+@option("--archive archived", FOLDER, "Verify the archived segments in this directory, too.")
 @ledger_option
 @output_option
 @click.pass_context
@@ -265,9 +254,9 @@ def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progres
 
 
 @command.command("export")
-@click.option("--out", type=click.Path(path_type=Path), help="Write a file [default: stdout].")
-@click.option("--first", type=click.IntRange(1), default=1, help="Start with this entry.")
-@click.option("--last", type=click.IntRange(1), help="Stop after this entry [default: the newest].")
+@option("--out", click.Path(path_type=Path), "Write a file [default: stdout].")
+@option("--first", click.IntRange(1), "Start with this entry.", default=1)
+@option("--last", click.IntRange(1), "Stop after this entry [default: the newest].")
 @ledger_option
 def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> None:
     """Export entries with proofs, as JSON lines.

@@ -5,18 +5,9 @@ from pathlib import Path
 import click
 
 from fairlead.cli.input import reading
-from fairlead.cli.table import Decorator, moment_ms, show_canonical
+from fairlead.cli.table import moment_ms, show_canonical
 from fairlead.core.audit import SignedHead
-from fairlead.ledger.place import default_ledger
 from fairlead.schema.audit import read_head
-
-ledger_option: Decorator = click.option(
-    "--ledger",
-    envvar="FAIRLEAD_LEDGER",
-    default=lambda: str(default_ledger()),
-    show_default="ledger.db in the state directory",
-    help="Ledger file or postgresql:// address.",
-)
 
 
 def held_head(path: Path) -> SignedHead:

@@ -14,9 +14,10 @@ import click
 
 from fairlead.cli.audit.ledger import held_head
 from fairlead.cli.client import Client, changes_api, reads_api, segment
-from fairlead.cli.completion import complete_column
+from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome
 from fairlead.cli.input import reading
+from fairlead.cli.options import flag, option
 from fairlead.cli.table import Output, at, columns, note
 
 _HEAD = re.compile(r"[1-9][0-9]{0,15}:[0-9a-f]{64}")
@@ -45,26 +46,20 @@ def kept_head(text: str) -> str:
 
 @click.command("outcome")
 @click.argument("number", type=click.IntRange(1), required=False, metavar="[N]")
-@click.option(
-    "--export",
-    "file",
-    type=click.Path(dir_okay=False, allow_dash=True),
+@option(
+    "--export file",
+    click.Path(dir_okay=False, allow_dash=True),
+    "Write a file that verifies without Fairlead.",
     metavar="FILE",
-    help="Write a file that verifies without Fairlead.",
 )
-@click.option("--public", is_flag=True, help="Open no names in the export.")
-@click.option(
-    "--owner",
-    shell_complete=complete_column("owner"),
-    help="Open this owner's names [default: all of yours].",
-)
-@click.option(
-    "--head",
-    "heads",
-    type=kept_head,
+@flag("--public", "Open no names in the export.")
+@option("--owner", OWNER, "Open this owner's names [default: all of yours].")
+@option(
+    "--head heads",
+    kept_head,
+    "Prove growth since this checkpoint (repeatable).",
     metavar="SIZE:ROOT",
     multiple=True,
-    help="Prove growth since this checkpoint (repeatable).",
 )
 @reads_api
 def outcome(
@@ -125,7 +120,7 @@ def _write(file: str, data: bytes, *, secret: bool) -> None:
 
 @click.command("void")
 @click.argument("number", type=click.IntRange(1), metavar="N")
-@click.option("--reason", required=True, help="Reason to record publicly.")
+@option("--reason", str, "Reason to record publicly.", required=True)
 @changes_api
 def void(client: Client, out: Output, *, number: int, reason: str) -> None:
     """Void an outcome whose beacon value does not come.
@@ -142,7 +137,7 @@ def void(client: Client, out: Output, *, number: int, reason: str) -> None:
 
 
 @click.command("nonce")
-@click.argument("owner", shell_complete=complete_column("owner"))
+@click.argument("owner", type=OWNER)
 @click.argument("nonce", required=False, metavar="[HEX]")
 @changes_api
 def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head, ledger_option, print_head
-from fairlead.cli.input import dry_run_option
+from fairlead.cli.audit.ledger import held_head, print_head
+from fairlead.cli.options import FILE, FOLDER, dry_run_option, ledger_option, option
 from fairlead.cli.progress import Counter
 from fairlead.compose.archive import archivable
 from fairlead.host.clock import now_ms
@@ -42,13 +42,9 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
 
 
 @click.command("restore")
-@click.argument("source", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--reason", required=True, help="Reason to record.")
-@click.option(
-    "--lost",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Newest known checkpoint of the lost ledger (a file).",
-)
+@click.argument("source", type=FILE)
+@option("--reason", str, "Reason to record.", required=True)
+@option("--lost", FILE, "Newest known checkpoint of the lost ledger (a file).")
 @dry_run_option
 @ledger_option
 def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str) -> None:
@@ -80,10 +76,8 @@ def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledg
 
 
 @click.command("archive")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option(
-    "--last", type=click.IntRange(1), required=True, help="Archive entries up to this one."
-)
+@click.argument("directory", type=FOLDER)
+@option("--last", click.IntRange(1), "Archive entries up to this one.", required=True)
 @dry_run_option
 @ledger_option
 def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, reads_api, segment, server_option
-from fairlead.cli.completion import complete_column
-from fairlead.cli.input import dry_run_option
-from fairlead.cli.table import Output, at, columns, note, output_format, show
+from fairlead.cli.client import Client, changes_api, reads_api, segment
+from fairlead.cli.completion import OWNER
+from fairlead.cli.options import dry_run_option, flag, option, output_format, server_option
+from fairlead.cli.table import Output, at, columns, note, show
 
 _TOKENS = columns("id", "user", "note", ("CREATED", at("created")), ("REVOKED", at("revoked")))
 _USERS = columns("name", "owners", "admin")
@@ -27,8 +27,8 @@ def tokens() -> None:
 
 
 @tokens.command("create")
-@click.option("--user", help="Name the token's user [default: you].")
-@click.option("--note", "about", help="Describe its use.")
+@option("--user", str, "Name the token's user [default: you].")
+@option("--note about", str, "Describe its use.")
 @output_format("token", "json", "yaml", default="token")
 @dry_run_option
 @server_option
@@ -91,14 +91,8 @@ def users() -> None:
 
 @users.command("bind")
 @click.argument("name")
-@click.option(
-    "--owner",
-    "owners",
-    multiple=True,
-    shell_complete=complete_column("owner"),
-    help="Act for this owner (repeatable).",
-)
-@click.option("--admin", is_flag=True, help="Act for every owner, with all rights.")
+@option("--owner owners", OWNER, "Act for this owner (repeatable).", multiple=True)
+@flag("--admin", "Act for every owner, with all rights.")
 @changes_api
 def bind(client: Client, out: Output, *, name: str, owners: tuple[str, ...], admin: bool) -> None:
     """Bind a user to owners; replaces earlier bindings.

@@ -6,19 +6,10 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, reads_api, server_option
-from fairlead.cli.completion import complete_column, owner_option
-from fairlead.cli.table import (
-    Column,
-    Output,
-    at,
-    columns,
-    note,
-    output_format,
-    print_table,
-    show,
-    used_of,
-)
+from fairlead.cli.client import Client, reads_api
+from fairlead.cli.completion import FLAVOR, OWNER, owner_option
+from fairlead.cli.options import option, output_format, server_option
+from fairlead.cli.table import Column, Output, at, columns, note, print_table, show, used_of
 
 _BUDGETS = columns(
     "budget",
@@ -108,12 +99,8 @@ def leases(client: Client, out: Output, *, owner: str | None) -> None:
 
 
 @click.command("sponsors")
-@click.option(
-    "--owner", required=True, help="Name the borrower.", shell_complete=complete_column("owner")
-)
-@click.option(
-    "--flavor", required=True, help="Name the GPU flavor.", shell_complete=complete_column("flavor")
-)
+@option("--owner", OWNER, "Name the borrower.", required=True)
+@option("--flavor", FLAVOR, "Name the GPU flavor.", required=True)
 @reads_api
 def sponsors(client: Client, out: Output, *, owner: str, flavor: str) -> None:
     """Show who lends to an owner, and how much is free.
@@ -174,17 +161,12 @@ def day(text: str) -> str:
 
 
 @click.command("report")
-@click.option("--by", type=click.Choice(BY), default="envelope", help="Group rows by this.")
-@click.option(
-    "--period",
-    type=click.Choice(PERIODS),
-    default="month",
-    help="Sum by UTC period; weeks start on Monday.",
+@option("--by", click.Choice(BY), "Group rows by this.", default="envelope")
+@option(
+    "--period", click.Choice(PERIODS), "Sum by UTC period; weeks start on Monday.", default="month"
 )
-@click.option(
-    "--since", type=day, metavar="DAY", help="First day, UTC [default: the period 30 days ago]."
-)
-@click.option("--until", type=day, metavar="DAY", help="Last day, UTC [default: now].")
+@option("--since", day, "First day, UTC [default: the period 30 days ago].", metavar="DAY")
+@option("--until", day, "Last day, UTC [default: now].", metavar="DAY")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
 def report(

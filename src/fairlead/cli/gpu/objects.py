@@ -5,29 +5,12 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, explained, reads_api, segment
-from fairlead.cli.completion import (
-    ObjectName,
-    call_about,
-    complete_kind,
-    complete_names,
-    get_object,
-    kind_of,
-    owner_option,
-)
+from fairlead.cli.client import Client, changes_api, explained, reads_api
+from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
-from fairlead.cli.input import file_option, object_name, read_manifests
-from fairlead.cli.table import (
-    Column,
-    Decorator,
-    Output,
-    at,
-    cell,
-    columns,
-    print_table,
-    show,
-    to_yaml,
-)
+from fairlead.cli.input import object_name, read_manifests
+from fairlead.cli.options import Decorator, file_option, flag, option
+from fairlead.cli.table import Column, Output, at, cell, columns, print_table, show, to_yaml
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
@@ -159,8 +142,8 @@ def submit(client: Client, out: Output, *, files: tuple[str, ...]) -> None:
 
 
 @click.command("get")
-@click.argument("kind", shell_complete=complete_kind)
-@click.argument("name", required=False, shell_complete=complete_names())
+@click.argument("kind", type=KIND)
+@click.argument("name", type=NAME, required=False)
 @owner_option
 @reads_api
 def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str | None) -> None:
@@ -181,7 +164,7 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
         empty = f"there are no {kind.lower()}s" + (f" of owner {owner!r}" if owner else "")
         out.rows(items, COLUMNS[kind], empty=empty)
         return
-    one = get_object(client, kind, name)
+    one = client.get_object(kind, name)
     if out.is_table:
         out.rows([one], COLUMNS[kind])
     else:
@@ -189,7 +172,7 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
 
 
 @click.command("describe")
-@click.argument("which", type=ObjectName())
+@click.argument("which", type=OBJECT)
 @reads_api
 def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
     """Show one object in full, with its latest events.
@@ -203,7 +186,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
       fairlead describe budget/team-a -o json | jq .object.status.headroom
     """
     kind, name = which
-    document = get_object(client, kind, name)
+    document = client.get_object(kind, name)
     size = client.get("/v1/head")["size"]
     after = max(0, size - EVENTS_SEARCHED)
     recent = client.get("/v1/events", after=after, limit=EVENTS_SEARCHED)["items"]
@@ -224,7 +207,7 @@ def describe(client: Client, out: Output, *, which: tuple[str, str]) -> None:
 
 
 @click.command("delete")
-@click.argument("which", type=ObjectName(), nargs=-1, required=True)
+@click.argument("which", type=OBJECT, nargs=-1, required=True)
 @changes_api
 def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -> None:
     """Delete objects that nothing uses, one by one.
@@ -238,8 +221,9 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
     """
     deleted = []
     for kind, name in which:
-        path = f"/v1/objects/{kind}/{segment(name)}"
-        deleted.append(call_about(client, "DELETE", path, kind, name, dry_run=out.dry_run))
+        with client.about(kind, name) as path:
+            query = {"dry_run": out.dry_run}
+            deleted.append(client.call("DELETE", f"/v1/objects/{path}", query=query))
         if out.is_table:
             out.done(deleted[-1], f"{kind.lower()}/{name} deleted")
     if not out.is_table:
@@ -251,16 +235,15 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
 
 def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
     """One verb on one object."""
-    path = f"/v1/objects/{kind}/{segment(name)}/actions/{verb}"
-    return dict(call_about(client, "POST", path, kind, name, **query))
+    with client.about(kind, name) as path:
+        return dict(client.call("POST", f"/v1/objects/{path}/actions/{verb}", query=query))
 
 
 def _act_on_all(
     client: Client, out: Output, kind: str, names: Sequence[str], *, verb: str, done: str
 ) -> None:
     changes = []
-    for text in names:
-        name = text.removeprefix(f"{kind.lower()}/")
+    for name in names:
         changes.append(act(client, kind, name, verb, dry_run=out.dry_run))
         if out.is_table:
             _print_change(out, f"{kind.lower()}/{name} {done}", changes[-1])
@@ -282,9 +265,7 @@ def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
 
 def _names_argument(kind: str) -> Decorator:
     metavar = f"{kind.upper()}..."
-    return click.argument(
-        "names", nargs=-1, required=True, metavar=metavar, shell_complete=complete_names(kind)
-    )
+    return click.argument("names", type=name_of(kind), nargs=-1, required=True, metavar=metavar)
 
 
 def _verb(kind: str, verb: str, done: str, *text: str) -> click.Command:
@@ -332,7 +313,7 @@ drain = _verb(
 
 @click.command("nominate")
 @_names_argument("Run")
-@click.option("--withdraw", is_flag=True, help="Withdraw the nomination.")
+@flag("--withdraw", "Withdraw the nomination.")
 @changes_api
 def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: bool) -> None:
     """Nominate your runs to be preempted before your others.
@@ -349,10 +330,8 @@ def nominate(client: Client, out: Output, *, names: tuple[str, ...], withdraw: b
 
 
 @click.command("shrink")
-@click.argument("name", metavar="RUN", shell_complete=complete_names("Run"))
-@click.option(
-    "--to", "width", type=click.IntRange(1, 100_000), required=True, help="Number of GPUs to keep."
-)
+@click.argument("name", type=RUN, metavar="RUN")
+@option("--to width", click.IntRange(1, 100_000), "Number of GPUs to keep.", required=True)
 @changes_api
 def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
     """Shrink a malleable run to fewer GPUs.
@@ -365,7 +344,6 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    name = name.removeprefix("run/")
     change = act(client, "Run", name, "shrink", width=width, dry_run=out.dry_run)
     if out.is_table:
         _print_change(out, f"run/{name} shrinks to {width} GPUs", change)

@@ -10,7 +10,8 @@ import click
 
 from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.table import Output, output_option
+from fairlead.cli.options import FILE, flag, option, output_option
+from fairlead.cli.table import Output
 from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
@@ -41,12 +42,8 @@ def command() -> None:
 
 _state_dir = state_dir_option("node")
 _setting = partial(setting, "node")
-_config = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="FAIRLEAD_NODE_CONFIG",
-    help="Configuration file (YAML).",
+_config = option(
+    "--config config_file", FILE, "Configuration file (YAML).", envvar="FAIRLEAD_NODE_CONFIG"
 )
 
 
@@ -60,26 +57,24 @@ _config = click.option(
     click.Choice(["demand-capped", "nash", "market"]),
     "Share a congested node by this policy [default: nash].",
 )
-@click.option(
-    "--capacity",
-    "capacity_millicores",
-    type=int,
+@option(
+    "--capacity capacity_millicores",
+    int,
+    "Capacity in millicores [default: all CPUs].",
     envvar="FAIRLEAD_NODE_CAPACITY",
-    help="Capacity in millicores [default: all CPUs].",
 )
 @_setting("--reserve", float, "Keep this share of the node free [default: 0.1].")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
 @_setting("--clear-ms", int, "Time between clearings [default: 5000].")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
-@click.option(
+@flag(
     "--observe-only",
-    is_flag=True,
+    "Decide and record, but write no limit.",
     default=None,
     envvar="FAIRLEAD_NODE_OBSERVE_ONLY",
-    help="Decide and record, but write no limit.",
 )
-@click.option("--dry-run", is_flag=True, help="Explain only; write no limit, state or record.")
-@click.option("--clears", type=click.IntRange(1), help="Stop after this many clearings.")
+@flag("--dry-run", "Explain only; write no limit, state or record.")
+@option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
     from fairlead.cli.node.log import NodeLog

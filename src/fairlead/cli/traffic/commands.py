@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
-from fairlead.cli.table import Decorator, Output, output_option
+from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
+from fairlead.cli.table import Output
 from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
@@ -64,15 +65,14 @@ def command() -> None:
     """Balance and admit a service's connections."""
 
 
-_file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_file = click.argument("file", type=FILE)
 _state_dir = state_dir_option("traffic")
 _setting = partial(setting, "traffic")
-_wait: Decorator = click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0),
+_wait: Decorator = option(
+    "--wait wait_s",
+    click.FloatRange(0),
+    "Wait this many seconds for the agent to act.",
     default=5.0,
-    help="Wait this many seconds for the agent to act.",
 )
 
 
@@ -81,17 +81,13 @@ def _plane(*kinds: str) -> Decorator:
 
 
 @command.command("run", help=RUN_HELP)
-@click.argument(
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="FAIRLEAD_TRAFFIC_CONFIG",
-)
+@click.argument("file", type=FILE, envvar="FAIRLEAD_TRAFFIC_CONFIG")
 @_plane("memory", "haproxy", "envoy", "ebpf")
 @_state_dir
 @_setting("--tick-ms", int, "Time between ticks [default: 200].")
 @_setting("--ledger", str, "Record transitions in this file or postgresql:// ledger.")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
-@click.option("--ticks", type=click.IntRange(1), help="Stop after this many ticks.")
+@option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
     from fairlead.cli.traffic.log import TrafficLog
@@ -329,12 +325,7 @@ def _followed(
 
 
 @command.command("build-ebpf")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the object here [default: this release's cache].",
-)
+@option("--to target", NEW_FILE, "Write the object here [default: this release's cache].")
 def build_ebpf(*, target: Path | None) -> None:
     """Compile the eBPF programs, or list what is missing.
 
