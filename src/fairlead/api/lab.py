@@ -38,7 +38,6 @@ class Workload:
     sponsors: tuple[str, ...] = ()
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """A run that prints its steps and devices."""
         script = (
             f"for step in $(seq {self.seconds}); do "
             f'echo "step $step of {self.seconds} on $CUDA_VISIBLE_DEVICES"; sleep 1; done'
@@ -70,7 +69,6 @@ WORKLOADS = (
 
 
 def manifests() -> list[Any]:
-    """The nodes and budgets of the lab."""
     return parse_yaml_documents((files(__package__) / "lab.yaml").read_bytes())
 
 

@@ -48,7 +48,6 @@ def redact(message: str, exit_reason: str | None) -> str:
 
 
 def known_kind(call: Call, *, writable: bool = False) -> str:
-    """The kind in the path."""
     kind = call.path["kind"]
     if kind not in KINDS:
         raise NoSuchKind(kind)
@@ -57,14 +56,14 @@ def known_kind(call: Call, *, writable: bool = False) -> str:
     return kind
 
 
-@routes.get("/v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
+@routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
 def list_objects(service: Service, call: Call) -> dict[str, Any]:
     """List objects of a kind."""
     objects = service.plane.objects.list(known_kind(call), owner=call.query.owner)
     return {"items": [visible_to(call.author, document) for document in objects]}
 
 
-@routes.get(_ONE, shapes.ObjectDocument, any_kind=True)
+@routes(f"GET {_ONE}", shapes.ObjectDocument, any_kind=True)
 def get_object(service: Service, call: Call) -> dict[str, Any]:
     """Show one object."""
     kind, name = known_kind(call), call.path["name"]
@@ -74,7 +73,7 @@ def get_object(service: Service, call: Call) -> dict[str, Any]:
     return visible_to(call.author, document)
 
 
-@routes.put(_ONE, shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
+@routes(f"PUT {_ONE}", shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
 def put_object(service: Service, call: Call) -> Applied:
     """Create or change an object; path and manifest must name the same."""
     kind, name, manifest = known_kind(call, writable=True), call.path["name"], call.body
@@ -83,40 +82,33 @@ def put_object(service: Service, call: Call) -> Applied:
         raise BadInput("kind", f"must be {kind}, as in the path")
     if read.metadata.name != name:
         raise BadInput("metadata.name", f"must be {name!r}, as in the path")
-    applied = service.plane.objects.apply(
-        manifest,
-        author=call.author,
-        dry_run=call.query.dry_run,
-        expected_version=call.query.expected_version,
+    return service.plane.objects.apply(
+        manifest, expected_version=call.query.expected_version, **call.by
     )
-    service.wake.set()
-    return applied
 
 
-@routes.post("/v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
+@routes("POST /v1/apply", shapes.Changes, None, body=shapes.ApplyBody, needs="user", errors=(409,))
 def apply_objects(service: Service, call: Call) -> dict[str, Any]:
     """Create or change several objects, all or none."""
     body: shapes.ApplyBody = call.body
-    applied = service.plane.objects.apply_all(
-        body.manifests, author=call.author, dry_run=body.dry_run
-    )
-    service.wake.set()
-    return {"items": applied}
+    apply_all = service.plane.objects.apply_all
+    return {"items": apply_all(body.manifests, author=call.author, dry_run=body.dry_run)}
 
 
-@routes.delete(_ONE, shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
+@routes(f"DELETE {_ONE}", shapes.Change, shapes.DryRunQuery, needs="user", errors=(409,))
 def delete_object(service: Service, call: Call) -> dict[str, Any]:
     """Delete an object that nothing uses."""
     kind, name = known_kind(call, writable=True), call.path["name"]
-    deleted = service.plane.objects.delete(
-        kind, name, author=call.author, dry_run=call.query.dry_run
-    )
-    service.wake.set()
+    deleted = service.plane.objects.delete(kind, name, **call.by)
     return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
-@routes.post(
-    _ONE + "/actions/{verb}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,)
+@routes(
+    "POST " + _ONE + "/actions/{verb}",
+    shapes.Change,
+    shapes.ActionQuery,
+    needs="user",
+    errors=(409,),
 )
 def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
@@ -130,14 +122,10 @@ def act_on_object(service: Service, call: Call) -> Applied:
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
         raise BadInput("query.width", "is required by shrink and refused by other verbs")
-    done = service.plane.verbs.act(
-        kind, name, verb, author=call.author, dry_run=call.query.dry_run, **width
-    )
-    service.wake.set()
-    return done
+    return service.plane.verbs.act(kind, name, verb, **call.by, **width)
 
 
-@routes.post("/v1/plan", shapes.RunPlan, None, body=dict, needs="user")
+@routes("POST /v1/plan", shapes.RunPlan, None, body=dict, needs="user")
 def plan_run(service: Service, call: Call) -> dict[str, Any]:
     """Plan a run: who would pay, and where it would start."""
     plan = service.plane.objects.plan(call.body, author=call.author)
@@ -166,7 +154,7 @@ def _closing(service: Service, manifest: Any, lines: list[dict[str, Any]]) -> li
     return warnings
 
 
-@routes.get("/v1/explain/{kind}/{name}", dict[str, Any], any_kind=True)
+@routes("GET /v1/explain/{kind}/{name}", dict[str, Any], any_kind=True)
 def explain_object(service: Service, call: Call) -> dict[str, Any]:
     """Explain the state of an object; of a lease, by its run."""
     kind, name = known_kind(call), call.path["name"]

@@ -33,7 +33,6 @@ _HEADERS = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The document of all endpoints."""
     types = [endpoint.answer for endpoint in endpoints] + [
         Error,
         ObjectKind,

@@ -64,7 +64,6 @@ def period_of(period: Period, time_ms: int) -> Window:
 
 
 def periods(period: Period, start_ms: int, end_ms: int) -> Iterator[Window]:
-    """All periods that a stretch of time touches, in order."""
     at_ms = start_ms
     while at_ms < end_ms:
         window = period_of(period, at_ms)
@@ -201,7 +200,6 @@ def idle_rows(service: Service, period: Period, start_ms: int, end_ms: int) -> l
 
 
 def _nodes(service: Service, start_ms: int) -> dict[str, _Devices]:
-    """Every node of the time, with its number of devices."""
     changes: dict[str, list[tuple[int, int, int]]] = {}
     for entry, body in entries_of(service.ledger, ObjectApplied, start_ms):
         if body.kind == "Node":
@@ -290,7 +288,6 @@ def seq_before(ledger: Ledger, time_ms: int) -> int:
 
 
 def known_since_ms(ledger: Ledger) -> int:
-    """The time of the first entry that is not archived."""
     return _time_ms(ledger, ledger.archived_to() + 1)
 
 

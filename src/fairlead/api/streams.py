@@ -30,7 +30,7 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _LOOKS = 10  # at files that are renamed while they are opened
 
 
-@routes.get("/v1/events", Events, EventsQuery)
+@routes("GET /v1/events", Events, EventsQuery)
 async def events(service: Service, call: Call) -> Response:
     """List events after a number; with `wait_s`, as soon as there are some."""
     query = call.query
@@ -42,8 +42,8 @@ async def events(service: Service, call: Call) -> Response:
     return Response(body, media_type="application/json")
 
 
-@routes.get(
-    "/v1/watch", Event, WatchQuery, media="application/x-ndjson", also=("text/event-stream",)
+@routes(
+    "GET /v1/watch", Event, WatchQuery, media="application/x-ndjson", also=("text/event-stream",)
 )
 async def watch(service: Service, call: Call) -> Response:
     """Stream events as server-sent events or, by default, as JSON lines."""
@@ -96,7 +96,7 @@ async def _lines(
             yield b": alive\n\n" if sse else b"\n"
 
 
-@routes.get("/v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
+@routes("GET /v1/runs/{name}/logs", str, LogsQuery, needs="user", media="text/plain")
 async def logs(service: Service, call: Call) -> Response:
     """Stream the output of a run, to users that act for its owner."""
     name = call.path["name"]
@@ -168,7 +168,6 @@ class OutputReader:
             yield from iter(lambda: self._files[0].read(CHUNK), b"")
 
     def close(self) -> None:
-        """Close the files."""
         while self._files:
             self._files.pop().close()
 
@@ -186,7 +185,6 @@ class OutputReader:
         return bool(fresh)
 
     def _open(self) -> list[BinaryIO]:
-        """The parts as they are at one moment."""
         files: list[BinaryIO] = []
         for _ in range(_LOOKS):
             for path in self._parts():

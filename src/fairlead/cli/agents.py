@@ -24,7 +24,6 @@ class _Lasting:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write a line, if the stream still takes it."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -34,10 +33,9 @@ class _Lasting:
             return
 
     def flush(self) -> None:
-        """Every write flushes."""
+        pass
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
 
@@ -64,7 +62,6 @@ def agent_log(agent: str, stream: TextIO | None = None) -> Any:
 
 
 def state_dir_option(agent: str) -> Decorator:
-    """`--state-dir` of an agent."""
     return option(
         "--state-dir",
         NEW_FOLDER,
@@ -80,7 +77,6 @@ def setting(agent: str, name: str, type: Any, text: str) -> Decorator:
 
 
 def settings_of(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were set, as the agent's configuration takes them."""
     values = {name: value for name, value in flags.items() if value is not None}
     if "state_dir" in values:
         values["state_dir"] = str(values["state_dir"])

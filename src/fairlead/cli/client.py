@@ -49,7 +49,6 @@ class ServerError(click.ClickException):
         self.exit_code = EXIT_FAULT if status >= 500 else EXIT_BAD_INPUT if bad else EXIT_REFUSED
 
     def saying(self, message: str) -> "ServerError":
-        """The same error with another message."""
         return ServerError(self.status, {"code": self.code, "message": message})
 
     def show(self, file: object = None) -> None:
@@ -137,7 +136,6 @@ class Client:
             return None
 
     def own_entries(self, size: int) -> list[dict[str, Any]]:
-        """The ledger's entries about its own keys and epochs, with proofs."""
         rows = self._unchecked("/v1/ledger", size=size)
         return rows if isinstance(rows, list) else []
 
@@ -199,7 +197,6 @@ class Client:
 
 
 def segment(text: str) -> str:
-    """A name as one segment of a path."""
     return quote(text, safe="")
 
 

@@ -23,7 +23,6 @@ class BadFile(click.ClickException):
     exit_code = EXIT_BAD_INPUT
 
     def show(self, file: object = None) -> None:
-        """One line on stderr, as every error."""
         click.echo(f"error: {self.message}", err=True)
 
 

@@ -74,7 +74,6 @@ class LazyGroup(click.Group):
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in a fixed order."""
         return sorted(self.MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -119,7 +118,6 @@ class LazyGroup(click.Group):
             raise PermanentFault(f"cannot write the output: {error.strerror}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.MODULES[name][1]) for name in self.list_commands(ctx)])
 
@@ -143,7 +141,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Entry point of the console script."""
     sys.exit(_run())
 
 

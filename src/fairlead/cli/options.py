@@ -23,7 +23,6 @@ def option(names: str, type: Any, text: str, **more: Any) -> Decorator:
 
 
 def flag(names: str, text: str, **more: Any) -> Decorator:
-    """An option without a value."""
     return click.option(*names.split(), is_flag=True, help=text, **more)
 
 

@@ -47,7 +47,6 @@ class Counter:
         self._next = time.monotonic() + WORK_QUIET_S
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Report progress; most calls return at once."""
         now = time.monotonic()
         if now < self._next or not sys.stderr.isatty():
             return

@@ -57,7 +57,6 @@ class Output:
 
     @property
     def is_table(self) -> bool:
-        """Whether people read it."""
         return self.format in ("table", "wide")
 
     def rows(self, rows: Sequence[Any], shown: Sequence[Column], *, empty: str = "") -> None:
@@ -86,7 +85,6 @@ class Output:
 
 
 def show(value: Any, output: str) -> None:
-    """Any value as JSON or YAML."""
     if output == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     else:
@@ -102,7 +100,6 @@ def show_canonical(document: dict[str, Any], output: str = "json") -> None:
 
 
 def note(text: str) -> None:
-    """Print beside the result, on stderr."""
     click.echo(text, err=True)
 
 
@@ -134,7 +131,6 @@ def print_table(
 
 
 def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """The lines of a table without colours."""
     titles = [column.title for column in shown]
     widths = [max(len(row[i]) for row in (titles, *cells)) for i in range(len(titles))]
     for row in (titles, *cells):
@@ -181,7 +177,6 @@ _STYLES = {
 
 
 def cell(value: object) -> str:
-    """A value in a table."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -213,7 +208,6 @@ def moment_ms(time_ms: int) -> str:
 
 
 def at(path: str) -> Callable[[Any], str]:
-    """A column whose value is a time."""
     read = _reader(path)
     return lambda row: moment(read(row))  # type: ignore[arg-type]  # a time is text or None
 

@@ -50,7 +50,6 @@ _OCTAL = set("01234567")
 
 
 def file_mode(text: str) -> int:
-    """A mode in octal digits that lets the owner read and write."""
     digits = text.removeprefix("0o")
     mode = int(digits, 8) if digits.isascii() and digits and set(digits) <= _OCTAL else -1
     if not 0 <= mode <= 0o777 or mode & 0o600 != 0o600:
@@ -60,7 +59,6 @@ def file_mode(text: str) -> int:
 
 
 def group_id(text: str) -> int:
-    """A group of this machine, by name or number."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     try:
@@ -279,7 +277,6 @@ def _lab(server: "ControlServer") -> "Lab":
 
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
-    """The data directory; a demo without one gets a temporary one."""
     from fairlead.host.paths import state_directory
 
     if data is not None or not demo:
@@ -291,7 +288,6 @@ def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
 
 
 def _structured_logs() -> None:
-    """Readable lines on a terminal, JSON in a pipe."""
     import structlog
 
     from fairlead.cli.agents import lasting

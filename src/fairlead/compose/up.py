@@ -65,7 +65,6 @@ class UpConfig:
 
 @contextmanager
 def control_server(config: UpConfig) -> Iterator[ControlServer]:
-    """The embedded control plane in one process, ready to `run`."""
     try:
         # Other users must reach the socket; the ledger, its keys and the runs have their own modes.
         config.data.mkdir(mode=0o755, parents=True, exist_ok=True)

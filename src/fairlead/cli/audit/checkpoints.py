@@ -70,7 +70,6 @@ def heads_file() -> Path:
 
 
 def all_seen() -> dict[str, Seen]:
-    """Checkpoints by server."""
     path = heads_file()
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Seen])
@@ -84,7 +83,6 @@ def all_seen() -> dict[str, Seen]:
 
 
 def forget(server: str) -> bool:
-    """Drop the checkpoint of a server; returns whether there was one."""
     seen = all_seen()
     if seen.pop(server, None) is None:
         return False
@@ -231,7 +229,6 @@ def read_headers(headers: Mapping[str, str]) -> SignedHead | None:
 
 
 def is_signed_by(signed: SignedHead, public_key: str) -> bool:
-    """Whether the holder of that key signed the checkpoint."""
     return signature_holds(bytes.fromhex(public_key), signed.head.to_sign(), signed.signature)
 
 

@@ -11,13 +11,11 @@ from fairlead.schema.audit import read_head
 
 
 def held_head(path: Path) -> SignedHead:
-    """A checkpoint from a file that a user names."""
     with reading(path):
         return read_head(path.read_bytes())
 
 
 def print_head(signed: SignedHead, output: str) -> None:
-    """A checkpoint as a document or as lines."""
     if output in ("json", "yaml"):
         show_canonical(signed.as_document(), output)
         return

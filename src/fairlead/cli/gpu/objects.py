@@ -234,7 +234,6 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
 
 
 def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
-    """One verb on one object."""
     with client.about(kind, name) as path:
         return dict(client.call("POST", f"/v1/objects/{path}/actions/{verb}", query=query))
 

@@ -29,7 +29,6 @@ _FIELDS = {"max_borrow_gpus": "funding.maxBorrowGPUs", "allow_borrow": "funding.
 
 
 def print_plan(plan: dict[str, Any], indent: str = "") -> None:
-    """The payers of a run, where it starts and warnings; or the refusal."""
     if not plan["funded"]:
         print_refusal(plan["refusal"], indent)
         return
@@ -45,7 +44,6 @@ def print_plan(plan: dict[str, Any], indent: str = "") -> None:
 
 
 def print_refusal(refusal: dict[str, Any], indent: str = "") -> None:
-    """Why a run is not funded, and the smallest change that would fund it."""
     remedy, message = refusal["remedy"], refusal["message"]
     # The message ends with the remedy; below it is given in the fields of the manifest.
     short = message if remedy is None else message.rpartition("; ")[0]
@@ -93,7 +91,6 @@ def forecast_of(client: Client, reservation: str) -> tuple[dict[str, Any] | None
 
 
 def print_forecast(forecast: dict[str, Any], indent: str = "", lack: str = "are missing") -> None:
-    """Leases that end by rule, and runs at risk with their odds."""
     if forecast["scope"] is None:
         return
     place, gpus = scope_text(forecast["scope"]), forecast["deficitGPUs"]
@@ -152,14 +149,12 @@ def _is_certain(risk: dict[str, Any]) -> bool:
 
 
 def print_room(forecast: dict[str, Any], indent: str = "") -> None:
-    """When a pending run could start without preemption."""
     alone = forecast["withoutCuts"]
     when = "now" if forecast["starts"] else f"not before {moment(alone)}" if alone else "unknown"
     click.echo(f"{indent}start without preemption: {when}")
 
 
 def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool = False) -> None:
-    """When a pending run could start, and which runs would be preempted for it."""
     if forecast["refusal"] is not None:
         click.echo(f"{indent}the run is not funded, so no run is preempted for it:")
         print_refusal(forecast["refusal"], indent + "  ")
@@ -179,7 +174,6 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
 
 
 def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> None:
-    """Why a run was preempted, by which outcome, how to verify it, and what it can do now."""
     number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
     if cut.get("archived"):
         click.echo(f"{indent}preempted by outcome {number}, whose entries were archived")

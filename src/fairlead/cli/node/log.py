@@ -17,7 +17,6 @@ class NodeLog:
         self._mode: str | None = None
 
     def started(self, agent: Agent, document: NodeAgentDocument, port: int | None) -> None:
-        """Log the configuration."""
         cpu = agent.cpu
         self._log.info(
             "agent started",
@@ -69,7 +68,6 @@ class NodeLog:
         self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
 
     def stopped(self, agent: Agent) -> None:
-        """Log the end."""
         self._log.info(
             "agent stopped",
             limits="stay as last applied",

@@ -54,7 +54,6 @@ _PODS = columns(
 
 
 def print_status(document: dict[str, Any], *, wide: bool = False) -> None:
-    """One line about the node, a row per pod."""
     for line in _headline(document):
         click.echo(line)
     print_table(document["pods"], _PODS, wide=wide)

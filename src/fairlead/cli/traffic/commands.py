@@ -48,11 +48,9 @@ class _Group(click.Group):
     """Imports the harness, and with it the simulator, only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in a fixed order."""
         return sorted([*super().list_commands(ctx), "harness"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The harness from its own module."""
         if cmd_name != "harness":
             return super().get_command(ctx, cmd_name)
         from fairlead.cli.traffic.harness import command as harness

@@ -15,7 +15,6 @@ class TrafficLog:
         self._problems: frozenset[str] = frozenset()
 
     def started(self, agent: TrafficAgent, port: int | None) -> None:
-        """Log the configuration and the sources of signals."""
         groups = agent.loop.groups
         self._log.info(
             "agent started",
@@ -49,11 +48,9 @@ class TrafficLog:
         self._problems = current
 
     def warn(self, text: str) -> None:
-        """Log a warning for the operator."""
         self._log.warning("notice", reason=text)
 
     def stopped(self, agent: TrafficAgent) -> None:
-        """Log the end."""
         self._log.info(
             "agent stopped",
             connections="continue by the last table",

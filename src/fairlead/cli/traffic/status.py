@@ -158,7 +158,6 @@ _BACKENDS = columns(
 
 
 def print_status(document: dict[str, Any], *, wide: bool = False) -> None:
-    """A few lines about the agent, then each group with a row per backend."""
     click.echo(
         f"plane {document['plane']}, {document['ticks']} ticks of {document['tick_ms']} ms, "
         f"{document['missed_ticks']} missed, {document['flips']} flips, {document['faults']} faults"
