@@ -2,24 +2,23 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head, print_head
+from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
 from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
 from fairlead.cli.audit.upkeep import archive, backup, restore, rotate_key
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import FILE, FOLDER, NEW_FILE, ledger_option, option, output_option
 from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, moment_ms, show_canonical, to_yaml
-from fairlead.core.audit import Proof, SignedHead, check_consistency, check_inclusion, leaf_hash
+from fairlead.cli.table import Output, columns, moment_ms, note, show_canonical, to_yaml
+from fairlead.core.audit import SignedHead, leaf_hash
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.segment import open_segment
-from fairlead.ports.ledger import Entry, Progress, Verification
+from fairlead.ports.ledger import Entry
 
 _ENTRIES = columns(
     ("SEQ", lambda e: e.seq),
@@ -96,19 +95,12 @@ def log(
             entries = reader.entries(after, limit, kind=kind, plan_id=plan_id)
         else:
             entries = _newest(reader, limit, kind, plan_id)
-    _print_entries(entries, output)
-
-
-def _print_entries(entries: Sequence[Entry], output: str) -> None:
-    if output == "yaml":
-        for entry in entries:
-            click.echo("---")
-            click.echo(to_yaml(json.loads(entry.data)), nl=False)
-    elif output == "json":
-        for entry in entries:
-            click.echo(entry.data)
-    else:
+    if output in ("table", "wide"):
         Output(output).rows(entries, _ENTRIES)
+        return
+    for entry in entries:
+        text = entry.data.decode()
+        click.echo(text if output == "json" else f"---\n{to_yaml(json.loads(text)).rstrip()}")
 
 
 def _newest(reader: StoreReader, limit: int, kind: str | None, plan_id: str | None) -> list[Entry]:
@@ -144,14 +136,11 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
         now = reader.head()
         old = held_head(held) if held else now
         if old.head.ledger != now.head.ledger or old.head.size > now.head.size:
-            click.echo("refused: the checkpoint is of another ledger, or of a longer one", err=True)
+            note("refused: the checkpoint is of another ledger, or of a longer one")
             ctx.exit(EXIT_REFUSED)
         document = _consistency(reader, old, now) if seq is None else _inclusion(reader, seq, old)
         if document is None:
-            click.echo(
-                "refused: the log does not match that checkpoint; run `fairlead audit verify`",
-                err=True,
-            )
+            note("refused: the log does not match that checkpoint; run `fairlead audit verify`")
             ctx.exit(EXIT_REFUSED)
         key = reader.keys()[now.head.key_id].hex()
     show_canonical({**document, "public_key": key})
@@ -159,42 +148,30 @@ def prove(ctx: click.Context, *, seq: int | None, held: Path | None, ledger: str
 
 def _inclusion(reader: StoreReader, seq: int, signed: SignedHead) -> dict[str, object] | None:
     head = signed.head
-    if seq > head.size:
-        raise click.BadParameter(
-            f"the checkpoint covers entries 1 to {head.size}", param_hint="SEQ"
-        )
-    entry = reader.entry(seq)
+    entry = reader.entry(seq) if seq <= head.size else None
     if entry is None:
-        raise click.BadParameter(f"there is no entry {seq}", param_hint="SEQ")
-    leaf, proof = leaf_hash(entry.data), reader.inclusion(seq, head.size)
-    root = bytes.fromhex(head.root)
-    if not check_inclusion(leaf=leaf, index=seq - 1, size=head.size, proof=proof, root=root):
+        problem = f"the checkpoint covers entries 1 to {head.size}"
+        raise click.BadParameter(
+            problem if seq > head.size else f"there is no entry {seq}", param_hint="SEQ"
+        )
+    proof = reader.inclusion(seq, head.size)
+    if not includes(head, seq, entry.data, proof):
         return None
     return {
         "entry": entry.data.decode(),
         "leaf_index": seq - 1,
-        "leaf_hash": leaf.hex(),
-        "proof": _hex(proof),
+        "leaf_hash": leaf_hash(entry.data).hex(),
+        "proof": [node.hex() for node in proof],
         "head": signed.as_document(),
     }
 
 
 def _consistency(reader: StoreReader, old: SignedHead, new: SignedHead) -> dict[str, object] | None:
     proof = reader.consistency(old.head.size, new.head.size)
-    holds = check_consistency(
-        old_size=old.head.size,
-        old_root=bytes.fromhex(old.head.root),
-        new_size=new.head.size,
-        new_root=bytes.fromhex(new.head.root),
-        proof=proof,
-    )
-    if not holds:
+    if not continues(old.head, new.head, proof):
         return None
-    return {"old": old.as_document(), "proof": _hex(proof), "head": new.as_document()}
-
-
-def _hex(proof: Proof) -> list[str]:
-    return [node.hex() for node in proof]
+    hexes = [node.hex() for node in proof]
+    return {"old": old.as_document(), "proof": hexes, "head": new.as_document()}
 
 
 @command.command("verify")
@@ -226,18 +203,14 @@ def verify(
     heads = (held_head(held),) if held else ()
     with Counter("verifying") as progress:
         if segment is not None:
-            verification = _verify_segment(segment, heads, progress)
+            with reading(segment), open_segment(segment) as opened:
+                verification = opened.verify(heads, progress=progress)
         else:
             with open_for_reading(ledger) as reader:
                 verification = reader.verify(heads, progress=progress)
                 if verification.ok and archived is not None:
                     in_archive = reader.verify_archive(archived, progress=progress)
                     verification = verification if in_archive.ok else in_archive
-    _print_verification(verification, output)
-    ctx.exit(0 if verification.ok else EXIT_REFUSED)
-
-
-def _print_verification(verification: Verification, output: str) -> None:
     if output in ("json", "yaml"):
         names = ("ok", "size", "root", "problem", "seq")
         show_canonical({name: getattr(verification, name) for name in names}, output)
@@ -246,11 +219,7 @@ def _print_verification(verification: Verification, output: str) -> None:
     else:
         good = verification.size
         click.echo(f"NOT VERIFIED after {good} good entries: {verification.problem}")
-
-
-def _verify_segment(path: Path, heads: tuple[SignedHead, ...], progress: Progress) -> Verification:
-    with reading(path), open_segment(path) as segment:
-        return segment.verify(heads, progress=progress)
+    ctx.exit(0 if verification.ok else EXIT_REFUSED)
 
 
 @command.command("export")

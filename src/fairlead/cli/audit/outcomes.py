@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head
+from fairlead.cli.audit.checkpoints import held_head
 from fairlead.cli.client import Client, changes_api, reads_api, segment
 from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome

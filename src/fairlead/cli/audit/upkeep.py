@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.audit.ledger import held_head, print_head
+from fairlead.cli.audit.checkpoints import held_head, print_head
 from fairlead.cli.options import FILE, FOLDER, dry_run_option, ledger_option, option
 from fairlead.cli.progress import Counter
 from fairlead.compose.archive import archivable
