@@ -18,8 +18,13 @@ PORT = click.IntRange(0, 65535)
 
 
 def option(names: str, type: Any, text: str, **more: Any) -> Decorator:
-    """`click.option`: its names in one text, the type of its value, its help."""
-    return click.option(*names.split(), type=type, help=text, **more)
+    """`click.option`: its names (`--data=DIR`), the type of its value or its choices, its help."""
+    words = [word.partition("=") for word in names.split()]
+    metavar = "".join(value for _, _, value in words) or None
+    kind = click.Choice(type) if isinstance(type, tuple) else type
+    return click.option(
+        *(word for word, *_ in words), type=kind, help=text, metavar=metavar, **more
+    )
 
 
 def flag(names: str, text: str, **more: Any) -> Decorator:
@@ -28,25 +33,20 @@ def flag(names: str, text: str, **more: Any) -> Decorator:
 
 def output_format(*choices: str, default: str | None = None, text: str = "") -> Decorator:
     """The `-o` option of a command that has formats of its own."""
-    return option("-o --output", click.Choice(choices), text or "Output format.", default=default)
+    return option("-o --output", choices, text or "Output format.", default=default)
 
 
 output_option = output_format(*FORMATS, default="table")
 dry_run_option = flag("--dry-run", "Preview; change nothing.")
 server_option = option(
-    "--server",
-    str,
-    "Socket path or http://127.0.0.1:PORT.",
-    envvar="FAIRLEAD_SERVER",
-    metavar="WHERE",
+    "--server=WHERE", str, "Socket path or http://127.0.0.1:PORT.", envvar="FAIRLEAD_SERVER"
 )
 file_option = option(
-    "-f --file files",
+    "-f --file=FILE files",
     click.Path(allow_dash=True),
     "Read manifests from a file, folder or - (repeatable).",
     multiple=True,
     required=True,
-    metavar="FILE",
 )
 ledger_option = option(
     "--ledger",

@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
-
-if TYPE_CHECKING:
-    from fairlead.api.lab import Lab
-    from fairlead.api.server import ControlServer
 
 DEMO_GRACE_S = 1
 DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
@@ -112,20 +108,18 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 
 
 @click.command("up", help=HELP)
-@option("--data", NEW_FOLDER, "Data directory [default: the state directory].", metavar="DIR")
+@option("--data=DIR", NEW_FOLDER, "Data directory [default: the state directory].")
 @option(
-    "--ledger",
+    "--ledger=postgresql://…",
     postgres_address,
     "Keep the ledger in PostgreSQL [default: DIR/ledger.db].",
     envvar="FAIRLEAD_UP_LEDGER",
-    metavar="postgresql://…",
 )
 @option(
-    "--keep-output keep_output_ms",
+    "--keep-output=DURATION|forever keep_output_ms",
     kept_ms,
     "Keep the output of ended runs this long.",
     default="30d",
-    metavar="DURATION|forever",
 )
 @option(
     "--port",
@@ -140,13 +134,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
     click.Path(path_type=Path, dir_okay=False, resolve_path=True),
     "Unix socket [default: DIR/fairlead.sock].",
 )
-@option("--socket-group", group_id, "Give the socket to this group.", metavar="GROUP")
-@option(
-    "--socket-mode",
-    file_mode,
-    "Socket mode [default: 0660 with a group, else 0666].",
-    metavar="MODE",
-)
+@option("--socket-group=GROUP", group_id, "Give the socket to this group.")
+@option("--socket-mode=MODE", file_mode, "Socket mode [default: 0660 with a group, else 0666].")
 @flag("--allow-root", "Run root's runs as root.")
 @option(
     "--grace grace_s",
@@ -156,44 +145,27 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=Tru
 )
 @option(
     "--resolver",
-    click.Choice(["off", "dry-run", "enforce"]),
+    ("off", "dry-run", "enforce"),
     "Preempt runs: never, as a preview, or for real.",
     default="dry-run",
     envvar="FAIRLEAD_RESOLVER",
 )
 @option(
-    "--may-resolve",
-    str,
-    "Let this owner use `resolve --run` (repeatable).",
-    multiple=True,
-    metavar="OWNER",
+    "--may-resolve=OWNER", str, "Let this owner use `resolve --run` (repeatable).", multiple=True
 )
 @option(
     "--owner-weighting",
-    click.Choice(["owners", "tokens"]),
+    ("owners", "tokens"),
     "Give equal odds to every owner, or to every run.",
     default="owners",
 )
+@option("--beacon=SOURCE,START,PERIOD", beacon_source, "Wait for this public randomness beacon.")
+@option("--webhooks=FILE", _FILE, "Send events to the receivers in this YAML file.")
 @option(
-    "--beacon",
-    beacon_source,
-    "Wait for this public randomness beacon.",
-    metavar="SOURCE,START,PERIOD",
-)
-@option("--webhooks", _FILE, "Send events to the receivers in this YAML file.", metavar="FILE")
-@option(
-    "--node",
-    _FILE,
-    "Run `fairlead node run --config FILE`, too.",
-    metavar="FILE",
-    envvar="FAIRLEAD_UP_NODE",
+    "--node=FILE", _FILE, "Run `fairlead node run --config FILE`, too.", envvar="FAIRLEAD_UP_NODE"
 )
 @option(
-    "--traffic",
-    _FILE,
-    "Run `fairlead traffic run FILE`, too.",
-    metavar="FILE",
-    envvar="FAIRLEAD_UP_TRAFFIC",
+    "--traffic=FILE", _FILE, "Run `fairlead traffic run FILE`, too.", envvar="FAIRLEAD_UP_TRAFFIC"
 )
 @flag("--no-discover", "Do not add this machine's NVIDIA devices as a Node.")
 @flag("--demo", "Run a demo lab; without --data it is removed at the end.")
@@ -211,13 +183,14 @@ def command(
     **settings: Any,
 ) -> None:
     """Compose the server and run it; `settings` are fields of `UpConfig`."""
-    from fairlead.cli.agents import lasting
+    from fairlead.api.lab import Lab
+    from fairlead.cli.agents import lasting, structured_logs
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
     if demo and settings["ledger"] is not None:
         raise click.UsageError("--demo has its own ledger: remove --ledger (FAIRLEAD_UP_LEDGER)")
-    _structured_logs()
+    structured_logs()
     say = partial(click.echo, file=lasting(sys.stderr))
     with _directory(data, demo=demo) as directory:
         commands = _agents(node, traffic, directory if data is not None or demo else None)
@@ -236,7 +209,7 @@ def command(
                 say(f"fairlead: http://127.0.0.1:{server.port}")
             if demo:
                 say(DEMO.format(socket=config.socket_path))
-            with agents, _lab(server) if demo else nullcontext():
+            with agents, Lab(server.service) if demo else nullcontext():
                 server.run()
     say(f"fairlead: stopped{'' if demo else '; runs continue'}")
 
@@ -246,7 +219,8 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
 
     With a `home` their state is kept there, unless their settings name another directory.
     """
-    from fairlead.cli.node.commands import bad_usage, node_document
+    from fairlead.cli.agents import bad_usage
+    from fairlead.cli.node.commands import node_document
     from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
     from fairlead.node.cgroup_mounts import read_cgroup_host
@@ -269,12 +243,6 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
     return commands
 
 
-def _lab(server: "ControlServer") -> "Lab":
-    from fairlead.api.lab import Lab
-
-    return Lab(server.service)
-
-
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
     from fairlead.host.paths import state_directory
@@ -285,20 +253,3 @@ def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fairlead-demo-", ignore_cleanup_errors=True) as made:
         Path(made).chmod(0o755)  # others have to reach the socket
         yield Path(made)
-
-
-def _structured_logs() -> None:
-    import structlog
-
-    from fairlead.cli.agents import lasting
-
-    terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=not terminal),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(lasting(sys.stderr)),
-    )

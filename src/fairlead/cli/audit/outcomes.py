@@ -47,18 +47,16 @@ def kept_head(text: str) -> str:
 @click.command("outcome")
 @click.argument("number", type=click.IntRange(1), required=False, metavar="[N]")
 @option(
-    "--export file",
+    "--export=FILE file",
     click.Path(dir_okay=False, allow_dash=True),
     "Write a file that verifies without Fairlead.",
-    metavar="FILE",
 )
 @flag("--public", "Open no names in the export.")
 @option("--owner", OWNER, "Open this owner's names [default: all of yours].")
 @option(
-    "--head heads",
+    "--head=SIZE:ROOT heads",
     kept_head,
     "Prove growth since this checkpoint (repeatable).",
-    metavar="SIZE:ROOT",
     multiple=True,
 )
 @reads_api

@@ -161,12 +161,10 @@ def day(text: str) -> str:
 
 
 @click.command("report")
-@option("--by", click.Choice(BY), "Group rows by this.", default="envelope")
-@option(
-    "--period", click.Choice(PERIODS), "Sum by UTC period; weeks start on Monday.", default="month"
-)
-@option("--since", day, "First day, UTC [default: the period 30 days ago].", metavar="DAY")
-@option("--until", day, "Last day, UTC [default: now].", metavar="DAY")
+@option("--by", BY, "Group rows by this.", default="envelope")
+@option("--period", PERIODS, "Sum by UTC period; weeks start on Monday.", default="month")
+@option("--since=DAY", day, "First day, UTC [default: the period 30 days ago].")
+@option("--until=DAY", day, "Last day, UTC [default: now].")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
 def report(

@@ -54,13 +54,12 @@ def _caps(ctx: click.Context, _: str) -> list[str]:
 
 
 @click.command("resolve")
-@option("--scope", scope_labels, "Select GPUs: flavor=H100,region=west.", metavar="KEY=VALUE,...")
+@option("--scope=KEY=VALUE,...", scope_labels, "Select GPUs: flavor=H100,region=west.")
 @option("--gpus", click.IntRange(1, 100_000), "Number of GPUs to free there.")
 @option(
-    "--cap",
+    "--cap=BUDGET/NAME",
     Completed(_caps, cap_name),
     "Free what an exceeded cap or envelope does not fund.",
-    metavar="BUDGET/NAME",
 )
 @option("--budget", BUDGET, "Free all exceeded caps of a budget, then --scope.")
 @option("--run", RUN, "Start this pending run, with preemption.")
@@ -192,14 +191,11 @@ def start_time(text: str) -> str:
 @click.command("reserve")
 @click.argument("run", type=RUN, required=False)
 @option(
-    "-f --file file",
+    "-f --file=FILE file",
     click.Path(allow_dash=True),
     "Submit this run together with its reservation.",
-    metavar="FILE",
 )
-@option(
-    "--at", start_time, "Earliest start: a time with zone, or +2h.", metavar="TIME", required=True
-)
+@option("--at=TIME", start_time, "Earliest start: a time with zone, or +2h.", required=True)
 @option("--name", str, "Name of the reservation [default: the run's].")
 @changes_api
 def reserve(

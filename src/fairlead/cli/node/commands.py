@@ -1,24 +1,17 @@
 """The commands of `fairlead node`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
+from fairlead.cli.agents import AgentCommands, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
-from fairlead.cli.options import FILE, flag, option, output_option
+from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
-from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
-    from fairlead.node.state import StateDirectory
     from fairlead.schema.node import NodeAgentDocument
-
-STALE_CLEARS = 3  # an agent that missed this many clearings is late
 
 RUN_HELP = """Run the node agent: set CPU limits below a cgroup.
 
@@ -40,11 +33,9 @@ def command() -> None:
     """Govern CPU limits of this machine's cgroups."""
 
 
-_state_dir = state_dir_option("node")
-_setting = partial(setting, "node")
-_config = option(
-    "--config config_file", FILE, "Configuration file (YAML).", envvar="FAIRLEAD_NODE_CONFIG"
-)
+agent_commands = AgentCommands("node")
+_setting, _state_dir = agent_commands.setting, agent_commands.state_dir
+_config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 
 
 @command.command("run", help=RUN_HELP)
@@ -54,24 +45,16 @@ _config = option(
 @_state_dir
 @_setting(
     "--policy",
-    click.Choice(["demand-capped", "nash", "market"]),
+    ("demand-capped", "nash", "market"),
     "Share a congested node by this policy [default: nash].",
 )
-@option(
-    "--capacity capacity_millicores",
-    int,
-    "Capacity in millicores [default: all CPUs].",
-    envvar="FAIRLEAD_NODE_CAPACITY",
-)
+@_setting("--capacity capacity_millicores", int, "Capacity in millicores [default: all CPUs].")
 @_setting("--reserve", float, "Keep this share of the node free [default: 0.1].")
 @_setting("--sample-ms", int, "Time between samples [default: 1000].")
 @_setting("--clear-ms", int, "Time between clearings [default: 5000].")
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
-@flag(
-    "--observe-only",
-    "Decide and record, but write no limit.",
-    default=None,
-    envvar="FAIRLEAD_NODE_OBSERVE_ONLY",
+@_setting(
+    "--observe-only", bool, "Decide and record, but write no limit.", is_flag=True, default=None
 )
 @flag("--dry-run", "Explain only; write no limit, state or record.")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
@@ -110,31 +93,9 @@ def node_document(config_file: Path | None, flags: dict[str, Any]) -> "NodeAgent
         return read_node_document(data, settings_of(flags))
 
 
-@contextmanager
-def bad_usage(config_file: Path | None) -> Iterator[None]:
-    """Turn bad settings into a usage error that names the file."""
-    try:
-        yield
-    except BadInput as error:
-        where = f"{config_file}: " if config_file else ""
-        raise click.UsageError(f"{where}{error}") from error
-
-
-def _directory(state_dir: Path | None) -> "StateDirectory":
-    from fairlead.node.state import StateDirectory, default_directory
-
-    return StateDirectory(state_dir or default_directory())
-
-
-def _status(directory: "StateDirectory") -> dict[str, Any]:
-    status = read_status(directory, "node")
-    return {**status, "stale": status["age_ms"] > STALE_CLEARS * status["clear_ms"]}
-
-
 @command.command("status")
-@_state_dir
-@output_option
-def status(*, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def status(document: dict[str, Any], out: Output) -> None:
     """Show need, grant, limit and reasons of every pod.
 
     \b
@@ -143,15 +104,13 @@ def status(*, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.node.status import print_status
 
-    document, out = _status(_directory(state_dir)), Output(output)
-    out.text(document, lambda: print_status(document, wide=output == "wide"))
+    out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
 @command.command("explain")
 @click.argument("pod")
-@_state_dir
-@output_option
-def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def explain(document: dict[str, Any], out: Output, *, pod: str) -> None:
     """Explain the limit of POD.
 
     \b
@@ -159,12 +118,8 @@ def explain(*, pod: str, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.node.status import explain_pod
 
-    document = _status(_directory(state_dir))
-    entry = next((entry for entry in document["pods"] if entry["pod"] == pod), None)
-    if entry is None:
-        names = ", ".join(entry["pod"] for entry in document["pods"][:8]) or "none"
-        raise click.UsageError(f"unknown pod {pod!r}; governed pods: {names}")
-    Output(output).text(entry, lambda: explain_pod(entry, document))
+    entry = find(document["pods"], "pod", pod, "; governed pods", most=8)
+    out.text(entry, lambda: explain_pod(entry, document))
 
 
 @command.command("restore")
@@ -181,10 +136,10 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """
     from fairlead.compose.node import node_directory, node_files
     from fairlead.node.limits import Originals
-    from fairlead.node.state import STATE, StateDirectory
+    from fairlead.node.state import STATE
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})
-    directory = StateDirectory(node_directory(document))
+    directory = agent_commands.directory(node_directory(document))
     if not directory.path.is_dir():
         raise click.UsageError(f"no agent has run in {directory.path}")
     with bad_usage(config_file):
@@ -217,7 +172,7 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
     \b
       fairlead node observe-only on
     """
-    directory = _directory(state_dir)
+    directory = agent_commands.directory(state_dir)
     directory.create()
     directory.switch_observe_only(on=switch == "on")
     click.echo(f"observe-only is {switch}; an agent follows it from its next clearing")

@@ -1,23 +1,19 @@
 """The commands of `fairlead traffic`."""
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.agents import read_status, setting, settings_of, state_dir_option
+from fairlead.cli.agents import AgentCommands, bad_usage, find, settings_of
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
-from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
     from fairlead.node.state import StateDirectory
     from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
-
-STALE_MS = 3_000  # the status is written every second
 
 RUN_HELP = """Run the traffic agent for the route groups of FILE.
 
@@ -64,8 +60,8 @@ def command() -> None:
 
 
 _file = click.argument("file", type=FILE)
-_state_dir = state_dir_option("traffic")
-_setting = partial(setting, "traffic")
+agent_commands = AgentCommands("traffic")
+_setting, _state_dir = agent_commands.setting, agent_commands.state_dir
 _wait: Decorator = option(
     "--wait wait_s",
     click.FloatRange(0),
@@ -75,7 +71,7 @@ _wait: Decorator = option(
 
 
 def _plane(*kinds: str) -> Decorator:
-    return _setting("--plane", click.Choice(kinds), "Use this dataplane instead of FILE's.")
+    return _setting("--plane", kinds, "Use this dataplane instead of FILE's.")
 
 
 @command.command("run", help=RUN_HELP)
@@ -116,10 +112,8 @@ def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
 
 def traffic_document(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
     """The agent's settings; a bad one is bad usage."""
-    try:
+    with bad_usage(file):
         return _read(file, flags)
-    except BadInput as error:
-        raise click.UsageError(f"{file}: {error}") from error
 
 
 def _read(file: Path, flags: dict[str, Any]) -> "TrafficDocument":
@@ -155,39 +149,18 @@ def check(*, file: Path, output: str) -> None:
 # --- the agent's state
 
 
-def _directory(state_dir: Path | None) -> "StateDirectory":
-    from fairlead.compose.traffic import default_directory
-    from fairlead.node.state import StateDirectory
-
-    return StateDirectory(state_dir or default_directory())
-
-
-def _status(directory: "StateDirectory") -> dict[str, Any]:
-    status = read_status(directory, "traffic")
-    return {**status, "stale": status["age_ms"] > max(STALE_MS, 3 * status["tick_ms"])}
-
-
 def _group(document: dict[str, Any], name: str) -> dict[str, Any]:
-    for group in document["groups"]:
-        if group["group"] == name:
-            return dict(group)
-    names = ", ".join(group["group"] for group in document["groups"]) or "none"
-    raise click.UsageError(f"unknown group {name!r}; governed groups: {names}")
+    return dict(find(document["groups"], "group", name, "; governed groups"))
 
 
 def _backend(group: dict[str, Any], name: str) -> dict[str, Any]:
-    for backend in group["backends"]:
-        if backend["backend"] == name:
-            return dict(backend)
-    names = ", ".join(backend["backend"] for backend in group["backends"]) or "none"
-    raise click.UsageError(f"unknown backend {name!r} of {group['group']}; it has: {names}")
+    return dict(find(group["backends"], "backend", name, f" of {group['group']}; it has"))
 
 
 @command.command("status")
 @click.argument("group", required=False)
-@_state_dir
-@output_option
-def status(*, group: str | None, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def status(document: dict[str, Any], out: Output, *, group: str | None) -> None:
     """Show slots, pressure, health and admission.
 
     \b
@@ -196,18 +169,16 @@ def status(*, group: str | None, state_dir: Path | None, output: str) -> None:
     """
     from fairlead.cli.traffic.status import print_status
 
-    document = _status(_directory(state_dir))
     if group is not None:
         document["groups"] = [_group(document, group)]
-    Output(output).text(document, lambda: print_status(document, wide=output == "wide"))
+    out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
 @command.command("explain")
 @click.argument("group")
 @click.argument("backend", required=False)
-@_state_dir
-@output_option
-def explain(*, group: str, backend: str | None, state_dir: Path | None, output: str) -> None:
+@agent_commands.reads_status
+def explain(document: dict[str, Any], out: Output, *, group: str, backend: str | None) -> None:
     """Explain the admission of GROUP or slots of a BACKEND.
 
     \b
@@ -216,13 +187,12 @@ def explain(*, group: str, backend: str | None, state_dir: Path | None, output: 
     """
     from fairlead.cli.traffic.status import explain_backend, explain_group
 
-    document = _status(_directory(state_dir))
     status = _group(document, group)
     if backend is None:
-        Output(output).text(status, lambda: explain_group(status, document))
+        out.text(status, lambda: explain_group(status, document))
     else:
         one = _backend(status, backend)
-        Output(output).text(one, lambda: explain_backend(one, status))
+        out.text(one, lambda: explain_backend(one, status))
 
 
 # --- operator orders
@@ -237,7 +207,41 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
     @_state_dir
     @_wait
     def give(*, group: str, backend: str, state_dir: Path | None, wait_s: float) -> None:
-        _give_order(_directory(state_dir), group, backend, order, wait_s)
+        from fairlead.node.state import STATUS
+        from fairlead.node.traffic.commands import change_command
+
+        directory = agent_commands.directory(state_dir)
+        if directory.read(STATUS) is not None:  # only an agent that ran knows the names
+            _backend(_group(agent_commands.read_status(directory), group), backend)
+        changed = change_command(directory, group, backend, order)
+        word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
+        if not changed:
+            state = f"is {word} already"
+        elif not directory.running():
+            state = f"will be {word} when an agent runs"
+        elif _followed(directory, (group, backend), order, wait_s):
+            state = f"is {word}"
+        else:
+            state = f"is to be {word}; the agent has not confirmed it yet"
+        click.echo(f"{group}/{backend} {state}")
+
+
+def _followed(
+    directory: "StateDirectory",
+    about: tuple[str, str],
+    order: "BackendCommand | None",
+    wait_s: float,
+) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        for row in _group(agent_commands.read_status(directory), about[0])["backends"]:
+            # A restored backend returns to service after its probes; the order is lifted now.
+            done = order is None or (row["isolated"] == "operator" and row["slots"] == 0)
+            if row["backend"] == about[1] and row["order"] == order and done:
+                return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
 
 
 _order(
@@ -276,49 +280,6 @@ _order(
 )
 
 
-def _give_order(
-    directory: "StateDirectory",
-    group: str,
-    backend: str,
-    order: "BackendCommand | None",
-    wait_s: float,
-) -> None:
-    from fairlead.node.state import STATUS
-    from fairlead.node.traffic.commands import change_command
-
-    if directory.read(STATUS) is not None:  # only an agent that ran knows the names
-        _backend(_group(_status(directory), group), backend)
-    changed = change_command(directory, group, backend, order)
-    word = {"drain": "drained", "isolate": "isolated", None: "restored"}[order]
-    if not changed:
-        click.echo(f"{group}/{backend} is {word} already")
-    elif not directory.running():
-        click.echo(f"{group}/{backend} will be {word} when an agent runs")
-    elif _followed(directory, group, backend, order, wait_s):
-        click.echo(f"{group}/{backend} is {word}")
-    else:
-        click.echo(f"{group}/{backend} is to be {word}; the agent has not confirmed it yet")
-
-
-def _followed(
-    directory: "StateDirectory",
-    group: str,
-    backend: str,
-    order: "BackendCommand | None",
-    wait_s: float,
-) -> bool:
-    deadline = time.monotonic() + wait_s
-    while True:
-        for row in _group(_status(directory), group)["backends"]:
-            # A restored backend returns to service after its probes; the order is lifted now.
-            done = order is None or (row["isolated"] == "operator" and row["slots"] == 0)
-            if row["backend"] == backend and row["order"] == order and done:
-                return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
-
-
 # --- dataplanes
 
 
@@ -350,7 +311,7 @@ def remove(*, file: Path, **flags: Any) -> None:
     from fairlead.compose import traffic as composed
 
     document = traffic_document(file, flags)
-    directory = _directory(composed.traffic_directory(document))
+    directory = agent_commands.directory(composed.traffic_directory(document))
     directory.create()
     directory.lock()
     try:

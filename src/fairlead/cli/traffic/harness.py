@@ -39,9 +39,7 @@ kept, 1 one was broken, 2 bad input, 3 the dataplane is not available here.
 @flag("--list listing", "List the bundled scenarios.")
 @flag("--schema", "Print the JSON Schema of a scenario.")
 @seed_option
-@option(
-    "--plane", click.Choice(["memory", "haproxy", "envoy", "ebpf"]), "Dataplane.", default="memory"
-)
+@option("--plane", ("memory", "haproxy", "envoy", "ebpf"), "Dataplane.", default="memory")
 @flag("--real-time", "Run in real time on a real dataplane.")
 @option("--cgroup", str, "For ebpf: govern this cgroup's connections.")
 @option("--pins", str, "For ebpf: pin maps in this bpffs folder.")
