@@ -101,8 +101,8 @@ def draw(picture: Picture) -> Group:
     return Group(*lines)
 
 
-def _time(time_ms: int) -> str:
-    seconds = time_ms // 1000
+def _time(time_ms: float) -> str:
+    seconds = int(time_ms) // 1000
     return f"{seconds // 60}:{seconds % 60:02d}"
 
 

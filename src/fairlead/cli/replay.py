@@ -33,7 +33,7 @@ usage. 3: a record is damaged, or holds a decision that this release cannot run.
   fairlead replay /var/lib/fairlead/node/record      # a node agent's record
   fairlead replay /var/lib/fairlead/traffic/record   # all groups of a traffic agent
 """
-_KINDS = columns("kind", "version", "same", "different", "unknown")
+_KINDS = columns("kind version same different unknown")
 _EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +245,11 @@ def _policy_row(run: PolicyRun) -> tuple[str, ...]:
 def whatif_table(result: WhatIf, top: int) -> Iterator[str]:
     yield f"what if: {answers.title(result)}"
     yield ""
-    yield from figures(_upper(answers.NODE_HEAD), answers.node_rows(result))
+    yield from figures(answers.NODE_HEAD, answers.node_rows(result))
     for name, pods in (("gains", result.winners(top)), ("losses", result.losers(top))):
         yield ""
         yield f"largest {name}:" if pods else f"no {name}"
         if pods:
-            yield from figures(_upper(answers.POD_HEAD), answers.pod_rows(pods))
+            yield from figures(answers.POD_HEAD, answers.pod_rows(pods))
     yield ""
     yield answers.LIMITS_OF_THE_ANSWER
-
-
-def _upper(head: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name.upper().replace(" ", "-") for name in head)

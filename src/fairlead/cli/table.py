@@ -1,10 +1,12 @@
 """Output of every command: one table renderer, JSON and YAML, chosen by `-o`."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -22,30 +24,30 @@ class Column(NamedTuple):
     right: bool = False
 
 
-Described = str | tuple[str, str | Callable[[Any], object]] | Column
+Described = str | tuple[str, Callable[[Any], object]] | Column
 
 
 def columns(*described: Described, wide: Sequence[Described] = ()) -> list[Column]:
-    """Columns from `"owner"`, `("LENT", "lent_gpus")` or `("GPUS", function)`; dots go deeper."""
-    return [_column(item) for item in described] + [
-        _column(item)._replace(wide=True) for item in wide
-    ]
+    """Columns from `"owner LENT=lent_gpus START@start"` or `("GPUS", function)`.
+
+    Dots in a path go deeper; what `@` names is a time.
+    """
+    shown = [column for item in described for column in _columns(item)]
+    return shown + [col._replace(wide=True) for item in wide for col in _columns(item)]
 
 
-def _column(described: Described) -> Column:
-    if isinstance(described, Column):
-        return described
-    title, read = (described.upper(), described) if isinstance(described, str) else described
-    return Column(title, _reader(read) if isinstance(read, str) else read)
+def _columns(described: Described) -> Iterable[Column]:
+    if isinstance(described, tuple):
+        yield Column(*described)
+        return
+    for title, sign, path in re.findall(r"(?:(\S+)([=@]))?(\S+)", described):
+        yield Column(title or path.upper(), partial(_read, path.split("."), is_time=sign == "@"))
 
 
-def _reader(path: str) -> Callable[[Any], object]:
-    def read(row: Any) -> object:
-        for key in path.split("."):
-            row = row[key]
-        return row
-
-    return read
+def _read(path: Sequence[str], row: Any, *, is_time: bool) -> object:
+    for key in path:
+        row = row[key] if isinstance(row, dict) else getattr(row, key)
+    return moment(row) if is_time else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class Output:
         print_table(rows, shown, wide=self.format == "wide")
         if not rows and empty:
             note(empty)
+
+    def each(self, documents: Iterable[Any], tell: Callable[[Any], None]) -> None:
+        """Several changes: `tell` prints one for people as soon as it is made."""
+        made = []
+        for document in documents:
+            made.append(document)
+            if self.is_table:
+                tell(document)
+        if not self.is_table:
+            show(made, self.format)
 
     def done(self, document: Any, line: str) -> None:
         """A change: one line with `(dry run)` where nothing was written, or the document."""
@@ -143,7 +155,8 @@ def plain_table(shown: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iter
 
 def figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Rows that are text already: the first column to the left, figures to the right."""
-    shown = [Column(title, str, right=place > 0) for place, title in enumerate(titles)]
+    names = (title.upper().replace(" ", "-") for title in titles)
+    shown = [Column(name, str, right=place > 0) for place, name in enumerate(names)]
     return plain_table(shown, rows)
 
 
@@ -205,11 +218,6 @@ def moment_ms(time_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{time_ms} ms"
     return text.replace("+00:00", "Z")
-
-
-def at(path: str) -> Callable[[Any], str]:
-    read = _reader(path)
-    return lambda row: moment(read(row))  # type: ignore[arg-type]  # a time is text or None
 
 
 def used_of(used: float, limit: float | None) -> str:

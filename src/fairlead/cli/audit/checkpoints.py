@@ -287,11 +287,9 @@ def list_heads(*, output: str) -> None:
     """
     rows = [{"server": server, **msgspec.to_builtins(seen)} for server, seen in all_seen().items()]
     shown = columns(
-        "server",
-        "ledger",
-        ("ENTRIES", "size"),
+        "server ledger ENTRIES=size",
         ("NEWEST", lambda r: moment_ms(r["time_ms"])),
-        ("KEY", "key_id"),
+        "KEY=key_id",
         ("ROOT", lambda r: r["root"][:16]),
         wide=["epoch"],
     )

@@ -21,14 +21,11 @@ from fairlead.ledger.segment import open_segment
 from fairlead.ports.ledger import Entry
 
 _ENTRIES = columns(
-    ("SEQ", lambda e: e.seq),
+    "seq",
     ("TIME", lambda e: moment_ms(e.time_ms)),
-    ("KIND", lambda e: e.kind),
-    ("AUTHOR", lambda e: e.author),
-    ("PLAN", lambda e: e.plan_id),
-    ("EFFECT", lambda e: e.effect),
+    "kind author PLAN=plan_id effect",
     ("REASONS", lambda e: ", ".join(e.reasons)),
-    wide=[("VERSION", lambda e: e.version), ("INPUT", lambda e: (e.input_digest or "")[:16])],
+    wide=["version", ("INPUT", lambda e: (e.input_digest or "")[:16])],
 )
 head_option = option("--head held", FILE, "Compare with a checkpoint kept elsewhere (a file).")
 

@@ -18,18 +18,11 @@ from fairlead.cli.completion import OWNER
 from fairlead.cli.gpu.render import VERIFY, print_outcome
 from fairlead.cli.input import reading
 from fairlead.cli.options import flag, option
-from fairlead.cli.table import Output, at, columns, note
+from fairlead.cli.table import Output, columns, note
 
 _HEAD = re.compile(r"[1-9][0-9]{0,15}:[0-9a-f]{64}")
 _OUTCOMES = columns(
-    "outcome",
-    "stage",
-    "flavor",
-    ("MISSING", "deficitGPUs"),
-    "cause",
-    "label",
-    ("COMMITTED", at("committed")),
-    wide=["k"],
+    "outcome stage flavor MISSING=deficitGPUs cause label COMMITTED@committed", wide=["k"]
 )
 
 

@@ -7,10 +7,10 @@ import click
 from fairlead.cli.client import Client, changes_api, reads_api, segment
 from fairlead.cli.completion import OWNER
 from fairlead.cli.options import dry_run_option, flag, option, output_format, server_option
-from fairlead.cli.table import Output, at, columns, note, show
+from fairlead.cli.table import Output, columns, note, show
 
-_TOKENS = columns("id", "user", "note", ("CREATED", at("created")), ("REVOKED", at("revoked")))
-_USERS = columns("name", "owners", "admin")
+_TOKENS = columns("id user note CREATED@created REVOKED@revoked")
+_USERS = columns("name owners admin")
 
 
 @click.group("tokens")

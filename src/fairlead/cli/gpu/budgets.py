@@ -9,49 +9,31 @@ import click
 from fairlead.cli.client import Client, reads_api
 from fairlead.cli.completion import FLAVOR, OWNER, owner_option
 from fairlead.cli.options import option, output_format, server_option
-from fairlead.cli.table import Column, Output, at, columns, note, print_table, show, used_of
+from fairlead.cli.table import Column, Output, columns, note, print_table, show, used_of
 
 _BUDGETS = columns(
-    "budget",
-    "owner",
-    "envelope",
-    "flavor",
-    "location",
+    "budget owner envelope flavor location",
     ("GPUS", lambda r: used_of(r["used_gpus"], r["limit_gpus"])),
-    ("LENT", "lent_gpus"),
+    "LENT=lent_gpus",
     ("GPU-HOURS", lambda r: used_of(r["used_gpu_hours"], r["limit_gpu_hours"])),
-    ("HELD", "held_gpu_hours"),
-    ("LEFT", "free_gpu_hours"),
+    "HELD=held_gpu_hours LEFT=free_gpu_hours",
     ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None),
-    ("REFILLS", at("period_end")),
-    "conditions",
-    wide=[("FREE-GPUS", "free_gpus")],
+    "REFILLS@period_end conditions",
+    wide=["FREE-GPUS=free_gpus"],
 )
 _LEASES = columns(
-    "lease",
-    "run",
-    "owner",
-    "role",
-    "slots",
+    "lease run owner role slots",
     ("PAYER", lambda r: f"{r['budget']}/{r['envelope']}"),
     "borrowed",
     ("FUNDED", lambda r: "yes" if r["funded"] else "unfunded"),
-    ("START", at("start")),
-    ("GPU-HOURS", "gpu_hours"),
-    wide=["group", "gpus", ("EXPECTED-END", at("expected_end"))],
+    "START@start GPU-HOURS=gpu_hours",
+    wide=["group gpus EXPECTED-END@expected_end"],
 )
 _SPONSORS = columns(
-    "owner",
-    "budget",
-    "envelope",
-    "location",
-    ("FREE", "free_gpus"),
-    ("LENT", "lent_gpus"),
-    ("FREE-HOURS", "free_gpu_hours"),
-    "open",
-    "family",
+    "owner budget envelope location FREE=free_gpus LENT=lent_gpus",
+    "FREE-HOURS=free_gpu_hours open family",
 )
-_OWES = columns("borrower", "lender", "gpus", ("GPU-HOURS", "gpu_hours"))
+_OWES = columns("borrower lender gpus GPU-HOURS=gpu_hours")
 
 
 def _of_owner(rows: list[dict[str, Any]], owner: str | None) -> list[dict[str, Any]]:
@@ -135,15 +117,9 @@ def owes(client: Client, out: Output) -> None:
 BY = ("owner", "envelope", "budget", "run")
 PERIODS = ("day", "week", "month", "quarter")
 _GROUPED = ("owner", "run", "payer", "budget", "envelope", "borrowed")
-_USAGE = columns(
-    ("GPU-HOURS", "gpu_hours"), ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None)
-)
+_USAGE = columns("GPU-HOURS=gpu_hours", ("OVERDRAFT", lambda r: r["overdraft_gpu_hours"] or None))
 _IDLE = columns(
-    "period",
-    "node",
-    ("IDLE-GPU-HOURS", "idle_gpu_hours"),
-    ("IDLE-AT-END", "idle_gpus"),
-    ("LONGEST-SINCE", at("idle_since")),
+    "period node IDLE-GPU-HOURS=idle_gpu_hours IDLE-AT-END=idle_gpus", "LONGEST-SINCE@idle_since"
 )
 
 

@@ -10,65 +10,48 @@ from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, o
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
 from fairlead.cli.input import object_name, read_manifests
 from fairlead.cli.options import Decorator, file_option, flag, option
-from fairlead.cli.table import Column, Output, at, cell, columns, print_table, show, to_yaml
+from fairlead.cli.table import Column, Output, cell, columns, print_table, show, to_yaml
 
 EVENTS_SEARCHED, EVENTS_SHOWN = 1000, 10
 _NAME = ("NAME", "metadata.name")
 COLUMNS: dict[str, list[Column]] = {
     "Budget": columns(
-        _NAME,
-        ("OWNER", "spec.owner"),
-        ("PARENTS", "spec.parents"),
+        "NAME=metadata.name OWNER=spec.owner PARENTS=spec.parents",
         ("ENVELOPES", lambda o: [e["name"] for e in o["spec"]["envelopes"]]),
         (
             "CONDITIONS",
             lambda o: [c["type"] for c in o["status"]["conditions"] if c["status"] == "True"],
         ),
-        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+        wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Run": columns(
-        _NAME,
-        ("OWNER", "spec.owner"),
-        ("FLAVOR", "spec.flavor"),
+        "NAME=metadata.name OWNER=spec.owner FLAVOR=spec.flavor",
         ("GPUS", lambda o: f"{o['status']['width']}/{o['spec']['totalGPUs']}"),
-        ("PHASE", "status.phase"),
+        "PHASE=status.phase",
         ("REASON", lambda o: "Paused" if o["status"]["paused"] else o["status"]["reason"]),
-        ("SINCE", at("status.since")),
-        wide=[("NOMINATED", "status.nominated"), ("MESSAGE", "status.message")],
+        "SINCE@status.since",
+        wide=["NOMINATED=status.nominated MESSAGE=status.message"],
     ),
     "Node": columns(
-        _NAME,
-        ("FLAVOR", "spec.flavor"),
-        ("LOCATION", "spec.location"),
-        ("DEVICES", "spec.devices"),
-        ("FREE", "status.free"),
-        ("CORDONED", "spec.cordoned"),
-        wide=[("LABELS", "metadata.labels"), ("CREATED", at("metadata.creationTimestamp"))],
+        "NAME=metadata.name FLAVOR=spec.flavor LOCATION=spec.location DEVICES=spec.devices",
+        "FREE=status.free CORDONED=spec.cordoned",
+        wide=["LABELS=metadata.labels CREATED@metadata.creationTimestamp"],
     ),
     "Reservation": columns(
-        _NAME,
-        ("RUN", "spec.run"),
-        ("START", at("spec.earliestStart")),
-        ("STATE", "status.state"),
-        ("REASON", "status.reason"),
+        "NAME=metadata.name RUN=spec.run START@spec.earliestStart STATE=status.state",
+        "REASON=status.reason",
         ("SHORT", lambda o: o["status"]["shortfallGPUs"] or None),
-        ("OUTCOME", "status.outcome"),
-        ("SINCE", at("status.since")),
-        wide=[("MESSAGE", "status.message")],
+        "OUTCOME=status.outcome SINCE@status.since",
+        wide=["MESSAGE=status.message"],
     ),
     "Lease": columns(
-        _NAME,
-        ("RUN", "spec.run"),
-        ("OWNER", "spec.owner"),
-        ("ROLE", "spec.role"),
-        ("SLOTS", "spec.slots"),
+        "NAME=metadata.name RUN=spec.run OWNER=spec.owner ROLE=spec.role SLOTS=spec.slots",
         ("PAYER", lambda o: f"{o['spec']['payer']['budget']}/{o['spec']['payer']['envelope']}"),
-        ("FUNDED", "status.funded"),
-        ("GPU-HOURS", "status.gpuHours"),
-        wide=[("BORROWED", "spec.borrowed"), ("START", at("spec.start"))],
+        "FUNDED=status.funded GPU-HOURS=status.gpuHours",
+        wide=["BORROWED=spec.borrowed START@spec.start"],
     ),
 }
-_EVENTS = columns("seq", ("TIME", at("time")), "kind", "reason", "message")
+_EVENTS = columns("seq TIME@time kind reason message")
 
 
 def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
@@ -76,16 +59,13 @@ def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") ->
     body = {"manifests": [source.document for source in sources], "dry_run": out.dry_run}
     with explained(sources):
         changes = client.call("POST", "/v1/apply", body=body)["items"]
-    if not out.is_table:
-        show(changes, out.format)
-        return
-    for change in changes:
-        out.done(change, f"{object_name(change['object'])} {change['change']}")
-        _print_effects(change["object"], change["preview"] or {})
+    out.each(changes, lambda change: _print_effects(out, change))
 
 
-def _print_effects(document: dict[str, Any], preview: dict[str, Any]) -> None:
-    """What a dry run of `apply` would lead to."""
+def _print_effects(out: Output, change: dict[str, Any]) -> None:
+    """What was changed, and what a dry run of `apply` would lead to."""
+    document, preview = change["object"], change["preview"] or {}
+    out.done(change, f"{object_name(document)} {change['change']}")
     if document["kind"] == "Run" and preview:
         print_plan(preview, indent="  ")
     unfunded = preview.get("unfunded", ())
@@ -165,10 +145,7 @@ def get(client: Client, out: Output, *, kind: str, name: str | None, owner: str 
         out.rows(items, COLUMNS[kind], empty=empty)
         return
     one = client.get_object(kind, name)
-    if out.is_table:
-        out.rows([one], COLUMNS[kind])
-    else:
-        show(one, out.format)
+    out.text(one, lambda: out.rows([one], COLUMNS[kind]))
 
 
 @click.command("describe")
@@ -219,15 +196,14 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
       fairlead delete run/train-7 budget/team-a
       fairlead delete node/gpu-1 --dry-run
     """
-    deleted = []
-    for kind, name in which:
+
+    def delete_one(kind: str, name: str) -> dict[str, Any]:
         with client.about(kind, name) as path:
             query = {"dry_run": out.dry_run}
-            deleted.append(client.call("DELETE", f"/v1/objects/{path}", query=query))
-        if out.is_table:
-            out.done(deleted[-1], f"{kind.lower()}/{name} deleted")
-    if not out.is_table:
-        show(deleted, out.format)
+            return dict(client.call("DELETE", f"/v1/objects/{path}", query=query))
+
+    deleted = (delete_one(kind, name) for kind, name in which)
+    out.each(deleted, lambda one: out.done(one, f"{object_name(one['object'])} deleted"))
 
 
 # --- verbs on runs and nodes
@@ -239,19 +215,22 @@ def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[s
 
 
 def _act_on_all(
-    client: Client, out: Output, kind: str, names: Sequence[str], *, verb: str, done: str
+    client: Client,
+    out: Output,
+    kind: str,
+    names: Sequence[str],
+    *,
+    verb: str,
+    done: str,
+    **query: Any,
 ) -> None:
-    changes = []
-    for name in names:
-        changes.append(act(client, kind, name, verb, dry_run=out.dry_run))
-        if out.is_table:
-            _print_change(out, f"{kind.lower()}/{name} {done}", changes[-1])
-    if not out.is_table:
-        show(changes, out.format)
+    changes = (act(client, kind, name, verb, dry_run=out.dry_run, **query) for name in names)
+    out.each(changes, lambda change: _print_change(out, done, change))
 
 
-def _print_change(out: Output, line: str, change: dict[str, Any]) -> None:
-    out.done(change, f"{line}{', as before' if change['change'] == 'unchanged' else ''}")
+def _print_change(out: Output, done: str, change: dict[str, Any]) -> None:
+    before = ", as before" if change["change"] == "unchanged" else ""
+    out.done(change, f"{object_name(change['object'])} {done}{before}")
     preview = change["preview"] or {}
     for run in preview.get("runs", ()):
         message = f": {run['message']}" if run["message"] else ""
@@ -343,8 +322,5 @@ def shrink(client: Client, out: Output, *, name: str, width: int) -> None:
       fairlead shrink train-7 --to 16
       fairlead shrink train-7 --to 16 --dry-run
     """
-    change = act(client, "Run", name, "shrink", width=width, dry_run=out.dry_run)
-    if out.is_table:
-        _print_change(out, f"run/{name} shrinks to {width} GPUs", change)
-    else:
-        show([change], out.format)
+    done = f"shrinks to {width} GPUs"
+    _act_on_all(client, out, "Run", [name], verb="shrink", done=done, width=width)

@@ -9,9 +9,9 @@ from fairlead.cli.table import cell, columns, moment, print_table
 from fairlead.schema.gpu import no_room
 
 VERIFY = "python3 verify/fairlead_verify.py"
-_PLAN = columns("budget", "envelope", "owner", "gpus", "tier", "borrowed")
-_FORECAST = columns("run", "owner", "what", "gpus", "tier", "odds")
-_ACTIONS = columns("run", "owner", "what", "gpus", "leases", "tier", "draw")
+_PLAN = columns("budget envelope owner gpus tier borrowed")
+_FORECAST = columns("run owner what gpus tier odds")
+_ACTIONS = columns("run owner what gpus leases tier draw")
 _EFFECTS = {"DropSpare": "drops spares", "Shrink": "shrinks", "RandomPreempt": "was selected"}
 _TIERS = ("unfunded", "nominated", "funded")
 # The field of the manifest that each kind of remedy changes.

@@ -47,7 +47,7 @@ _PODS = columns(
     wide=[
         _figure("MIN", "min"),
         _figure("MAX", "max"),
-        ("DEMAND", "demand"),
+        "DEMAND=demand",
         _figure("ORIGINAL", "original_limit"),
     ],
 )

@@ -144,9 +144,7 @@ def _state(backend: dict[str, Any]) -> str:
 
 
 _BACKENDS = columns(
-    "backend",
-    "slots",
-    "target",
+    "backend slots target",
     ("PRESSURE", lambda row: f"{row['pressure']['total']:.3g}"),
     ("P95", _number(" ms", "p95_ms")),
     ("ERRORS", lambda row: percent(row["error_rate"], 1)),
