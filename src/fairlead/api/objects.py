@@ -1,5 +1,6 @@
 """Objects, plans and verbs. The control plane decides; this translates."""
 
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from fairlead.api import shapes
@@ -11,24 +12,17 @@ from fairlead.schema.objects import RunManifest, parse_duration, read_manifest
 from fairlead.schema.times import format_time, parse_time
 
 routes = Routes()
-_ONE = "/v1/objects/{kind}/{name}"
+_ONE, _ACT = "/v1/objects/{kind}/{name}", "/v1/objects/{kind}/{name}/actions/{verb}"
 KINDS: tuple[str, ...] = get_args(shapes.ObjectKind)
 _PRIVATE: dict[str, Any] = {"command": [], "env": {}, "secretEnv": {}, "workingDirectory": None}
 
 
-class NoSuchKind(NotFound):
-    """The path names an unknown kind."""
+class UnknownWord(NotFound):
+    """The path names an unknown kind or verb."""
 
-    def __init__(self, kind: str) -> None:
-        Denied.__init__(self, "UnknownKind", f"unknown kind {kind!r}: expected {', '.join(KINDS)}")
-
-
-class NoSuchVerb(NotFound):
-    """The path names an unknown verb."""
-
-    def __init__(self, kind: str, verb: str) -> None:
-        known = ", ".join(shapes.VERBS.get(kind, ())) or "none"
-        Denied.__init__(self, "UnknownVerb", f"unknown verb {verb!r} of {kind}: expected {known}")
+    def __init__(self, reason: str, word: str, known: Iterable[str]) -> None:
+        message = f"unknown {word}: expected {', '.join(known) or 'none'}"
+        Denied.__init__(self, reason, message)
 
 
 def visible_to(author: Author, document: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +44,17 @@ def redact(message: str, exit_reason: str | None) -> str:
 def known_kind(call: Call, *, writable: bool = False) -> str:
     kind = call.path["kind"]
     if kind not in KINDS:
-        raise NoSuchKind(kind)
+        raise UnknownWord("UnknownKind", f"kind {kind!r}", KINDS)
     if writable and kind == "Lease":
         raise Forbidden("only the control plane writes leases")
     return kind
+
+
+def found(service: Service, kind: str, name: str) -> dict[str, Any]:
+    document = service.plane.objects.get(kind, name)
+    if document is None:
+        raise NotFound(kind, name)
+    return document
 
 
 @routes("GET /v1/objects/{kind}", shapes.ObjectList, shapes.OwnerQuery, any_kind=True)
@@ -66,11 +67,7 @@ def list_objects(service: Service, call: Call) -> dict[str, Any]:
 @routes(f"GET {_ONE}", shapes.ObjectDocument, any_kind=True)
 def get_object(service: Service, call: Call) -> dict[str, Any]:
     """Show one object."""
-    kind, name = known_kind(call), call.path["name"]
-    document = service.plane.objects.get(kind, name)
-    if document is None:
-        raise NotFound(kind, name)
-    return visible_to(call.author, document)
+    return visible_to(call.author, found(service, known_kind(call), call.path["name"]))
 
 
 @routes(f"PUT {_ONE}", shapes.Change, shapes.PutQuery, body=dict, needs="user", errors=(409,))
@@ -103,21 +100,14 @@ def delete_object(service: Service, call: Call) -> dict[str, Any]:
     return {"object": visible_to(call.author, deleted), "change": "deleted", "preview": None}
 
 
-@routes(
-    "POST " + _ONE + "/actions/{verb}",
-    shapes.Change,
-    shapes.ActionQuery,
-    needs="user",
-    errors=(409,),
-)
+@routes(f"POST {_ACT}", shapes.Change, shapes.ActionQuery, needs="user", errors=(409,))
 def act_on_object(service: Service, call: Call) -> Applied:
     """Act on a run or node: cancel, nominate, shrink, cordon, drain, …"""
-    kind, name, verb = call.path["kind"], call.path["name"], call.path["verb"]
-    if kind not in KINDS:
-        raise NoSuchKind(kind)
+    kind, name, verb = known_kind(call), call.path["name"], call.path["verb"]
+    verbs = shapes.VERBS.get(kind, ())
     if all(verb not in known for known in shapes.VERBS.values()) or kind == "Lease":
-        raise NoSuchVerb(kind, verb)
-    if verb not in shapes.VERBS.get(kind, ()):
+        raise UnknownWord("UnknownVerb", f"verb {verb!r} of {kind}", verbs)
+    if verb not in verbs:
         raise Refused("UnknownVerb", f"{verb!r} is not a verb of {kind}")
     width = {} if call.query.width is None else {"width": call.query.width}
     if (verb == "shrink") != bool(width):
@@ -164,9 +154,7 @@ def explain_object(service: Service, call: Call) -> dict[str, Any]:
         if kind == "Reservation" and reply["run"] is not None:
             reply["run"] = visible_to(call.author, reply["run"])
         return {**reply, "object": visible_to(call.author, reply["object"])}
-    lease = service.plane.objects.get(kind, name)
-    if lease is None:
-        raise NotFound(kind, name)
+    lease = found(service, kind, name)
     try:
         run = service.plane.reports.explain("Run", lease["spec"]["run"])
     except NotFound:
