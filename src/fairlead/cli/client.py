@@ -22,8 +22,7 @@ from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.progress import WaitNotice
-from fairlead.cli.table import Output
+from fairlead.cli.table import Output, WaitNotice
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault

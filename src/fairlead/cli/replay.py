@@ -11,8 +11,7 @@ import click
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import ledger_option, output_option
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, note, print_table, show
+from fairlead.cli.table import Counter, Output, columns, note, print_table, show
 from fairlead.ledger.place import is_postgres, open_for_reading
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import msgspec
 from fairlead.cli.input import BadFile, can_plot, load_scenario, report_target
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import Decorator, flag, option, output_format, output_option
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, figures
+from fairlead.cli.table import Counter, Output, figures
 from fairlead.core.cpu import Policy
 from fairlead.schema.scenario import ScenarioDocument, read_scenario, scenario_schema
 from fairlead.sim import PolicyRun, ScenarioResult, bundled_names, play, read_bundled

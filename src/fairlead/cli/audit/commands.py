@@ -12,8 +12,7 @@ from fairlead.cli.audit.upkeep import archive, backup, restore, rotate_key
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
 from fairlead.cli.options import FILE, FOLDER, NEW_FILE, ledger_option, option, output_option
-from fairlead.cli.progress import Counter
-from fairlead.cli.table import Output, columns, moment_ms, note, show_canonical, to_yaml
+from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_canonical, to_yaml
 from fairlead.core.audit import SignedHead, leaf_hash
 from fairlead.ledger.place import open_for_reading
 from fairlead.ledger.reading import StoreReader

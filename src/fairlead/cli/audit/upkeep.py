@@ -7,7 +7,7 @@ import click
 
 from fairlead.cli.audit.checkpoints import held_head, print_head
 from fairlead.cli.options import FILE, FOLDER, dry_run_option, ledger_option, option
-from fairlead.cli.progress import Counter
+from fairlead.cli.table import Counter
 from fairlead.compose.archive import archivable
 from fairlead.host.clock import now_ms
 from fairlead.ledger import backup as backups

@@ -143,15 +143,7 @@ def day(text: str) -> str:
 @option("--until=DAY", day, "Last day, UTC [default: now].")
 @output_format("table", "csv", "json", "yaml", text="Output format [default: csv in a pipe].")
 @server_option
-def report(
-    *,
-    by: str,
-    period: str,
-    since: str | None,
-    until: str | None,
-    output: str | None,
-    server: str | None,
-) -> None:
+def report(*, output: str | None, server: str | None, **query: str | None) -> None:
     """Report GPU-hours for chargeback, and idle devices.
 
     `owner` used the GPU-hours and `payer` paid for them; `borrowed` ones were lent. Overdraft was
@@ -165,7 +157,6 @@ def report(
       fairlead report --by run --period day --since 2026-03-01 -o json
     """
     output = output or ("table" if sys.stdout.isatty() else "csv")
-    query = {"by": by, "period": period, "since": since, "until": until}
     form = "csv" if output == "csv" else "json"
     reply = Client(server).get("/v1/report", **query, format=form)
     if output == "csv":

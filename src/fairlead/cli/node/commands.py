@@ -1,16 +1,20 @@
-"""The commands of `fairlead node`."""
+"""The commands of `fairlead node`, and the agent's log: one line per event with its reasons."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.agents import AgentCommands, bad_usage, find, settings_of
+from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
 
 if TYPE_CHECKING:
+    from fairlead.engine.cpu import CpuTurn
+    from fairlead.node.agent import Agent
+    from fairlead.ports.faults import TemporaryFault
     from fairlead.schema.node import NodeAgentDocument
 
 RUN_HELP = """Run the node agent: set CPU limits below a cgroup.
@@ -60,7 +64,6 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
-    from fairlead.cli.node.log import NodeLog
     from fairlead.compose.node import node_agent
     from fairlead.node.supervisor import end_with_supervisor
 
@@ -176,3 +179,73 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
     directory.create()
     directory.switch_observe_only(on=switch == "on")
     click.echo(f"observe-only is {switch}; an agent follows it from its next clearing")
+
+
+# --- the log
+
+
+class NodeLog:
+    """Logs what the agent does on stderr; a dry run logs on stdout, as its result."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self._log = agent_log("node", sys.stdout if dry_run else None)
+        self._mode: str | None = None
+
+    def started(self, agent: "Agent", document: "NodeAgentDocument", port: int | None) -> None:
+        cpu = agent.cpu
+        self._log.info(
+            "agent started",
+            root=document.root,
+            pattern=document.pattern,
+            policy=cpu.policy.value,
+            capacity_millicores=cpu.capacity_millicores,
+            dry_run=agent.dry_run,
+            metrics_port=port,
+            pods_known=len(agent.loop.governor.pods),
+        )
+
+    def turn(self, turn: "CpuTurn", agent: "Agent") -> None:
+        """Log one clearing: a change of mode, every write with its reasons, every failure."""
+        plan = turn.plan
+        if plan.mode.value != self._mode:
+            self._mode = plan.mode.value
+            self._log.info(
+                "mode",
+                mode=self._mode,
+                total_need=plan.total_need,
+                capacity_millicores=plan.capacity_millicores,
+                shadow_price=plan.shadow_price,
+            )
+        writes = plan.writes if turn.observed_only else turn.written
+        event = "would limit" if turn.observed_only else "limited"
+        for write in writes:
+            self._log.info(
+                event,
+                pod=write.uid,
+                container=write.container or None,
+                before_millicores=write.before,
+                after_millicores=write.after,
+                need_millicores=plan.needs[write.uid],
+                reasons=[str(reason) for reason in plan.reasons[write.uid]],
+                sequence=turn.sequence,
+            )
+        for failure in turn.failures:
+            self._log.warning(
+                "not limited",
+                pod=failure.write.uid,
+                container=failure.write.container or None,
+                after_millicores=failure.write.after,
+                reason=failure.reason,
+            )
+
+    def fault(self, fault: "TemporaryFault") -> None:
+        """Log an environment error; limits stay and the agent tries again."""
+        self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
+
+    def stopped(self, agent: "Agent") -> None:
+        self._log.info(
+            "agent stopped",
+            limits="stay as last applied",
+            missed_samples=agent.missed_samples,
+            faults=agent.faults,
+        )

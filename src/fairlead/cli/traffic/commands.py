@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.agents import AgentCommands, bad_usage, find, settings_of
+from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
 
 if TYPE_CHECKING:
+    from fairlead.engine.traffic import TickRound
     from fairlead.node.state import StateDirectory
+    from fairlead.node.traffic.agent import TrafficAgent
     from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
 
@@ -84,7 +86,6 @@ def _plane(*kinds: str) -> Decorator:
 @option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
     """Run the agent in the foreground."""
-    from fairlead.cli.traffic.log import TrafficLog
     from fairlead.compose import traffic as composed
     from fairlead.node.supervisor import end_with_supervisor
 
@@ -319,3 +320,62 @@ def remove(*, file: Path, **flags: Any) -> None:
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} dataplane is removed")
+
+
+# --- the log
+
+
+_EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}
+
+
+class TrafficLog:
+    """Logs on stderr: transitions and problems with their reasons, not every tick."""
+
+    def __init__(self) -> None:
+        self._log = agent_log("traffic")
+        self._problems: frozenset[str] = frozenset()
+
+    def started(self, agent: "TrafficAgent", port: int | None) -> None:
+        groups = agent.loop.groups
+        self._log.info(
+            "agent started",
+            plane=agent.loop.plane.name,
+            sources=dict(agent.loop.plane.sources),
+            groups={name: len(group.route.backends) for name, group in groups.items()},
+            tick_ms=agent.config.tick_ms,
+            state=str(agent.config.state_directory),
+            metrics_port=port,
+        )
+
+    def round(self, round: "TickRound", agent: "TrafficAgent") -> None:
+        """Log one tick: transitions, and problems that are new."""
+        for change in round.transitions:
+            log = self._log.info if change.after in (None, "normal") else self._log.warning
+            log(
+                _EVENTS[change.what],
+                group=change.group,
+                backend=change.backend,
+                before=change.before,
+                after=change.after,
+                reasons=list(change.reasons),
+                sequence=None if change.record is None else change.record.seq,
+            )
+        problems = {f"{name}: {g.fault}" for name, g in round.groups.items() if g.fault}
+        current = frozenset(problems | set(round.faults))
+        for problem in sorted(current - self._problems):
+            self._log.warning("fault", reason=problem, missed_ticks=agent.missed_ticks)
+        if self._problems and not current:
+            self._log.info("faults are over")
+        self._problems = current
+
+    def warn(self, text: str) -> None:
+        self._log.warning("notice", reason=text)
+
+    def stopped(self, agent: "TrafficAgent") -> None:
+        self._log.info(
+            "agent stopped",
+            connections="continue by the last table",
+            ticks=agent.ticks,
+            missed_ticks=agent.missed_ticks,
+            faults=agent.faults,
+        )
