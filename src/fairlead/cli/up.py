@@ -12,7 +12,13 @@ from typing import Any
 
 import click
 
+from fairlead.cli.agents import bad_usage, lasting, structured_logs
+from fairlead.cli.node.commands import node_document
 from fairlead.cli.options import NEW_FOLDER, PORT, flag, option
+from fairlead.cli.traffic.commands import traffic_document
+from fairlead.host.paths import state_directory
+from fairlead.ledger.place import is_postgres
+from fairlead.schema.border import BadInput
 
 DEMO_GRACE_S = 1
 DEMO = """fairlead: a demo lab, for a browser or this shell (Ctrl-C ends it):
@@ -65,7 +71,6 @@ def group_id(text: str) -> int:
 
 def beacon_source(text: str) -> tuple[str, int, int]:
     """`drand,2023-08-23T15:09:27Z,3s`: the source, and in ms its first round and its period."""
-    from fairlead.schema.border import BadInput
     from fairlead.schema.objects import parse_duration
     from fairlead.schema.times import parse_time
 
@@ -80,7 +85,6 @@ def beacon_source(text: str) -> tuple[str, int, int]:
 
 def kept_ms(text: str) -> int | None:
     """`30d` in milliseconds; None for `forever`."""
-    from fairlead.schema.border import BadInput
     from fairlead.schema.objects import parse_duration
 
     try:
@@ -91,12 +95,10 @@ def kept_ms(text: str) -> int | None:
 
 def postgres_address(text: str) -> str:
     """The address of a PostgreSQL database. It may hold a password, so errors do not repeat it."""
-    from fairlead.ledger.place import is_postgres
-
     if not is_postgres(text):
         form = "postgresql://[USER@]HOST[:PORT]/DATABASE"
         raise click.BadParameter(f"must be {form}; without --ledger it is a file in DIR")
-    from fairlead.ledger.postgres import is_address
+    from fairlead.ledger.postgres import is_address  # an extra
 
     if not is_address(text):
         escapes = "%2F for /, %40 for @ and %25 for %"
@@ -184,7 +186,6 @@ def command(
 ) -> None:
     """Compose the server and run it; `settings` are fields of `UpConfig`."""
     from fairlead.api.lab import Lab
-    from fairlead.cli.agents import lasting, structured_logs
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents
 
@@ -219,34 +220,29 @@ def _agents(node: Path | None, traffic: Path | None, home: Path | None) -> dict[
 
     With a `home` their state is kept there, unless their settings name another directory.
     """
-    from fairlead.cli.agents import bad_usage
-    from fairlead.cli.node.commands import node_document
-    from fairlead.cli.traffic.commands import traffic_document
     from fairlead.compose.node import root_below
     from fairlead.node.cgroup_mounts import read_cgroup_host
 
-    fairlead, commands = [sys.executable, "-m", "fairlead"], {}
-    state_dirs: dict[str, str | None] = {}
+    commands: dict[str, list[str]] = {}
+
+    def add(name: str, configured: str | None, *arguments: str) -> None:
+        commands[name] = [sys.executable, "-m", "fairlead", name, "run", *arguments]
+        configured = configured or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
+        if home is not None and not configured:
+            commands[name] += ["--state-dir", str(home / name)]
+
     if node is not None:
         document = node_document(node, {"root": os.environ.get("FAIRLEAD_NODE_ROOT")})
         with bad_usage(node):
             root_below(read_cgroup_host(), document.root)
-        commands["node"] = [*fairlead, "node", "run", "--config", str(node)]
-        state_dirs["node"] = document.state_dir
+        add("node", document.state_dir, "--config", str(node))
     if traffic is not None:
-        state_dirs["traffic"] = traffic_document(traffic, {}).state_dir
-        commands["traffic"] = [*fairlead, "traffic", "run", str(traffic)]
-    for name, command in commands.items():
-        configured = state_dirs[name] or os.environ.get(f"FAIRLEAD_{name.upper()}_STATE_DIR")
-        if home is not None and not configured:
-            command += ["--state-dir", str(home / name)]
+        add("traffic", traffic_document(traffic, {}).state_dir, str(traffic))
     return commands
 
 
 @contextmanager
 def _directory(data: Path | None, *, demo: bool) -> Iterator[Path]:
-    from fairlead.host.paths import state_directory
-
     if data is not None or not demo:
         yield (data or state_directory()).resolve()
         return

@@ -122,24 +122,14 @@ def forecast_rows(forecast: dict[str, Any]) -> list[dict[str, Any]]:
     for cut in sorted(
         forecast["cuts"], key=lambda row: (_TIERS.index(row["tier"]), row["kind"], row["run"])
     ):
-        row = cuts.setdefault(
-            (cut["run"], cut["kind"]),
-            {
-                "run": cut["run"],
-                "owner": cut["owner"],
-                "what": _EFFECTS[cut["kind"]],
-                "gpus": 0,
-                "tier": cut["tier"],
-                "odds": "by rule",
-            },
-        )
-        row["gpus"] += cut["gpus"]
+        row = cuts.setdefault((cut["run"], cut["kind"]), {**cut, "gpus": 0})
+        row |= {"gpus": row["gpus"] + cut["gpus"], "what": _EFFECTS[cut["kind"]], "odds": "by rule"}
     risks = []
     for risk in sorted(forecast["atRisk"], key=lambda row: (_TIERS.index(row["tier"]), row["run"])):
-        row = {"gpus": None, "what": "is preempted", "odds": "certain"}
-        if not _is_certain(risk):
-            row |= {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
-        risks.append({**row, **{key: risk[key] for key in ("run", "owner", "tier")}})
+        odds = {"what": "may be selected", "odds": f"1 in {risk['oneIn']}"}
+        if _is_certain(risk):
+            odds = {"what": "is preempted", "odds": "certain"}
+        risks.append({**risk, "gpus": None, **odds})
     return [*cuts.values(), *risks]
 
 
@@ -217,8 +207,8 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     number = outcome["outcome"]
     label = f", {outcome['label']}" if outcome["label"] else ""
     click.echo(f"outcome {number}: {outcome['stage']}{label}")
-    about = {"run": outcome["run"], "reservation": outcome["reservation"]}
-    known = ", ".join(f"{kind}/{name}" for kind, name in about.items() if name)
+    about = [f"{kind}/{outcome[kind]}" for kind in ("run", "reservation") if outcome[kind]]
+    known = ", ".join(about)
     place = f"{outcome['deficitGPUs']} GPUs of {scope_text(outcome['scope'])}"
     why = f"{outcome['cause']} ({cell(known)})" if known else outcome["cause"]
     lack = "were missing" if outcome["scope"]["cap"] is None else "were above it"
@@ -265,19 +255,10 @@ def action_rows(outcome: dict[str, Any]) -> list[dict[str, Any]]:
     owners = {row["token"]: row["owner"] for row in (*outcome["tokens"], *result["draws"])}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for action in result["actions"]:
-        owner = owners.get(action["run"])
-        row = rows.setdefault(
-            (action["run"], action["kind"]),
-            {
-                "run": _name(names, action["run"]),
-                "owner": owner and _name(names, owner),
-                "what": _EFFECTS[action["kind"]],
-                "gpus": 0,
-                "leases": 0,
-                "tier": action["tier"],
-                "draw": action["draw"],
-            },
-        )
+        owner, what = owners.get(action["run"]), _EFFECTS[action["kind"]]
+        blank = {**action, "run": _name(names, action["run"]), "what": what, "gpus": 0, "leases": 0}
+        blank["owner"] = owner and _name(names, owner)
+        row = rows.setdefault((action["run"], action["kind"]), blank)
         row["gpus"] += action["gpus"]
         row["leases"] += 1
     return list(rows.values())
