@@ -18,7 +18,6 @@ import click
 from fairlead.cli.main import silence
 from fairlead.cli.options import NEW_FOLDER, Decorator, option, output_option
 from fairlead.cli.table import Output
-from fairlead.host.paths import state_directory
 from fairlead.schema.border import BadInput
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ class AgentCommands:
     """What the commands of one agent share."""
 
     agent: str
+    home: Callable[[], Path]
 
     def setting(self, names: str, type: Any, text: str, **more: Any) -> Decorator:
         """An option whose default is in the agent's configuration, with an environment variable."""
@@ -100,7 +100,7 @@ class AgentCommands:
     def directory(self, state_dir: Path | None) -> "StateDirectory":
         from fairlead.node.state import StateDirectory
 
-        return StateDirectory(state_dir or state_directory() / self.agent)
+        return StateDirectory(state_dir or self.home() / self.agent)
 
     def read_status(self, directory: "StateDirectory") -> dict[str, Any]:
         """The agent's last status, with its age; stale after three of its periods."""

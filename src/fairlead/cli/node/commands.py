@@ -10,6 +10,7 @@ from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, setti
 from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
+from fairlead.host.paths import default_state_directory
 
 if TYPE_CHECKING:
     from fairlead.engine.cpu import CpuTurn
@@ -37,7 +38,7 @@ def command() -> None:
     """Govern CPU limits of this machine's cgroups."""
 
 
-agent_commands = AgentCommands("node")
+agent_commands = AgentCommands("node", default_state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
 _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 

@@ -9,6 +9,7 @@ import click
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
+from fairlead.host.paths import state_directory
 
 if TYPE_CHECKING:
     from fairlead.engine.traffic import TickRound
@@ -62,7 +63,7 @@ def command() -> None:
 
 
 _file = click.argument("file", type=FILE)
-agent_commands = AgentCommands("traffic")
+agent_commands = AgentCommands("traffic", state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
 _wait: Decorator = option(
     "--wait wait_s",
