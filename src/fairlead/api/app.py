@@ -96,12 +96,12 @@ class _Application:
             return problem(500, "Bug", str(error))
         except Exception as error:  # noqa: BLE001 - the caller gets a reply in any case
             reply = failure(error)
-            if reply is None:
-                _log.exception("request failed", path=request.url.path, method=request.method)
-                fault = isinstance(error, Fault)
-                message = str(error) if fault else "see the server's log"
-                reply = problem(500, "Fault" if fault else "Bug", message)
-            return reply
+            if reply is not None:
+                return reply
+            _log.exception("request failed", path=request.url.path, method=request.method)
+            if isinstance(error, Fault):
+                return problem(500, "Fault", str(error))
+            return problem(500, "Bug", "see the server's log")
 
     def _work(self, endpoint: Endpoint, call: Call) -> Response:
         result = endpoint.handle(self._service, call)
