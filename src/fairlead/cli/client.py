@@ -56,27 +56,18 @@ class ServerError(click.ClickException):
         click.echo(f"{words[self.exit_code]}: {self.message}", err=True)
 
 
-@contextmanager
-def explained(sources: Sequence[Source]) -> Iterator[None]:
-    """Turn an error about `manifests[3].spec.x` into one about that document of that file."""
-    try:
-        yield
-    except ServerError as error:
-        match = MANIFEST_PATH.match(error.path or "")
-        if match is None or int(match[1]) >= len(sources):
-            raise
-        inside = (error.path or "")[match.end() :]
-        parts = [sources[int(match[1])].place, *([inside] if inside else []), error.about]
-        raise error.saying(": ".join(parts)) from None
-
-
 class Client:
     """Talks to one server. `verify` False: checkpoints are not checked, for completions."""
 
     def __init__(
-        self, where: str | None, *, verify: bool = True, timeout_s: float = TIMEOUT_S
+        self,
+        where: str | None,
+        *,
+        verify: bool = True,
+        timeout_s: float = TIMEOUT_S,
+        dry_run: bool = False,
     ) -> None:
-        self.where = where or _default()
+        self.where, self._dry_run = where or _default(), dry_run
         self._checkpoints = Checkpoints(self.where) if verify else None
         self._token, self._timeout_s = _token(), timeout_s
 
@@ -92,6 +83,24 @@ class Client:
         with waiting, self._open(method, path, query or {}, body) as reply:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
+
+    def change(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """A request that changes something, or previews it."""
+        return self.call(method, path, body=body, query={"dry_run": self._dry_run, **query})
+
+    def apply(self, sources: Sequence[Source], *more: Any) -> list[dict[str, Any]]:
+        """Apply manifests; an error about `manifests[3].spec.x` names that document's file."""
+        manifests = [*(source.document for source in sources), *more]
+        body = {"manifests": manifests, "dry_run": self._dry_run}
+        try:
+            return list(self.call("POST", "/v1/apply", body=body)["items"])
+        except ServerError as error:
+            match = MANIFEST_PATH.match(error.path or "")
+            if match is None or int(match[1]) >= len(sources):
+                raise
+            inside = (error.path or "")[match.end() :]
+            parts = [sources[int(match[1])].place, *([inside] if inside else []), error.about]
+            raise error.saying(": ".join(parts)) from None
 
     def data(self, path: str, **query: Any) -> bytes:
         """The bytes of a reply, for files whose digests must hold."""
@@ -242,11 +251,12 @@ def reads_api(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(*, server: str | None, output: str, dry_run: bool = False, **values: Any) -> Any:
-        return function(Client(server), Output(output, dry_run=dry_run), **values)
+        client, out = Client(server, dry_run=dry_run), Output(output, dry_run=dry_run)
+        return function(client, out, **values)
 
     return output_option(server_option(command))
 
 
 def changes_api(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with `--dry-run`, which `output.dry_run` holds."""
+    """The same with `--dry-run`, which both know of."""
     return dry_run_option(reads_api(function))

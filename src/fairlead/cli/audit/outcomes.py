@@ -122,8 +122,7 @@ def void(client: Client, out: Output, *, number: int, reason: str) -> None:
     \b
       fairlead audit void 812 --reason "the beacon is down since Monday"
     """
-    query, body = {"dry_run": out.dry_run}, {"reason": reason}
-    reply = client.call("POST", f"/v1/outcomes/{number}/void", body=body, query=query)
+    reply = client.change("POST", f"/v1/outcomes/{number}/void", {"reason": reason})
     out.done(reply, f"outcome {number} voided")
 
 
@@ -142,8 +141,7 @@ def nonce(client: Client, out: Output, *, owner: str, nonce: str | None) -> None
       fairlead audit nonce team-a 00ff
     """
     body = {"nonce": secrets.token_hex(32) if nonce is None else nonce.lower()}
-    path = f"/v1/nonces/{segment(owner)}"
-    reply = client.call("PUT", path, body=body, query={"dry_run": out.dry_run})
+    reply = client.change("PUT", f"/v1/nonces/{segment(owner)}", body)
     out.done(reply, f"the next lottery of {owner} will use {reply['nonce']}")
 
 
@@ -163,5 +161,5 @@ def beacon(client: Client, out: Output, *, source: str, number: int, value: str)
       fairlead audit beacon drand-quicknet 4711 5f2c…
     """
     body = {"source": source, "round": number, "value": value.lower()}
-    reply = client.call("POST", "/v1/beacons", body=body, query={"dry_run": out.dry_run})
+    reply = client.change("POST", "/v1/beacons", body)
     out.done(reply, f"round {number} of {source} recorded")

@@ -42,8 +42,8 @@ def create(
     \b
       fairlead tokens create --user ada --note laptop > ada.token
     """
-    body, query = {"user": user, "note": about or ""}, {"dry_run": dry_run}
-    token = Client(server).call("POST", "/v1/tokens", body=body, query=query)
+    body = {"user": user, "note": about or ""}
+    token = Client(server, dry_run=dry_run).change("POST", "/v1/tokens", body)
     if output != "token":
         show(token, output)
     elif dry_run:
@@ -74,8 +74,7 @@ def revoke(client: Client, out: Output, *, token_id: str) -> None:
       fairlead tokens list
       fairlead tokens revoke 1f2e3d4c
     """
-    path = f"/v1/tokens/{segment(token_id)}"
-    token = client.call("DELETE", path, query={"dry_run": out.dry_run})
+    token = client.change("DELETE", f"/v1/tokens/{segment(token_id)}")
     out.done(token, f"token {token_id} revoked")
 
 
@@ -100,8 +99,8 @@ def bind(client: Client, out: Output, *, name: str, owners: tuple[str, ...], adm
     \b
       fairlead users bind ada --owner team-a --owner team-b
     """
-    body, query = {"owners": list(owners), "admin": admin}, {"dry_run": out.dry_run}
-    user = client.call("PUT", f"/v1/users/{segment(name)}", body=body, query=query)
+    body = {"owners": list(owners), "admin": admin}
+    user = client.change("PUT", f"/v1/users/{segment(name)}", body)
     out.done(user, f"{name} acts for {_owners(user)}")
 
 
@@ -114,7 +113,7 @@ def unbind(client: Client, out: Output, *, name: str) -> None:
     \b
       fairlead users unbind ada
     """
-    user = client.call("DELETE", f"/v1/users/{segment(name)}", query={"dry_run": out.dry_run})
+    user = client.change("DELETE", f"/v1/users/{segment(name)}")
     out.done(user, f"{name} acts for {_owners(user)}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, changes_api, explained, reads_api
+from fairlead.cli.client import Client, changes_api, reads_api
 from fairlead.cli.completion import KIND, NAME, OBJECT, RUN, kind_of, name_of, owner_option
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_plan, print_preview
 from fairlead.cli.input import object_name, read_manifests
@@ -55,10 +55,7 @@ _EVENTS = columns("seq TIME@time kind reason message")
 
 
 def _apply(client: Client, out: Output, files: Sequence[str], only: str = "") -> None:
-    sources = read_manifests(files, only=only)
-    body = {"manifests": [source.document for source in sources], "dry_run": out.dry_run}
-    with explained(sources):
-        changes = client.call("POST", "/v1/apply", body=body)["items"]
+    changes = client.apply(read_manifests(files, only=only))
     out.each(changes, lambda change: _print_effects(out, change))
 
 
@@ -199,8 +196,7 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
 
     def delete_one(kind: str, name: str) -> dict[str, Any]:
         with client.about(kind, name) as path:
-            query = {"dry_run": out.dry_run}
-            return dict(client.call("DELETE", f"/v1/objects/{path}", query=query))
+            return dict(client.change("DELETE", f"/v1/objects/{path}"))
 
     deleted = (delete_one(kind, name) for kind, name in which)
     out.each(deleted, lambda one: out.done(one, f"{object_name(one['object'])} deleted"))
@@ -211,7 +207,7 @@ def delete(client: Client, out: Output, *, which: tuple[tuple[str, str], ...]) -
 
 def act(client: Client, kind: str, name: str, verb: str, **query: Any) -> dict[str, Any]:
     with client.about(kind, name) as path:
-        return dict(client.call("POST", f"/v1/objects/{path}/actions/{verb}", query=query))
+        return dict(client.change("POST", f"/v1/objects/{path}/actions/{verb}", **query))
 
 
 def _act_on_all(
@@ -224,7 +220,7 @@ def _act_on_all(
     done: str,
     **query: Any,
 ) -> None:
-    changes = (act(client, kind, name, verb, dry_run=out.dry_run, **query) for name in names)
+    changes = (act(client, kind, name, verb, **query) for name in names)
     out.each(changes, lambda change: _print_change(out, done, change))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fairlead.cli.client import Client, ServerError, changes_api, explained
+from fairlead.cli.client import Client, ServerError, changes_api
 from fairlead.cli.completion import BUDGET, RUN, Completed, query
 from fairlead.cli.gpu.objects import act
 from fairlead.cli.gpu.render import forecast_of, print_forecast, print_outcome, print_preview
@@ -107,7 +107,7 @@ def resolve(
         body = {"flavor": scope["flavor"], "location": location, "gpus": gpus}
     if budget is not None:
         body["budget"] = budget
-    reply = client.call("POST", "/v1/resolve", body=body, query={"dry_run": out.dry_run})
+    reply = client.change("POST", "/v1/resolve", body)
     if budget is not None:
         _show_steps(client, out, reply, body["budget"])
         _exit_code(out, reply, [step["forecast"] for step in reply["steps"]])
@@ -163,7 +163,7 @@ def _show_steps(client: Client, out: Output, reply: dict[str, Any], budget: str)
 
 
 def _for_run(client: Client, out: Output, run: str) -> None:
-    change = act(client, "Run", run, "resolve", dry_run=out.dry_run)
+    change = act(client, "Run", run, "resolve")
     if not out.is_table:
         show(change, out.format)
     elif out.dry_run:
@@ -219,9 +219,8 @@ def reserve(
     sources = read_manifests([file], only="Run") if file else []
     if len(sources) > 1:
         raise click.UsageError(f"{file} has {len(sources)} runs; reserve one at a time")
-    runs = [source.document for source in sources]
-    of = object_name(runs[0]).removeprefix("run/") if runs else str(run)
-    if not runs:
+    of = object_name(sources[0].document).removeprefix("run/") if sources else str(run)
+    if not sources:
         client.get_object("Run", of)  # suggests a similar name
     name = name or of
     reservation = {
@@ -230,9 +229,7 @@ def reserve(
         "metadata": {"name": name},
         "spec": {"run": of, "earliestStart": at},
     }
-    with explained(sources):
-        body = {"manifests": [*runs, reservation], "dry_run": out.dry_run}
-        changes = client.call("POST", "/v1/apply", body=body)["items"]
+    changes = client.apply(sources, reservation)
     # None: a control plane without a resolver has no forecast.
     forecast, why = changes[-1]["preview"].get("forecast") if out.dry_run else None, ""
     if not out.dry_run:
