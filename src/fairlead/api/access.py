@@ -199,8 +199,9 @@ class AccessGate:
         """Raises `Forbidden` or `Unauthenticated`. `page`: links from other sites may lead here."""
         peer = getattr(request.state, "peer_uid", None)
         self._check_headers(request, local=peer is not None)
-        if not (page and _followed_link(request)):
-            _check_site(request)
+        site = request.headers.get("sec-fetch-site", "none")
+        if site not in ("none", "same-origin") and not (page and _followed_link(request)):
+            raise Forbidden("cross-site requests are refused")
         bearer = _bearer(request)
         if bearer is not None:
             author = self.access.author_of_token(bearer)
@@ -217,11 +218,6 @@ class AccessGate:
             raise Forbidden(f"Host {', '.join(hosts) or '(none)'!r} is not a name of this server")
         if any(origin.lower() not in self.origins for origin in origins):
             raise Forbidden(f"requests from origin {origins[0]!r} are refused")
-
-
-def _check_site(request: Request) -> None:
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Forbidden("cross-site requests are refused")
 
 
 def _followed_link(request: Request) -> bool:

@@ -156,9 +156,6 @@ class ExportQuery(Shape):
     """SIZE:ROOT, separated by commas: the export proves that the log only grew since."""
 
 
-# --- handlers
-
-
 @routes(
     "POST /v1/resolve", Resolved, DryRunQuery, body=ResolveBody, needs="admin", errors=(404, 409)
 )

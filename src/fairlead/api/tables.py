@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -82,9 +83,6 @@ def _cell(value: Any) -> Any:
     return value
 
 
-# --- the ledger
-
-
 @routes("GET /v1/head", shapes.HeadDocument)
 def head(service: Service, call: Call) -> dict[str, Any]:
     """Show the ledger's checkpoint (signed tree head)."""
@@ -122,9 +120,6 @@ def own_entries(service: Service, call: Call) -> Rows:
         }
         for entry in sorted(entries, key=lambda entry: entry.seq)
     ]
-
-
-# --- users and tokens
 
 
 @routes("GET /v1/whoami", shapes.WhoAmI)
@@ -195,9 +190,6 @@ def revoke_token(service: Service, call: Call) -> dict[str, Any]:
     return service.access.revoke(token, **call.by)
 
 
-# --- health
-
-
 @routes("GET /healthz", shapes.Health)
 def health(service: Service, call: Call) -> Any:
     """Check that the server is alive and can record; 503 if not."""
@@ -235,15 +227,15 @@ _COUNTERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class ControlPlaneCollector:
     """Turns the control plane's numbers into metric families."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
+    plane: ControlPlane
 
     def collect(self) -> Iterator[Metric]:
         """All families, also those without a sample: dashboards show them from the start."""
-        values = self._plane.reports.metrics()
+        values = self.plane.reports.metrics()
         for family_of, table in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, (text, keys) in table.items():
                 family = family_of(name, text, labels=keys)
@@ -252,13 +244,9 @@ class ControlPlaneCollector:
                 yield family
 
 
-def render(plane: ControlPlane) -> bytes:
-    registry = CollectorRegistry()
-    registry.register(ControlPlaneCollector(plane))
-    return generate_latest(registry)
-
-
 @routes("GET /metrics", str, media="text/plain")
 def metrics(service: Service, call: Call) -> Response:
     """Export metrics for Prometheus."""
-    return Response(render(service.plane), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    registry = CollectorRegistry()
+    registry.register(ControlPlaneCollector(service.plane))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

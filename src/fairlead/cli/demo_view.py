@@ -149,9 +149,6 @@ def _capacity_bar(picture: Picture, frame: Frame) -> Text:
     return bar.append("free".center(free, "·") if free > 6 else "·" * free, style=DIM)
 
 
-# --- pods
-
-
 def _pod_lines(picture: Picture, frame: Frame) -> list[Text]:
     """One line per pod of the scenario, present or not, so that lines keep their places."""
     specs = sorted(picture.simulation.scenario.pods, key=lambda spec: spec.name)
@@ -209,9 +206,6 @@ def _why(plan: NodePlan | None, uid: str) -> str:
         return ""
     said, cut = ", ".join(plan.reasons[uid]), plan.reduction_ratio[uid]
     return f"{said}, cut {cut:.0%}" if cut > 0 else said
-
-
-# --- history
 
 
 def _spark_lines(frames: Sequence[Frame], columns: int) -> list[Text]:

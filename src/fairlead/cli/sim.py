@@ -189,9 +189,6 @@ def print_result(document: dict[str, Any], lines: Iterable[str], output: str, ta
     click.echo(f"report: {target / 'report.md'}", err=True)
 
 
-# --- tables
-
-
 def summary(played: ScenarioResult) -> Iterator[str]:
     """Line by line: a table per policy, then the policies side by side, then seed and digest."""
     for run in played.runs:

@@ -1,5 +1,6 @@
-"""`fairlead audit`: read the ledger, prove its entries, verify that it was not changed."""
+"""`fairlead audit`: read the ledger, prove its entries, verify that it was not changed; upkeep."""
 
+import getpass
 import json
 import sys
 from pathlib import Path
@@ -8,16 +9,28 @@ import click
 
 from fairlead.cli.audit.checkpoints import continues, held_head, includes, print_head
 from fairlead.cli.audit.outcomes import beacon, nonce, outcome, void
-from fairlead.cli.audit.upkeep import archive, backup, restore, rotate_key
 from fairlead.cli.input import reading
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import FILE, FOLDER, NEW_FILE, ledger_option, option, output_option
+from fairlead.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FILE,
+    dry_run_option,
+    ledger_option,
+    option,
+    output_option,
+)
 from fairlead.cli.table import Counter, Output, columns, moment_ms, note, show_canonical, to_yaml
+from fairlead.compose.archive import archivable
 from fairlead.core.audit import SignedHead, leaf_hash
-from fairlead.ledger.place import open_for_reading
+from fairlead.host.clock import now_ms
+from fairlead.ledger import backup as backups
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.segment import open_segment
-from fairlead.ports.ledger import Entry
+from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged, Entry
 
 _ENTRIES = columns(
     "seq",
@@ -44,7 +57,7 @@ def command() -> None:
     """
 
 
-for subcommand in (archive, backup, restore, rotate_key, outcome, void, nonce, beacon):
+for subcommand in (outcome, void, nonce, beacon):
     command.add_command(subcommand)
 
 
@@ -240,3 +253,119 @@ def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> No
             sys.stdout.buffer.flush()
         else:
             reader.export_file(out, first=first, last=last, progress=progress)
+
+
+# --- maintenance of the ledger
+
+
+@command.command("backup")
+@click.argument("target", type=NEW_FILE)
+@dry_run_option
+@ledger_option
+def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
+    """Copy the ledger's file, also while it is in use.
+
+    The signing keys are not part of the backup.
+
+    \b
+      fairlead audit backup /backups/ledger-$(date +%F).db
+    """
+    if dry_run:
+        if target.exists():
+            raise PermanentFault(f"{target} exists already")
+        with open_for_reading(ledger) as reader:
+            size = reader.head().head.size
+        click.echo(f"{size} entries would be copied to {target} (dry run)")
+    else:
+        print_head(backups.backup(file_of(ledger), target), "table")
+
+
+@command.command("restore")
+@click.argument("source", type=FILE)
+@option("--reason", str, "Reason to record.", required=True)
+@option("--lost", FILE, "Newest known checkpoint of the lost ledger (a file).")
+@dry_run_option
+@ledger_option
+def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledger: str) -> None:
+    """Restore the ledger from the backup SOURCE.
+
+    The place must have no ledger, and its keys must be there. A signed entry starts a new epoch.
+    Clients that saw the lost ledger report the change until they run `fairlead heads forget`.
+
+    \b
+      fairlead audit restore ledger-2026-01-31.db --reason "the disk died" --lost head.json
+    """
+    path = file_of(ledger)
+    keys = KeyDirectory(path.parent / KEYS)
+    held = held_head(lost) if lost else None
+    if dry_run:
+        if path.exists():
+            raise PermanentFault(f"{path} exists already; move it away first")
+        with open_for_reading(source) as reader, Counter("verifying") as progress:
+            verification = reader.verify(progress=progress)
+            if not verification.ok:
+                raise Damaged(f"the backup {source} does not verify: {verification.problem}")
+            keys.load(reader.head().head.key_id)
+        click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
+        return
+    entry = backups.restore(
+        source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
+    )
+    click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
+
+
+@command.command("archive")
+@click.argument("directory", type=FOLDER)
+@option("--last", click.IntRange(1), "Archive entries up to this one.", required=True)
+@dry_run_option
+@ledger_option
+def archive(*, directory: Path, last: int, dry_run: bool, ledger: str) -> None:
+    """Move old entries into a segment in DIRECTORY.
+
+    The segment verifies on its own. The entries keep their places in the tree, so the ledger
+    verifies as before. Stop the control plane first.
+
+    \b
+      fairlead audit archive /archive --last 1000000 --dry-run
+      fairlead audit verify --archive /archive
+    """
+    if dry_run:
+        with open_for_reading(ledger) as reader:
+            size, first = reader.head().head.size, reader.archived_to() + 1
+        if not first <= last <= size:
+            raise click.UsageError(f"entries {first} to {size} can be archived")
+        click.echo(
+            f"entries {first} to {last} would be moved to a segment in {directory} (dry run)"
+        )
+        return
+    with archivable(file_of(ledger), last) as opened, Counter("archiving"):
+        size = opened.head().head.size
+        if last > size:
+            raise click.UsageError(f"the ledger has entries 1 to {size}")
+        path = opened.archive(directory, last=last, time_ms=now_ms(), author=_author())
+    click.echo(str(path))
+
+
+@command.command("rotate-key")
+@dry_run_option
+@ledger_option
+def rotate_key(*, dry_run: bool, ledger: str) -> None:
+    """Replace the signing key; the old key signs the new one.
+
+    Stop the control plane first.
+
+    \b
+      fairlead audit rotate-key
+    """
+    if dry_run:
+        with open_for_reading(ledger) as reader:
+            key = reader.head().head.key_id
+        click.echo(f"a new key would take over from {key} (dry run)")
+        return
+    with open_file(file_of(ledger)) as opened:
+        entry = opened.rotate_key(time_ms=now_ms(), author=_author())
+    click.echo(f"key {entry.body['new_key_id']} signs from entry {entry.seq} on")
+
+
+def _author() -> str:
+    return f"cli:{getpass.getuser()}"

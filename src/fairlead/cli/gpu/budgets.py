@@ -112,8 +112,6 @@ def owes(client: Client, out: Output) -> None:
     out.rows(client.get("/v1/owes"), _OWES, empty="no owner has ever borrowed")
 
 
-# --- chargeback
-
 BY = ("owner", "envelope", "budget", "run")
 PERIODS = ("day", "week", "month", "quarter")
 _GROUPED = ("owner", "run", "payer", "budget", "envelope", "borrowed")

@@ -160,9 +160,6 @@ def print_preview(forecast: dict[str, Any], indent: str = "", *, reserved: bool 
     print_forecast(forecast, indent)
 
 
-# --- outcomes
-
-
 def print_cut(run: dict[str, Any], cut: dict[str, Any], indent: str = "  ") -> None:
     number, name, status = cut["outcome"], run["metadata"]["name"], run["status"]
     if cut.get("archived"):

@@ -182,9 +182,6 @@ def observe_only(*, switch: str, state_dir: Path | None) -> None:
     click.echo(f"observe-only is {switch}; an agent follows it from its next clearing")
 
 
-# --- the log
-
-
 class NodeLog:
     """Logs what the agent does on stderr; a dry run logs on stdout, as its result."""
 

@@ -148,9 +148,6 @@ def check(*, file: Path, output: str) -> None:
     Output(output).text(summary, lambda: lines)
 
 
-# --- the agent's state
-
-
 def _group(document: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(find(document["groups"], "group", name, "; governed groups"))
 
@@ -282,9 +279,6 @@ _order(
 )
 
 
-# --- dataplanes
-
-
 @command.command("build-ebpf")
 @option("--to target", NEW_FILE, "Write the object here [default: this release's cache].")
 def build_ebpf(*, target: Path | None) -> None:
@@ -321,9 +315,6 @@ def remove(*, file: Path, **flags: Any) -> None:
     finally:
         directory.unlock()
     click.echo(f"the {document.plane.kind.value} dataplane is removed")
-
-
-# --- the log
 
 
 _EVENTS = {"mode": "admission", "isolation": "isolation", "failsafe": "failsafe"}

@@ -130,9 +130,6 @@ def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1%}"
 
 
-# --- status
-
-
 def _number(unit: str, key: str) -> Any:
     return lambda row: "-" if row[key] is None else f"{row[key]:.4g}{unit}"
 
