@@ -32,6 +32,23 @@ FORMER = {
 class LazyGroup(click.Group):
     """A group that imports the module of a command on use (start-up: 60 ms)."""
 
+    MODULES: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *self.MODULES])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of `cmd_name` and take its `command`, or what is named after `:`."""
+        if cmd_name not in self.MODULES:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.MODULES[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
+        return command if isinstance(command, click.Command) else None
+
+
+class _Main(LazyGroup):
+    """All commands, with one line of help each: listing them imports none."""
+
     MODULES: ClassVar[dict[str, tuple[str, str]]] = {
         "apply": ("gpu.objects:apply", "Create or change budgets, runs, nodes, …"),
         "audit": ("audit.commands", "Read, prove and verify the ledger"),
@@ -72,17 +89,6 @@ class LazyGroup(click.Group):
         "watch": ("gpu.follow:watch", "Print events as they happen"),
         "whoami": ("gpu.access:whoami", "Show your user and owners"),
     }
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self.MODULES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of `cmd_name` and take its `command`, or what is named after `:`."""
-        if cmd_name not in self.MODULES:
-            return None
-        module, _, name = self.MODULES[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(f"fairlead.cli.{module}"), name or "command")
-        return command if isinstance(command, click.Command) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -130,7 +136,7 @@ def silence(stream: TextIO) -> None:
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
-@click.command(cls=LazyGroup, context_settings=_SETTINGS)
+@click.command(cls=_Main, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
     """Fairlead shares scarce compute: GPU budgets, node CPU and service traffic.

@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
+from fairlead.cli.main import LazyGroup
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
@@ -43,18 +44,10 @@ SIGHUP reloads FILE. Settings come from flags, then FAIRLEAD_TRAFFIC_* variables
 """
 
 
-class _Group(click.Group):
+class _Group(LazyGroup):
     """Imports the harness, and with it the simulator, only when it is used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "harness"])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "harness":
-            return super().get_command(ctx, cmd_name)
-        from fairlead.cli.traffic.harness import command as harness
-
-        return harness
+    MODULES: ClassVar = {"harness": ("traffic.harness", "")}
 
 
 @click.group("traffic", cls=_Group, context_settings={"auto_envvar_prefix": "FAIRLEAD_TRAFFIC"})
@@ -135,17 +128,13 @@ def check(*, file: Path, output: str) -> None:
       fairlead traffic check web.yaml
     """
     document = traffic_document(file, {})
-    groups = [
-        {
-            "group": group.name,
-            "address": f"{group.vip}:{group.port}/{group.proto.value}",
-            "backends": group.service or len(group.backends or ()),
-        }
-        for group in document.groups
-    ]
-    summary = {"plane": document.plane.kind.value, "groups": groups}
-    lines = [f"{row['group']}: {row['address']} to {row['backends']} backends" for row in groups]
-    Output(output).text(summary, lambda: lines)
+    groups, lines = [], []
+    for group in document.groups:
+        address = f"{group.vip}:{group.port}/{group.proto.value}"
+        backends = group.service or len(group.backends or ())
+        groups.append({"group": group.name, "address": address, "backends": backends})
+        lines.append(f"{group.name}: {address} to {backends} backends")
+    Output(output).text({"plane": document.plane.kind.value, "groups": groups}, lambda: lines)
 
 
 def _group(document: dict[str, Any], name: str) -> dict[str, Any]:
