@@ -6,9 +6,9 @@ leads to it any more and every program that may still hold it has ended (`barrie
 two steps leaves what the next agent and its `configure` put right.
 """
 
+import ctypes
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from ctypes import c_uint32
 from dataclasses import dataclass
 
 from fairlead.dataplane.ebpf import layout
@@ -26,7 +26,7 @@ class RegisteredGroup:
     """A group in the maps."""
 
     index: int
-    vip: layout.KernelTuple
+    vip: ctypes.Structure
     word: int
     active: Active
     at: dict[str, int]
@@ -39,7 +39,6 @@ class Registry:
     def __init__(self, maps: Maps) -> None:
         self._maps = maps
         self.placed: dict[str, RegisteredGroup] = {}
-        """By name."""
         self._find()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
@@ -60,7 +59,7 @@ class Registry:
             self._maps.barrier()
         self._clear_backends(free)
         for name, placed in gone.items():
-            self._maps.groups[placed.index] = layout.KernelGroup()
+            self._maps.groups[placed.index] = _new("group")
             heapq.heappush(self._free_groups, placed.index)
             del self.placed[name]
         for name, placed in moved.items():
@@ -72,34 +71,25 @@ class Registry:
             if route.name not in self.placed:
                 self.placed[route.name] = self._create(route)
             placed = self.placed[route.name]
-            self._maps.vips[placed.vip] = c_uint32(placed.index)
+            self._maps.vips[placed.vip] = ctypes.c_uint32(placed.index)
 
     def flip(self, table: Table, decision: int | None) -> layout.HookAnswer:
         placed, now = self.placed[table.group], Active(table, decision)
         word = layout.next_word(placed.word, table.epoch)
-        encoded = layout.encode_limits(now)
-        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, placed.at)
-        answer = self._write(placed, layout.Command.FLIP, word, encoded)
-        if answer == layout.HookAnswer.DONE:
-            placed.active = now
-        return answer
+        return self._write(placed, layout.Command.FLIP, word, now, placed.at)
 
     # What one group goes through.
 
     def _create(self, group: RouteGroup) -> RegisteredGroup:
         index = heapq.heappop(self._free_groups)
         at = {backend.id: self._place_backend(backend, group, index) for backend in group.backends}
-        begin = active(group, None)
-        table = begin.table
-        word = layout.word_of(table.epoch, turn=0, side=0)
-        encoded = layout.encode_limits(begin)
-        layout.encode_slots(encoded, word, table.slots, table.limits.fallback.members, at)
-        self._maps.tables[2 * index] = encoded
-        self._maps.buckets[index] = layout.KernelBucket(level=_FULL)
+        begin, vip = active(group, None), _vip(group)
+        word = layout.word_of(begin.table.epoch, turn=0, side=0)
+        self._maps.tables[2 * index] = layout.encode(begin, word, at)
+        self._maps.buckets[index] = _new("bucket", level=_FULL)
         self._maps.group_counts.clear(index)
-        vip = _vip(group)
-        self._maps.groups[index] = layout.KernelGroup(
-            selector=word, vip=vip, live=1, name=group.name.encode()
+        self._maps.groups[index] = _new(
+            "group", selector=word, vip=vip, live=1, name=group.name.encode()
         )
         return RegisteredGroup(index, vip, word, begin, at)
 
@@ -114,50 +104,44 @@ class Registry:
             else self._place_backend(backend, group, placed.index)
             for backend in group.backends
         }
-        before = self._maps.tables[2 * placed.index + (placed.word & 1)]
-        now = active(group, placed.active)
-        word = layout.next_word(placed.word, layout.epoch_of(placed.word))
-        kept = ("decision", "mode", "fallback_mode", "inside_max", "room_least")
-        encoded = layout.KernelTable(
-            budget=before.budget,
-            fallback=before.fallback,
-            **{field: getattr(before, field) for field in kept},
-        )
-        layout.encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)
-        answer = self._write(placed, layout.Command.RESHAPE, word, encoded)
+        before, now = placed.at, active(group, placed.active)
+        word = layout.next_word(placed.word, now.table.epoch)
+        answer = self._write(placed, layout.Command.RESHAPE, word, now, at)
         if answer != layout.HookAnswer.DONE:
             raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
-        free = [index for id, index in placed.at.items() if at.get(id) != index]
-        placed.at, placed.active = at, now
-        return free
+        return [index for id, index in before.items() if at.get(id) != index]
 
     def _write(
-        self, placed: RegisteredGroup, kind: layout.Command, word: int, table: layout.KernelTable
+        self,
+        placed: RegisteredGroup,
+        kind: layout.Command,
+        word: int,
+        now: Active,
+        at: dict[str, int],
     ) -> layout.HookAnswer:
         """The table on the idle side first, then the one word that makes it the active one."""
-        self._maps.tables[2 * placed.index + (word & 1)] = table
+        self._maps.tables[2 * placed.index + (word & 1)] = layout.encode(now, word, at)
         answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
         if answer == layout.HookAnswer.DONE:
-            placed.word = word
+            placed.word, placed.active, placed.at = word, now, at
         return answer
 
     # Places.
 
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
-        self._maps.backends[place] = layout.KernelBackend(
-            to=layout.KernelTuple.of(backend.host, backend.port, group.proto),
-            group=index + 1,
-            name=backend.id.encode(),
+        to = layout.endpoint(backend.host, backend.port, group.proto)
+        self._maps.backends[place] = _new(
+            "backend", to=to, group=index + 1, name=backend.id.encode()
         )
         self._maps.backend_counts.clear(place)
-        self._maps.healths[place] = layout.KernelHealth()
+        self._maps.healths[place] = _new("health")
         return place
 
     def _clear_backends(self, places: Iterable[int]) -> None:
         for place in places:
             self._maps.forget(place)  # first, while the place still says whose it was
-            self._maps.backends[place] = layout.KernelBackend()
+            self._maps.backends[place] = _new("backend")
             heapq.heappush(self._free_backends, place)
 
     def _staying(self, placed: RegisteredGroup, group: RouteGroup) -> dict[str, int]:
@@ -166,7 +150,7 @@ class Registry:
         for backend in group.backends:
             place = placed.at.get(backend.id)
             if place is not None:
-                to = layout.KernelTuple.of(backend.host, backend.port, group.proto)
+                to = layout.endpoint(backend.host, backend.port, group.proto)
                 if bytes(self._maps.backends[place].to) == bytes(to):
                     staying[backend.id] = place
         return staying
@@ -216,22 +200,26 @@ class Registry:
             self._clear_backends(strays)
 
     def _found(
-        self, index: int, group: layout.KernelGroup, members: Mapping[int, str]
+        self, index: int, group: ctypes.Structure, members: Mapping[int, str]
     ) -> tuple[RegisteredGroup, list[int]]:
         """A group as it stands, and places that its active table does not lead to although a
         change of the backends had begun or ended there."""
         table = self._maps.tables[2 * index + (group.selector & 1)]
-        led = {layout.index_of(slot) for slot in table.slots[: table.total]} | set(table.rendezvous)
+        led = {*layout.slot_indices(table), *table.rendezvous}
         at: dict[str, int] = {}
         strays = []
         for place, id in sorted(members.items(), key=lambda member: member[0] in led):
             if id in at:
                 strays.append(at[id])
             at[id] = place
-        was = layout.decode(table, group.name.decode(), group.selector, at)
-        vip = layout.KernelTuple.from_buffer_copy(group.vip)
+        was = layout.decode(table, group.name.decode(), at)
+        vip = type(group.vip).from_buffer_copy(group.vip)
         return RegisteredGroup(index, vip, group.selector, was, at), strays
 
 
-def _vip(group: RouteGroup) -> layout.KernelTuple:
-    return layout.KernelTuple.of(group.vip, group.port, group.proto)
+def _new(structure: str, **values: object) -> ctypes.Structure:
+    return layout.STRUCTURES[structure](**values)
+
+
+def _vip(group: RouteGroup) -> ctypes.Structure:
+    return layout.endpoint(group.vip, group.port, group.proto)
