@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.core.traffic.model import Admission
 from fairlead.core.traffic.state import AdmissionMode
-from fairlead.dataplane.haproxy import HaproxyDataplane, HaproxySettings
+from fairlead.dataplane.haproxy import HaproxyDataplane
 from fairlead.dataplane.haproxy.config import read_head, write_state
 from fairlead.dataplane.proxy import load, save
 from fairlead.dataplane.tables import Active
@@ -95,7 +95,7 @@ def test_root_is_given_up(world: HaproxyWorld) -> None:
 
 def test_with_several_threads(world: HaproxyWorld) -> None:
     """Flips are as whole; threads that ask at the same moment may share a token."""
-    world.plane = HaproxyDataplane(world.folder, settings=HaproxySettings(threads=2))
+    world.plane = HaproxyDataplane(world.folder, threads=2)
     group = opened(world)
     world.apply("web", only("b1"), Admission(AdmissionMode.SOFT, 0.0, 10.0), epoch=1)
     with world.load(group, clients=4) as load:

@@ -27,8 +27,7 @@ from fairlead.host.files import replace
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
-Address = tuple[str, int]
-"""A virtual address and its port."""
+Address = tuple[str, int]  # a virtual address and its port
 SIDES, HASHED = ("a", "b"), "f"
 """Of a group: two copies, of which one serves and the next table is laid out on the other, and the
 one that hashes flows when the agent is dead."""
@@ -36,8 +35,7 @@ COPIES = (*SIDES, HASHED)
 REFUSED_STATUS = {"soft": 429, "hard": 503}
 CONNECT_TIMEOUT_MS = 5_000
 """Linux sends a lost SYN again after 1 s and 3 s: two losses are no failure."""
-IDLE_TIMEOUT_MS = 60_000
-"""What most proxies and load balancers allow a silent connection."""
+IDLE_TIMEOUT_MS = 60_000  # what most proxies and load balancers allow a silent connection
 _STOP_S = 20.0
 _SAMPLES_MAX = 4_096  # per backend: enough for 800 successes per second, bounded for more
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
@@ -143,8 +141,7 @@ class RequestLog:
     A backend's key is its group and its name, as the dataplane writes them.
     """
 
-    whole = "-"
-    """How the proxy marks an unbroken reply."""
+    whole = "-"  # how the proxy marks an unbroken reply
 
     def __init__(self) -> None:
         self._rest = b""
@@ -294,8 +291,7 @@ class ProxyDataplane(ABC):
     def __init__(self, files: ProxyFiles, process: ProxyProcess, log: RequestLog) -> None:
         self._files, self._process, self._log = files, process, log
         self._groups: dict[str, RouteGroup] = {}
-        self._failed: tuple[int, str] | None = None
-        """When a restart failed, and why."""
+        self._failed: tuple[int, str] | None = None  # when a restart failed, and why
 
     @abstractmethod
     def _install(self, groups: Sequence[RouteGroup]) -> None:
@@ -346,17 +342,13 @@ class ProxyDataplane(ABC):
         now_ms = monotonic_ms()
         counted, active, alive = self._look()
         self._log.catch_up(now_ms)
-        return {
-            name: counted[escape(name)].seen(
-                active[name],
-                alive,
-                self._log,
-                now_ms,
-                group=escape(name),
-                names={backend.id: self._host(backend) for backend in group.backends},
+        seen = {}
+        for name, group in self._groups.items():
+            key, names = escape(name), {b.id: self._host(b) for b in group.backends}
+            seen[name] = counted[key].seen(
+                active[name], alive, self._log, now_ms, group=key, names=names
             )
-            for name, group in self._groups.items()
-        }
+        return seen
 
     def detach(self) -> None:
         self._log.close()

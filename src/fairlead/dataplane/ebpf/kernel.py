@@ -61,6 +61,10 @@ class BpfError(OSError):
         self.printed = printed
 
 
+class Absent(BpfError):
+    """There is no such entry."""
+
+
 class RunOptions(ctypes.Structure):
     """`struct bpf_test_run_opts`; a `syscall` program takes its context and nothing else."""
 
@@ -105,7 +109,8 @@ class Libbpf:
         if result is None or result < 0:
             # A number is the negated errno itself; a null pointer leaves it behind.
             number = -result if result else ctypes.get_errno()
-            raise BpfError(number, f"{name} {what}".strip(), "".join(self._printed))
+            kind = Absent if number == errno.ENOENT else BpfError
+            raise kind(number, f"{name} {what}".strip(), "".join(self._printed))
         return int(result)
 
     def close_object(self, handle: int) -> None:
@@ -156,15 +161,6 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _unless_absent() -> Iterator[None]:
-    try:
-        yield
-    except BpfError as error:
-        if error.errno != errno.ENOENT:
-            raise
-
-
 class BpfMap:
     """One open map: `map[3]` is a copy of its value, `map[3] = value` writes it."""
 
@@ -190,7 +186,7 @@ class BpfMap:
 
     def discard(self, key: object) -> None:
         """Delete the entry if it is there (hash maps only)."""
-        with _unless_absent():
+        with contextlib.suppress(Absent):
             self._call("bpf_map_delete_elem", key)
 
     def first(self, count: int) -> list[Any]:
@@ -205,7 +201,7 @@ class BpfMap:
             return
         keys, batch, found = (c_uint32 * count)(), c_uint32(), c_uint32(count)
         arguments = (None, byref(batch), byref(keys), values, byref(found), None)
-        with _unless_absent():
+        with contextlib.suppress(Absent):
             libbpf().call("bpf_map_lookup_batch", self.descriptor, *arguments, what=self.name)
 
     def _call(self, function: str, key: object, *more: object) -> None:

@@ -43,8 +43,7 @@ def _read_header() -> tuple[dict[str, int], dict[str, type[ctypes.Structure]]]:
     return numbers, structures
 
 
-NUMBERS, STRUCTURES = _read_header()
-"""Of the header, by their names there."""
+NUMBERS, STRUCTURES = _read_header()  # of the header, by their names there
 SLOTS_MAX, BUCKETS, NAME_BYTES = (NUMBERS[name] for name in ("SLOTS_MAX", "BUCKETS", "NAME_BYTES"))
 NONE, TOKEN, INDEX_BITS = (NUMBERS[name] for name in ("NONE", "TOKEN", "INDEX_BITS"))
 EPOCH_MAX = 2**48 - 1
@@ -78,8 +77,7 @@ class Capacity:
     200 bytes for a backend and 32 more on each CPU, 64 for a connection, 120 for a reply."""
 
     groups: int = NUMBERS["GROUPS_MAX"]
-    backends: int = NUMBERS["BACKENDS_MAX"]
-    """At most `BACKENDS_MAX`."""
+    backends: int = NUMBERS["BACKENDS_MAX"]  # at most `BACKENDS_MAX`
     connections: int = NUMBERS["CONNECTIONS_MAX"]
     """That are seen to live and end, rounded up to a power of two; those that find no place are
     routed all the same. From half of it on some will find none."""

@@ -17,8 +17,7 @@ from fairlead.dataplane.tables import Active, active
 from fairlead.ports.dataplane import Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
-_FULL = 2**63
-"""A new bucket's level; it is capped to its budget when it is first used."""
+_FULL = 2**63  # a new bucket's level; it is capped to its budget when it is first used
 
 
 @dataclass(slots=True)
@@ -29,8 +28,7 @@ class RegisteredGroup:
     vip: ctypes.Structure
     word: int
     active: Active
-    at: dict[str, int]
-    """Backend id to its place."""
+    at: dict[str, int]  # backend id to its place
 
 
 class Registry:
@@ -74,9 +72,8 @@ class Registry:
             self._maps.vips[placed.vip] = ctypes.c_uint32(placed.index)
 
     def flip(self, table: Table, decision: int | None) -> layout.HookAnswer:
-        placed, now = self.placed[table.group], Active(table, decision)
-        word = layout.next_word(placed.word, table.epoch)
-        return self._write(placed, layout.Command.FLIP, word, now, placed.at)
+        placed = self.placed[table.group]
+        return self._write(placed, layout.Command.FLIP, Active(table, decision), placed.at)
 
     # What one group goes through.
 
@@ -88,9 +85,8 @@ class Registry:
         self._maps.tables[2 * index] = layout.encode(begin, word, at)
         self._maps.buckets[index] = _new("bucket", level=_FULL)
         self._maps.group_counts.clear(index)
-        self._maps.groups[index] = _new(
-            "group", selector=word, vip=vip, live=1, name=group.name.encode()
-        )
+        name = group.name.encode()
+        self._maps.groups[index] = _new("group", selector=word, vip=vip, live=1, name=name)
         return RegisteredGroup(index, vip, word, begin, at)
 
     def _reshape(self, placed: RegisteredGroup, group: RouteGroup) -> list[int]:
@@ -105,21 +101,16 @@ class Registry:
             for backend in group.backends
         }
         before, now = placed.at, active(group, placed.active)
-        word = layout.next_word(placed.word, now.table.epoch)
-        answer = self._write(placed, layout.Command.RESHAPE, word, now, at)
+        answer = self._write(placed, layout.Command.RESHAPE, now, at)
         if answer != layout.HookAnswer.DONE:
             raise PermanentFault(f"group {group.name!r}: another agent changed it ({answer.name})")
         return [index for id, index in before.items() if at.get(id) != index]
 
     def _write(
-        self,
-        placed: RegisteredGroup,
-        kind: layout.Command,
-        word: int,
-        now: Active,
-        at: dict[str, int],
+        self, placed: RegisteredGroup, kind: layout.Command, now: Active, at: dict[str, int]
     ) -> layout.HookAnswer:
         """The table on the idle side first, then the one word that makes it the active one."""
+        word = layout.next_word(placed.word, now.table.epoch)
         self._maps.tables[2 * placed.index + (word & 1)] = layout.encode(now, word, at)
         answer, _ = self._maps.command(kind, placed.index, expected=placed.word, word=word)
         if answer == layout.HookAnswer.DONE:
@@ -130,10 +121,8 @@ class Registry:
 
     def _place_backend(self, backend: Backend, group: RouteGroup, index: int) -> int:
         place = heapq.heappop(self._free_backends)
-        to = layout.endpoint(backend.host, backend.port, group.proto)
-        self._maps.backends[place] = _new(
-            "backend", to=to, group=index + 1, name=backend.id.encode()
-        )
+        to, name = _to(backend, group), backend.id.encode()
+        self._maps.backends[place] = _new("backend", to=to, group=index + 1, name=name)
         self._maps.backend_counts.clear(place)
         self._maps.healths[place] = _new("health")
         return place
@@ -146,18 +135,16 @@ class Registry:
 
     def _staying(self, placed: RegisteredGroup, group: RouteGroup) -> dict[str, int]:
         """The backends that have a place already, and at the same address."""
-        staying = {}
-        for backend in group.backends:
-            place = placed.at.get(backend.id)
-            if place is not None:
-                to = layout.endpoint(backend.host, backend.port, group.proto)
-                if bytes(self._maps.backends[place].to) == bytes(to):
-                    staying[backend.id] = place
-        return staying
+        places = ((backend, placed.at.get(backend.id)) for backend in group.backends)
+        return {
+            backend.id: place
+            for backend, place in places
+            if place is not None
+            and bytes(self._maps.backends[place].to) == bytes(_to(backend, group))
+        }
 
     def _check_room(self, wanted: Mapping[str, RouteGroup]) -> None:
         """Before anything is touched: is there a place for every group and backend?"""
-        rooms = {"groups": (len(wanted), self._maps.groups.entries)}
         # Backends that join need a place before those that leave give theirs up.
         joining = sum(
             len(group.backends) - len(self._staying(self.placed[name], group))
@@ -166,8 +153,10 @@ class Registry:
         )
         backends = sum(len(group.backends) for group in wanted.values())
         used = self._maps.backends.entries - len(self._free_backends)
-        rooms["backends"] = max(backends, used + joining), self._maps.backends.entries
-        for what, (needed, room) in rooms.items():
+        for what, needed, room in (
+            ("groups", len(wanted), self._maps.groups.entries),
+            ("backends", max(backends, used + joining), self._maps.backends.entries),
+        ):
             if needed > room:
                 raise PermanentFault(
                     f"{what}: {needed} places are needed, the dataplane was installed with {room}"
@@ -219,6 +208,10 @@ class Registry:
 
 def _new(structure: str, **values: object) -> ctypes.Structure:
     return layout.STRUCTURES[structure](**values)
+
+
+def _to(backend: Backend, group: RouteGroup) -> ctypes.Structure:
+    return layout.endpoint(backend.host, backend.port, group.proto)
 
 
 def _vip(group: RouteGroup) -> ctypes.Structure:

@@ -7,6 +7,5 @@ the rename of one route file; `documents` holds its configuration.
 """
 
 from fairlead.dataplane.envoy.dataplane import EnvoyDataplane
-from fairlead.dataplane.envoy.documents import EnvoySettings
 
-__all__ = ["EnvoyDataplane", "EnvoySettings"]
+__all__ = ["EnvoyDataplane"]

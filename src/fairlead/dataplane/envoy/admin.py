@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fairlead.dataplane import proxy
-from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
+from fairlead.dataplane.envoy.documents import EnvoyFiles
 from fairlead.host.clock import wait_until
 from fairlead.host.http import HttpEndpoint, NoReply, exchange
 from fairlead.host.process import spawn
@@ -141,13 +141,13 @@ class EnvoyProcess:
         died = self._child is not None and self._child.poll() is not None
         return not died and listener(self._files.admin) is not None
 
-    def start(self, settings: EnvoySettings) -> None:
+    def start(self, workers: int) -> None:
         self._files.admin.unlink(missing_ok=True)
         log = self._files.log
         log.unlink(missing_ok=True)
         options = {
             "-c": self._files.bootstrap,
-            "--concurrency": settings.workers,
+            "--concurrency": workers,
             "--file-flush-interval-msec": 100,  # half a tick: the next one sees the latencies
             "--drain-time-s": 5,  # listeners that go finish what they have
             "--log-level": "warning",

@@ -16,7 +16,7 @@ from fairlead.core.traffic.limits import liveness
 from fairlead.core.traffic.sighting import Liveness
 from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.envoy import admin, deadman, documents
-from fairlead.dataplane.envoy.documents import Document, EnvoyFiles, EnvoySettings, cluster_name
+from fairlead.dataplane.envoy.documents import Document, EnvoyFiles, cluster_name
 from fairlead.dataplane.proxy import COPIES, HASHED, SIDES
 from fairlead.dataplane.tables import Active, active
 from fairlead.host import files
@@ -41,12 +41,11 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     _files: EnvoyFiles
     _process: admin.EnvoyProcess
 
-    def __init__(
-        self, folder: Path, *, binary: str | None = None, settings: EnvoySettings | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, binary: str | None = None, workers: int = 1) -> None:
+        """One worker makes splits and buckets exact; of several, each has a share of the bucket."""
         files = EnvoyFiles(folder.absolute())
         super().__init__(files, admin.EnvoyProcess(files, binary), admin.EnvoyLog(files.requests))
-        self._settings = settings or EnvoySettings()
+        self._workers = workers
 
     def schema_version(self) -> int:
         """Of the documents that are installed; ours when there are none."""
@@ -96,12 +95,12 @@ class EnvoyDataplane(proxy.ProxyDataplane):
             for group in groups:
                 self._lay(group, active(group, self._active(group.name)))
             self._lay_shape(groups)
-            self._process.start(self._settings)
+            self._process.start(self._workers)
         self._sweep({proxy.escape(group.name) for group in groups})
 
     def _running(self) -> bool:
         """Whether our Envoy runs as we would start it; one that does not is stopped."""
-        text = json.dumps(documents.bootstrap(self._files, self._settings), sort_keys=True)
+        text = json.dumps(documents.bootstrap(self._files, self._workers), sort_keys=True)
         path = self._files.bootstrap
         same = path.exists() and path.read_text() == text
         running = self._process.answers()
@@ -117,12 +116,12 @@ class EnvoyDataplane(proxy.ProxyDataplane):
         for group in groups:
             if before[group.name] is None:
                 self._lay(group, active(group, None))
-        wanted = documents.clusters(groups, self._files, self._settings)
+        wanted = documents.clusters(groups, self._files)
         names = {cluster["name"] for cluster in wanted}
         kept = documents.resources(self._files.clusters)
         union = wanted + [cluster for cluster in kept if cluster["name"] not in names]
         self._shape("cluster_manager.cds", self._files.clusters, union)
-        listeners = documents.listeners(groups, self._files, self._settings)
+        listeners = documents.listeners(groups, self._files)
         self._shape("listener_manager.lds", self._files.listeners, listeners)
         self._shape("cluster_manager.cds", self._files.clusters, wanted)
         biases = documents.read_biases(self._files.runtime)
@@ -196,8 +195,8 @@ class EnvoyDataplane(proxy.ProxyDataplane):
                 names = [cluster_name(group.name, side) for side in SIDES]
                 biases |= dict.fromkeys(names, now.table.limits.concurrency.request_bias)
         self._write(self._files.runtime, documents.runtime(biases))
-        self._write(self._files.clusters, documents.clusters(groups, self._files, self._settings))
-        self._write(self._files.listeners, documents.listeners(groups, self._files, self._settings))
+        self._write(self._files.clusters, documents.clusters(groups, self._files))
+        self._write(self._files.listeners, documents.listeners(groups, self._files))
 
     def _laid(self, group: RouteGroup, now: Active) -> bool:
         return all(
@@ -221,7 +220,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     def _lay_routes(self, group: RouteGroup, now: Active, version: str) -> None:
         """What is needed when the agent dies comes first, what flips comes last."""
         for kind, alone in ((deadman.ROUTE_ALONE, True), (deadman.ROUTE_ACTIVE, False)):
-            route = documents.route(group, now, version, self._settings.workers, alone=alone)
+            route = documents.route(group, now, version, self._workers, alone=alone)
             documents.write(self._files.route(group.name, kind), route)
         path = self._files.route(group.name, deadman.ROUTE_ACTIVE)
         deadman.place(str(path), self._files.route(group.name).name)

@@ -10,7 +10,7 @@ hold the table of a bounded group: they count the requests in each backend.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,21 +35,10 @@ _WATCHES_OF_OTHERS = 16  # processes of the same user
 _WATCHES_MAX = Path("/proc/sys/fs/inotify/max_user_instances")
 _FOLDER_BYTES_MAX = 90  # a socket's path has 107
 _BIAS = "fairlead.bias."
-_FINE = 1000
-"""Parts of a slot: what distinguishes equal weights must not be felt in a split."""
+_FINE = 1000  # parts of a slot: what distinguishes equal weights must not be felt in a split
 _SCRIPT = Path(__file__).with_name("admission.lua")
 _INSIDE = Path(__file__).with_name("inside.lua")
 _TEMPLATES = Path(__file__).with_name("templates.yaml")
-
-
-@dataclass(frozen=True, slots=True)
-class EnvoySettings:
-    """What an operator may want different."""
-
-    workers: int = 1
-    """Threads. One makes splits and buckets exact; with more, each has a share of the bucket."""
-    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
 
 
 class EnvoyFiles(proxy.ProxyFiles):
@@ -130,10 +119,10 @@ def response(version: str, resources: Sequence[Document]) -> Document:
     return {"version_info": version, "resources": list(resources)}
 
 
-def bootstrap(files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def bootstrap(files: EnvoyFiles, workers: int) -> Document:
     return filled(
         "bootstrap",
-        workers=settings.workers,
+        workers=workers,
         admin=str(files.admin),
         clusters=_file(files.clusters),
         listeners=_file(files.listeners),
@@ -156,30 +145,23 @@ def read_biases(path: Path) -> dict[str, float]:
     return {key.removeprefix(_BIAS): bias for layer in layers for key, bias in layer}
 
 
-def clusters(
-    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
-) -> list[Document]:
-    return [
-        _cluster(group, side, files, settings)
-        for group in sorted(groups, key=lambda group: group.name)
-        for side in proxy.COPIES
-    ]
-
-
-def listeners(
-    groups: Sequence[RouteGroup], files: EnvoyFiles, settings: EnvoySettings
-) -> list[Document]:
+def clusters(groups: Sequence[RouteGroup], files: EnvoyFiles) -> list[Document]:
     in_order = sorted(groups, key=lambda group: group.name)
-    return [_listener(group, files, settings) for group in in_order]
+    return [_cluster(group, side, files) for group in in_order for side in proxy.COPIES]
 
 
-def _cluster(group: RouteGroup, side: str, files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def listeners(groups: Sequence[RouteGroup], files: EnvoyFiles) -> list[Document]:
+    in_order = sorted(groups, key=lambda group: group.name)
+    return [_listener(group, files) for group in in_order]
+
+
+def _cluster(group: RouteGroup, side: str, files: EnvoyFiles) -> Document:
     name, ejection = cluster_name(group.name, side), Ejection()
     cluster = filled(
         "cluster",
         name=name,
         endpoints=_file(files.endpoints(name)),
-        connect_timeout=_seconds(settings.connect_timeout_ms),
+        connect_timeout=_seconds(proxy.CONNECT_TIMEOUT_MS),
     )
     if side == proxy.HASHED:
         return cluster | filled("hashed")
@@ -228,7 +210,7 @@ def _weights(slots: Mapping[str, int], *, biased: bool) -> dict[str, int]:
     return weights
 
 
-def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> Document:
+def _listener(group: RouteGroup, files: EnvoyFiles) -> Document:
     return filled(
         "listener",
         name=proxy.escape(group.name),
@@ -242,7 +224,7 @@ def _listener(group: RouteGroup, files: EnvoyFiles, settings: EnvoySettings) -> 
         full_status=proxy.REFUSED_STATUS["soft"],
         full_body=refusal_body("soft"),
         full_headers=refusal_headers("soft", FULL_RETRY_AFTER_S),
-        idle_timeout=_seconds(settings.idle_timeout_ms),
+        idle_timeout=_seconds(proxy.IDLE_TIMEOUT_MS),
     )
 
 

@@ -19,7 +19,6 @@ one table or the other, whole.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from string import Template
 
@@ -36,11 +35,9 @@ from fairlead.ports.faults import PermanentFault
 BEAT, REQUESTS, AGENT = "fairlead_beat", "fairlead_requests", "agent"
 BORN = "_born"
 """In the map of states: when a worker was meant to begin. No escaped name looks like that."""
-NONE = "hard"
-"""A side that is no side: the backend that refuses."""
+NONE = "hard"  # a side that is no side: the backend that refuses
 WEIGHT_MAX = 256  # HAProxy's own limit
-TOKEN = 1_000_000
-"""A token in the bucket's own unit; fractions of one are kept to the millionth."""
+TOKEN = 1_000_000  # a token in the bucket's own unit; fractions of one are kept to the millionth
 _REFILL_MAX = 10**9  # a million tokens per second; times an hour in µs it stays below 2^63
 _SIZE_MAX = 10**15
 _RING_WEIGHT = 16  # 256 points of each server on the ring: shares even to some 6 %, 15 KiB each
@@ -53,33 +50,18 @@ _FIXED = {
     "requests": REQUESTS,
     "token": TOKEN,
     "hour_us": 3_600_000_000,
+    "connect_timeout_ms": proxy.CONNECT_TIMEOUT_MS,
+    "idle_timeout_ms": proxy.IDLE_TIMEOUT_MS,
     "fallback_after_ms": FALLBACK_AFTER_MS,
     "alive_ms_max": FALLBACK_AFTER_MS - 1,
     "full_retry_after_s": FULL_RETRY_AFTER_S,
     "soft_status": proxy.REFUSED_STATUS["soft"],
     "hard_status": proxy.REFUSED_STATUS["hard"],
 }
-"""What the templates name and no setting changes."""
+"""What the templates name and nothing changes."""
 Held = Mapping[str, Mapping[str, int]]
 """HAProxy backend to its servers, and how many requests are in each now."""
-Room = dict[str, int]
-"""`backend/server` to how many requests it may hold; 0: any number."""
-
-
-@dataclass(frozen=True, slots=True)
-class HaproxySettings:
-    """What an operator may want different."""
-
-    threads: int = 1
-    """One thread makes the bucket exact: its rules read and write without a lock."""
-    descriptors_max: int = 200_000
-    """Connections follow from it and from the process's own limit, whichever is lower."""
-    retries: int = 0
-    """A retry hides the failure that the governor should see."""
-    connect_timeout_ms: int = proxy.CONNECT_TIMEOUT_MS
-    idle_timeout_ms: int = proxy.IDLE_TIMEOUT_MS
-    user: str | None = None
-    """The user that the worker becomes once it listens; only root can ask for that."""
+Room = dict[str, int]  # `backend/server` to how many requests it may hold; 0: any number
 
 
 class HaproxyFiles(proxy.ProxyFiles):
@@ -111,32 +93,27 @@ class HaproxyFiles(proxy.ProxyFiles):
         return [path for kind in ("counted", "laid") for path in self.folder.glob(f"{kind}-*.json")]
 
 
-def generation(groups: Sequence[RouteGroup], settings: HaproxySettings) -> str:
+def generation(groups: Sequence[RouteGroup], worker: Mapping[str, object]) -> str:
     """Names a configuration, tables apart; HAProxy shows it as its description."""
     shape = [
         [g.name, g.vip, g.port, g.proto.value, sorted([b.id, b.host, b.port] for b in g.backends)]
         for g in sorted(groups, key=lambda group: group.name)
     ]
-    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, list(astuple(settings))])[:16]}"
+    return f"fairlead/{SCHEMA_VERSION}/{digest([shape, dict(worker)])[:16]}"
 
 
 def render(
     groups: Sequence[RouteGroup],
     active: Mapping[str, Active],
     files: HaproxyFiles,
-    settings: HaproxySettings,
+    worker: Mapping[str, object],
     *,
     born_ms: int,
 ) -> tuple[str, str]:
     """The whole configuration, with tables laid out on both sides, and the first map of states."""
-    user = f"\n    user {settings.user}" if settings.user else ""
-    values = {
-        **asdict(settings),
-        "user": user,
-        "description": generation(groups, settings),
-        "socket": files.socket,
-        "states": files.states,
-    }
+    description = generation(groups, worker)
+    paths = {"socket": files.socket, "states": files.states}
+    values = {**worker, **paths, "description": description}
     sections, states = [_filled("global.cfg", values)], [f"{BORN} {born_ms}"]
     for index, group in enumerate(sorted(groups, key=lambda group: group.name)):
         name, now = proxy.escape(group.name), active[group.name]

@@ -42,22 +42,16 @@ class HaproxyDataplane(proxy.ProxyDataplane):
     _process: HaproxyProcess
     _log: HaproxyLog
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        binary: str = "haproxy",
-        settings: config.HaproxySettings | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, binary: str = "haproxy", threads: int = 1) -> None:
+        """One thread makes the bucket exact: its rules read and write without a lock."""
         files = config.HaproxyFiles(folder.absolute())
         super().__init__(files, HaproxyProcess(files, binary), HaproxyLog(files.socket))
-        self._settings = settings or config.HaproxySettings(user=_unprivileged())
+        self._worker = {"threads": threads, "user": _unprivileged()}
         self._generation = ""
         self._active: dict[str, Active] = {}
         """What groups went by when it was last known, for a HAProxy that died; by name."""
         self._held: config.Held = {}
-        self._room: config.Room = {}
-        """The limit that each server was last given."""
+        self._room: config.Room = {}  # the limit that each server was last given
 
     def schema_version(self) -> int:
         """Of the rules that run; ours when none do."""
@@ -120,7 +114,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
     def _install(self, groups: Sequence[RouteGroup]) -> None:
         """A reload only when the groups differ from what runs."""
         self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        wanted, running = config.generation(groups, self._settings), self._process.running()
+        wanted, running = config.generation(groups, self._worker), self._process.running()
         if running != wanted:
             self._change(groups, wanted, running)
         self._generation = wanted
@@ -138,7 +132,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
             ours = config.addresses(old[0][1] or "")
         proxy.check_free(groups, ours)
         now = {group.name: active(group, before.get(group.name)) for group in groups}
-        rendered = config.render(groups, now, files, self._settings, born_ms=now_ms())
+        rendered = config.render(groups, now, files, self._worker, born_ms=now_ms())
         for path, text in zip(written, rendered, strict=True):
             proxy.replace_text(path, text)
         try:
@@ -192,13 +186,11 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         return runtime.add({name: kept.get(name, proxy.GroupCount()) for name in names}, rows)
 
 
-def _unprivileged() -> str | None:
-    """The user that Debian's package brings, if we are root: a proxy need not be."""
-    if os.geteuid() != 0:
-        return None
+def _unprivileged() -> str:
+    """The worker becomes the user that Debian's package brings, if we are root, once it listens."""
     with contextlib.suppress(KeyError):
-        return pwd.getpwnam("haproxy").pw_name
-    return None
+        return f"\n    user {pwd.getpwnam('haproxy').pw_name}" if os.geteuid() == 0 else ""
+    return ""
 
 
 def _liveness(answer: str) -> Liveness:
