@@ -314,6 +314,32 @@ class PlaceDecision(Body, frozen=True):
     output: Document
 
 
+class StartDecision(Body, frozen=True):
+    """How wide a run starts or grows, or what it lacks."""
+
+    ENTRY = "gpu.start"
+    run: str
+    cause: str
+    """What asked: admission, growth, reservation, run, or draw."""
+    output: Document
+
+
+class ResizeDecision(Body, frozen=True):
+    """Which leases a run ends and begins: it shrinks, or a node is lost."""
+
+    ENTRY = "gpu.resize"
+    run: str
+    output: Document
+
+
+class RefundDecision(Body, frozen=True):
+    """Which leases of a budget lose their funding, or have it again."""
+
+    ENTRY = "gpu.refund"
+    budget: str
+    output: Document
+
+
 class DeficitDecision(Body, frozen=True):
     """Which scope is short of how many GPUs, and which leases are candidates."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 from fairlead.core.canonical import digest
 from fairlead.core.gpu import Budget, cycle_in
 from fairlead.core.gpu.funding import Demotion, demotions
-from fairlead.engine.gpu.admission import assess
+from fairlead.engine.gpu.admission import ask
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, NewEntry, ObjectApplied, ObjectDeleted
@@ -346,7 +346,7 @@ def preview(projection: Projection, manifest: Manifest, now_ms: int) -> Document
     """What a manifest would lead to if it were applied now."""
     name = manifest.metadata.name
     if isinstance(manifest, RunManifest):
-        found = assess(projection, manifest.spec, now_ms)
+        found = ask(projection, manifest.spec, now_ms).found
         place = None if found.placement is None else STYLE.from_core(found.placement)
         return {**from_plan(found.plan, found.remedy), "placement": place, "starts": found.starts}
     if isinstance(manifest, BudgetManifest):

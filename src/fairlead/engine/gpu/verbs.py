@@ -130,7 +130,7 @@ class Verbs:
 
     def _shrink(self, command: ObjectCommand) -> list[NewEntry]:
         run, grace_ms = command.object.name, self._committer.config.grace_ms
-        return [shrink(command.at, run, command.width, default_grace_ms=grace_ms)]
+        return shrink(command.at, run, command.width, default_grace_ms=grace_ms)
 
     def _cancel(self, command: ObjectCommand) -> list[NewEntry]:
         run, at = command.object.name, command.at
@@ -170,7 +170,8 @@ class Verbs:
         message = f"node {node} is out of service"
         ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
         for run in self._projection.runs_on(node):
-            made += swap(at, run, node) or end_run(at, run, ending, end_ms=at.now_ms)
+            swapped, entries = swap(at, run, node)
+            made += entries if swapped else [*entries, *end_run(at, run, ending, end_ms=at.now_ms)]
         return made
 
 

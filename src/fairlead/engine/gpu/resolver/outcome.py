@@ -23,7 +23,7 @@ from fairlead.core.invariant import known
 from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_hash, reveal
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
-from fairlead.engine.gpu.admission import admission, opens_leases
+from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
@@ -35,7 +35,13 @@ from fairlead.engine.gpu.resolver.carry_out import (
     reclaims,
 )
 from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
-from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, obstacle, shortage_of
+from fairlead.engine.gpu.resolver.deficit import (
+    OBSTACLES,
+    Shortage,
+    deficit_decision,
+    need_of,
+    shortage_of,
+)
 from fairlead.engine.gpu.state import LeaseFact, Outcome, OutcomeStage, Phase, Step
 from fairlead.engine.gpu.values import Author, Forbidden, NotFound, Refused
 from fairlead.ports.entropy import EntropySource
@@ -60,6 +66,8 @@ class Case:
     request: int | None = None
     """The request that it is a step of, and which step."""
     step: Step | None = None
+    start: NewEntry | None = None
+    """The decision that its run is funded, lacks devices, and which gang is to be placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class Outcomes:
             frozen, made = self._commitment(case, shortage, chance, chain)
             return made
 
-        _, commit, _ = self._committer.commit(decide)
+        *_, commit, _ = self._committer.commit(decide)
         self._frozen[commit.seq] = known(frozen, "what was committed was frozen")
         self.proceed(self._committer.now())
         return self._projection.resolver.outcomes[commit.seq]
@@ -167,9 +175,11 @@ class Outcomes:
             version=VERSIONS[weighting],
             blobs=(document, notice),
         )
-        decided = deficit_decision(shortage, case.cause, now_ms)
-        about = self._about(case, commitment, names, nonces)
-        return _Frozen(commitment, found.conflict, names), [decided, committed, about]
+        made = [deficit_decision(shortage, case.cause, now_ms), committed]
+        if case.start is not None:
+            made.insert(0, case.start)
+        made.append(self._about(case, commitment, names, nonces, self._projection.seq + len(made)))
+        return _Frozen(commitment, found.conflict, names), made
 
     def _nonces(self, names: Pseudonyms, conflict: gpu.Conflict) -> dict[str, str]:
         """Of owners with a run in the conflict: any other would be a salt that can be chosen."""
@@ -177,7 +187,12 @@ class Outcomes:
         return {owner: nonce for owner, nonce in given.items() if names.owner(owner) in owners}
 
     def _about(
-        self, case: Case, promised: Commitment, names: Pseudonyms, nonces: dict[str, str]
+        self,
+        case: Case,
+        promised: Commitment,
+        names: Pseudonyms,
+        nonces: dict[str, str],
+        commit_seq: int,
     ) -> NewEntry:
         """What a commitment is for, in clear names, and the deficit before it."""
         body = entries.OutcomeCase(
@@ -190,7 +205,7 @@ class Outcomes:
             node=case.demand.node if isinstance(case.demand, gpu.NodeDemand) else None,
             nonce_owners=tuple(sorted(nonces)),
             asked=case.request,
-            deficit=self._projection.seq + 1,  # the first entry of this batch
+            deficit=commit_seq - 1,
         )
         return NewEntry(
             body,
@@ -253,12 +268,12 @@ class Outcomes:
             names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
             name_open_leases(self._projection, names, outcome.flavor)
         actions = clear_actions(self._projection, names, resolution.actions)
-        void = self._obstacle(outcome, [lease for lease, _ in actions], now_ms)
-        shown = self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void)
-        if void is not None:
-            return [shown]
         at = Moment(self._projection, now_ms)
-        return [shown, *reclaims(at, seq, actions, self._config.grace_ms)]
+        void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
+        made.append(self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void))
+        if void is None:
+            made += reclaims(at, seq, actions, self._config.grace_ms)
+        return made
 
     def _decide(self, outcome: Outcome, frozen: _Frozen) -> gpu.Resolution | None:
         """The same for ever, in any process; None while a beacon is awaited."""
@@ -313,13 +328,21 @@ class Outcomes:
         value = self._projection.resolver.beacons.get(outcome.beacon.key)
         return None if value is None else bytes.fromhex(value)
 
-    def _obstacle(self, outcome: Outcome, ending: list[LeaseFact], now_ms: int) -> str | None:
-        reservation = outcome.reservation
-        if reservation is not None and reservation not in self._projection.resolver.reservations:
-            return "the reservation that it was for is gone"
-        if outcome.run is None:
-            return None
-        return obstacle(self._projection, outcome.run, ending, now_ms)
+    def _obstacle(
+        self, at: Moment, outcome: Outcome, ending: list[LeaseFact]
+    ) -> tuple[str | None, list[NewEntry]]:
+        """Why the run that an outcome is for would not start on what is freed, or needs none of
+        it; and the decision that says so. Asked in the step that records the draw."""
+        projection, reservation, run = self._projection, outcome.reservation, outcome.run
+        if reservation is not None and reservation not in projection.resolver.reservations:
+            return "the reservation that it was for is gone", []
+        if run is None:
+            return None, []
+        state = projection.runs.get(run)
+        if state is None or state.phase is not Phase.PENDING or state.stopping:
+            return "the run that it was for is gone", []
+        answer = need_of(projection, run, at.now_ms, ending)
+        return OBSTACLES.get(answer.found.reason), [start_decision(at, run, answer, "draw")]
 
     def _of(self, outcome: Outcome) -> _Frozen:
         frozen = self._frozen.get(outcome.seq)

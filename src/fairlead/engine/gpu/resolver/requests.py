@@ -14,7 +14,9 @@ ledger; another turn, after a crash or by another replica, continues with it.
 from collections.abc import Sequence
 
 from fairlead.core.gpu import Budget, CapDemand, GangDemand, NodeDemand, PlaceDemand, Scope, caps_of
+from fairlead.core.invariant import known
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.admission import start_decision
 from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
@@ -230,17 +232,19 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            need = need_of(projection, run, self._committer.now())
+            at = Moment(projection, self._committer.now())
+            need = need_of(projection, run, at.now_ms)
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
-            if need.gang is None:
-                return  # it fits: the next turn starts it
-            demand = GangDemand(run, need.gang)
+            if need.found.starts:
+                return  # the next turn starts it
+            demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))
             deficit = shortage_of(projection, demand).deficit
             refused = self._outcomes.refusal(deficit)
             if refused is not None:
                 raise refused
-            self._outcomes.begin(Case("run", demand, author.user, run=run))
+            start = start_decision(at, run, need, "run")
+            self._outcomes.begin(Case("run", demand, author.user, run=run, start=start))
 
     # -- a node that is drained -------------------------------------------------------------------
 
@@ -270,7 +274,8 @@ class Resolver:
         at = Moment(self._projection, self._committer.now(), author.user)
         made = cordon(at, stored, cordoned=True)
         for run in self._projection.runs_on(stored.name):
-            made += swap(at, run, stored.name)
+            swapped, entries = swap(at, run, stored.name)
+            made += entries if swapped else []
         return made
 
 
@@ -309,7 +314,7 @@ def _step(cap: CapDemand) -> Step:
 
 def _refuse_unknown(projection: Projection, scope: Scope) -> None:
     """A name that no node has is a typing error, not a shortage."""
-    nodes = projection.nodes()
+    nodes = projection.devices.nodes
     flavors = sorted({node.flavor for node in nodes})
     if scope.flavor not in flavors:
         there = f"there are {', '.join(flavors)}" if flavors else "there are no nodes"
