@@ -15,9 +15,9 @@ from fairlead.core.invariant import known, require
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import Document, Funding, FundRefusal, NewEntry
-from fairlead.engine.gpu.leases import Moment, open_lease
+from fairlead.engine.gpu.leases import Context, open_lease
 from fairlead.engine.gpu.projection import Projection, hold_of, starts_ms
-from fairlead.engine.gpu.state import LeaseFact, Phase, RunState
+from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.schema import objects
 from fairlead.schema.gpu import (
     STYLE,
@@ -179,7 +179,7 @@ def funding(found: gpu.Start) -> Funding:
 
 def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     """The entries of one attempt to start a run; none when nothing new is to be said."""
-    spec, state, at = projection.run_spec(run), projection.runs[run], Moment(projection, now_ms)
+    spec, state, at = projection.run_spec(run), projection.runs[run], Context(projection, now_ms)
     if state.refusal is not None and _still_refused(projection, spec, state.refusal, now_ms):
         return []
     answer = ask(projection, spec, now_ms)
@@ -189,7 +189,7 @@ def admission(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
     if not found.starts:
         return _waiting(at, run, answer)
     made = _decisions(at, run, answer, "admission", job)
-    leases = list(_leases(run, spec, found, job, now_ms))
+    leases = list(_leases(at, run, found, job))
     for lease in leases:
         made += open_lease(at, lease, job)
     width = sum(lease.gpus for lease in leases if lease.is_active)
@@ -220,14 +220,14 @@ def _still_refused(
     return same and caps == before
 
 
-def _refused(at: Moment, run: str, answer: StartAnswer) -> list[NewEntry]:
+def _refused(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """A refusal is recorded when it is another one than before: waiting must not fill the log."""
     why = known(answer.refusal, "what is not funded was refused")
     body = entries.RunPhase(run, Phase.PENDING.value, why.code, why.message)
     return [_fund_decision(at, run, answer.found), at.entry(body)]
 
 
-def _waiting(at: Moment, run: str, answer: StartAnswer) -> list[NewEntry]:
+def _waiting(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
     """Funded, but there are no devices: recorded when what is missing is not what was. Groups are
     placed whole, so what is missing is the GPUs of all groups without a place, and not the few
     devices that each of them lacks."""
@@ -241,14 +241,18 @@ def _waiting(at: Moment, run: str, answer: StartAnswer) -> list[NewEntry]:
 
 
 def _leases(
-    run: str, spec: RunSpec, found: gpu.Start, job: str, now_ms: int
-) -> Iterator[LeaseFact]:
-    """One lease per payer, group and role: the plan's lines laid along the placed devices."""
-    duration_ms = found.request.duration_ms
-    until_ms = None if duration_ms is None else now_ms + duration_ms
-    lines = [(line, line.gpus) for line in found.plan.lines]
-    number = 0
+    at: Context, run: str, found: gpu.Start, job: str, first: int = 0
+) -> Iterator[entries.LeaseOpen]:
+    """One lease per payer, group and role: the plan's lines laid along the placed devices.
+
+    Groups that come back (`found.groups`) have their own numbers; `first` is the first lease's.
+    """
+    duration_ms, owner = found.request.duration_ms, found.request.owner
+    until_ms = None if duration_ms is None else at.now_ms + duration_ms
+    reason = "Grow" if found.groups else "Start"
+    lines, number = [(line, line.gpus) for line in found.plan.lines], first
     for group in found.placement.groups if found.placement else ():
+        place = found.groups[group.group] if found.groups else group.group
         for role, slots in (("Active", group.active), ("Spare", group.spares)):
             done = 0
             while done < len(slots):
@@ -258,21 +262,9 @@ def _leases(
                 lines[0] = (line, left - len(leased))
                 if not lines[0][1]:
                     lines.pop(0)
-                yield LeaseFact(
-                    f"{job}.{number}",
-                    run,
-                    spec.owner,
-                    role,
-                    group.group,
-                    leased,
-                    line.budget,
-                    line.envelope,
-                    line.borrowed,
-                    now_ms,
-                    until_ms,
-                    "Start",
-                    0,
-                )
+                payer, times = (line.budget, line.envelope, line.borrowed), (at.now_ms, until_ms)
+                terms = (run, owner, role, place, leased, *payer, *times, reason)
+                yield entries.LeaseOpen(*terms, f"{job}.{number}")
                 number += 1
     require(not lines, "every GPU of the plan has a device")
 
@@ -281,7 +273,7 @@ def _leases(
 
 
 def _decisions(
-    at: Moment, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
+    at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> list[NewEntry]:
     """Width, funding and placement. `plan_id`: of the start or growth that they lead to.
 
@@ -302,7 +294,7 @@ def _decisions(
 
 
 def start_decision(
-    at: Moment, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
+    at: Context, run: str, answer: StartAnswer, cause: str, plan_id: str | None = None
 ) -> NewEntry:
     """The choice of the width, with its whole input."""
     asked, found = answer
@@ -313,7 +305,7 @@ def start_decision(
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 
 
-def _fund_decision(at: Moment, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
+def _fund_decision(at: Context, run: str, found: gpu.Start, plan_id: str | None = None) -> NewEntry:
     output, effect = funding(found), None if plan_id is None else "cover"
     document = _fund_input(at.projection, found.request, at.now_ms)
     reasons = () if output.refusal is None else (output.refusal.code,)
@@ -392,20 +384,17 @@ def growth(projection: Projection, run: str, now_ms: int) -> list[NewEntry]:
         ),
         growth=gpu.Growth(state.width, state.grows_to, tuple(sorted(there))),
     )
-    return _grown(Moment(projection, now_ms), run, answer) if answer.found.starts else []
+    return _grown(Context(projection, now_ms), run, answer) if answer.found.starts else []
 
 
-def _grown(at: Moment, run: str, answer: StartAnswer) -> list[NewEntry]:
-    spec, state = at.projection.run_spec(run), at.projection.runs[run]
-    job, numbers = state.job or "", answer.found.groups
+def _grown(at: Context, run: str, answer: StartAnswer) -> list[NewEntry]:
+    state = at.projection.runs[run]
+    job = state.job or ""
     plan_id = f"{job}.{state.numbered}"
     made = _decisions(at, run, answer, "growth", plan_id)
     width = state.width
-    for number, lease in enumerate(_leases(run, spec, answer.found, job, at.now_ms)):
-        born = replace(
-            lease, id=f"{job}.{state.numbered + number}", group=numbers[lease.group], reason="Grow"
-        )
-        width += born.gpus if born.is_active else 0
-        made += open_lease(at, born, job)
+    for lease in _leases(at, run, answer.found, job, state.numbered):
+        width += lease.gpus if lease.is_active else 0
+        made += open_lease(at, lease, job)
     body = entries.RunGrown(run, width, f"there is room again: {width} GPUs")
     return [*made, at.entry(body, plan_id, "grown")]

@@ -13,6 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlead.core.canonical import canonical
+from fairlead.core.gpu import Lease
+from fairlead.core.gpu.usage import Part
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
 
@@ -162,11 +164,9 @@ class RunReclaimed(Body, frozen=True):
     reason: str
 
 
-class LeaseOpen(Body, frozen=True):
-    """A lease begins."""
+class LeaseTerms(msgspec.Struct, frozen=True):
+    """What a lease is, as long as it is open."""
 
-    ENTRY = "lease.open"
-    lease: str
     run: str
     owner: str
     role: str
@@ -178,6 +178,30 @@ class LeaseOpen(Body, frozen=True):
     start_ms: int
     expected_end_ms: int | None
     reason: str
+
+    @property
+    def gpus(self) -> int:
+        return len(self.slots)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it counts to the run's width; a spare does not."""
+        return self.role == "Active"
+
+    def terms(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in LeaseTerms.__struct_fields__}
+
+    def to_lease(self, name: str) -> Lease:
+        payer, end_ms = (self.budget, self.envelope), self.expected_end_ms
+        terms = (self.owner, *payer, self.gpus, self.start_ms, None, end_ms, self.borrowed)
+        return Lease(name, *terms)
+
+
+class LeaseOpen(Body, LeaseTerms, frozen=True):
+    """A lease begins."""
+
+    ENTRY = "lease.open"
+    lease: str
 
 
 class LeaseClose(Body, frozen=True):
@@ -233,14 +257,6 @@ class ChargeHold(Body, frozen=True):
     parts: tuple[HoldPart, ...]
 
 
-class DayPart(msgspec.Struct, frozen=True):
-    """What a lease used on one UTC day."""
-
-    day: int
-    used_ms: int
-    overdraft_ms: int
-
-
 class ChargePost(Body, frozen=True):
     """What a lease used in all."""
 
@@ -252,7 +268,7 @@ class ChargePost(Body, frozen=True):
     borrowed: bool
     used_ms: int
     overdraft_ms: int
-    parts: tuple[DayPart, ...]
+    parts: tuple[Part, ...]
     payer: str = ""
 
 

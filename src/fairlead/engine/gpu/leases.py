@@ -19,7 +19,7 @@ from fairlead.schema.gpu import STYLE
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Context:
     """What is known, and when and by whom entries are made of it."""
 
     projection: Projection
@@ -34,25 +34,24 @@ class Moment:
         return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
-def open_lease(at: Moment, lease: LeaseFact, job: str) -> Iterator[NewEntry]:
+def open_lease(at: Context, body: entries.LeaseOpen, job: str) -> Iterator[NewEntry]:
     """A lease opens, and its hours are promised. The author is the control plane."""
     at = replace(at, author=SYSTEM)
-    facts = {name: getattr(lease, name) for name in entries.LeaseOpen.__struct_fields__[1:]}
-    yield at.entry(entries.LeaseOpen(lease.id, **facts), job, f"open {lease.id}")
-    if lease.expected_end_ms is not None:
-        found = at.projection.accounts.get(lease.budget, lease.envelope)
+    yield at.entry(body, job, f"open {body.lease}")
+    if body.expected_end_ms is not None:
+        found = at.projection.accounts.get(body.budget, body.envelope)
         account = known(found, "a payer has an account")
         parts = tuple(
             entries.HoldPart(from_ms, gpu_ms)
-            for from_ms, gpu_ms in split_hold(lease.to_lease(), account.envelope)
+            for from_ms, gpu_ms in split_hold(body.to_lease(body.lease), account.envelope)
         )
         held_ms = sum(part.gpu_ms for part in parts)
-        held = entries.ChargeHold(lease.id, lease.budget, lease.envelope, held_ms, parts)
-        yield at.entry(held, job, f"hold {lease.id}")
+        held = entries.ChargeHold(body.lease, body.budget, body.envelope, held_ms, parts)
+        yield at.entry(held, job, f"hold {body.lease}")
 
 
 def close_lease(
-    at: Moment, lease: LeaseFact, reason: str, *, end_ms: int, outcome: int | None = None
+    at: Context, lease: LeaseFact, reason: str, *, end_ms: int, outcome: int | None = None
 ) -> Iterator[NewEntry]:
     """A lease ends: what it used is posted, what it still held is void.
 
@@ -73,9 +72,7 @@ def close_lease(
         borrowed=lease.borrowed,
         used_ms=charge.used_ms,
         overdraft_ms=charge.overdraft_ms,
-        parts=tuple(
-            entries.DayPart(part.day, part.used_ms, part.overdraft_ms) for part in charge.parts
-        ),
+        parts=charge.parts,
     )
     yield at.entry(posted, lease.id, "post")
     if charge.void_ms:
@@ -99,7 +96,7 @@ class Ending:
     outcome: int | UnsetType | None = UNSET
 
 
-def end_run(at: Moment, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
+def end_run(at: Context, run: str, ending: Ending, *, end_ms: int) -> list[NewEntry]:
     """All leases of a run close, and it is in another phase; ended, or waiting again.
 
     Leases that an outcome reclaims close with its reason and cite it, whatever ends the run.
@@ -129,7 +126,7 @@ def end_run(at: Moment, run: str, ending: Ending, *, end_ms: int) -> list[NewEnt
 
 
 def end_preempted(
-    at: Moment, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
+    at: Context, run: str, *, end_ms: int, exit: Exit | None = None, observed: bool = False
 ) -> list[NewEntry]:
     """A preempted run gives back everything: it waits again, and cites the outcome."""
     reclaim = at.projection.runs[run].reclaim
@@ -144,7 +141,7 @@ def end_preempted(
 
 
 def decide_resize(
-    at: Moment, run: str, change: gpu.Shrink | gpu.Swap
+    at: Context, run: str, change: gpu.Shrink | gpu.Swap
 ) -> tuple[gpu.Resize, NewEntry]:
     """Which leases of a run end and begin, and the entry of that decision."""
     state = at.projection.runs[run]
@@ -162,7 +159,7 @@ def decide_resize(
     return found, at.entry(body, input=document, reasons=reasons)
 
 
-def swap(at: Moment, run: str, node: str) -> tuple[bool, list[NewEntry]]:
+def swap(at: Context, run: str, node: str) -> tuple[bool, list[NewEntry]]:
     """Replace a node's devices by spares: whether that goes, and the entries that say so.
 
     A preempted gang is not mended.
@@ -186,15 +183,10 @@ def swap(at: Moment, run: str, node: str) -> tuple[bool, list[NewEntry]]:
     if kept:
         return True, made  # what it keeps is not on that node
     for number, new in enumerate(found.begun):
-        lease = replace(
-            state.leases[new.of],
-            id=f"{job}.{number}",
-            role=new.role.value.capitalize(),
-            slots=new.slots,
-            start_ms=at.now_ms,
-            reason="Swap",
-        )
-        made += open_lease(at, lease, job)
+        terms = state.leases[new.of].terms()
+        terms |= {"role": new.role.value.capitalize(), "slots": new.slots, "reason": "Swap"}
+        terms |= {"lease": f"{job}.{number}", "start_ms": at.now_ms}
+        made += open_lease(at, entries.LeaseOpen(**terms), job)
     body = entries.RunPhase(
         run=run,
         phase=Phase.RUNNING.value,

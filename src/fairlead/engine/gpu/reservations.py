@@ -17,7 +17,7 @@ from fairlead.core.invariant import known
 from fairlead.engine.gpu.admission import StartAnswer, admission, opens_leases, start_decision
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
-from fairlead.engine.gpu.leases import Moment
+from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes
@@ -38,7 +38,7 @@ class ReservationChange:
     """Whether it follows from what the run lacks, which is recorded with it; so is the deficit."""
     shortage: Shortage | None = None
 
-    def decisions(self, at: Moment, run: str, need: StartAnswer) -> list[NewEntry]:
+    def decisions(self, at: Context, run: str, need: StartAnswer) -> list[NewEntry]:
         made = [start_decision(at, run, need, "reservation")] if self.follows else []
         if self.shortage is not None:
             made.append(deficit_decision(self.shortage, "reservation", at.now_ms))
@@ -92,7 +92,7 @@ class Reservations:
         reservation, run = self._reservation(name)
         if reservation is None or not reservation.waits:
             return
-        at = Moment(self._projection, now_ms)
+        at = Context(self._projection, now_ms)
         need = need_of(self._projection, run, now_ms)
         held = self._projection.is_held(run, now_ms, hold_ms=self._config.hold_ms)
         if need.found.starts and not held:
@@ -144,7 +144,7 @@ class Reservations:
         return None
 
     def _preempt_for(
-        self, name: str, at: Moment, run: str, need: StartAnswer
+        self, name: str, at: Context, run: str, need: StartAnswer
     ) -> ReservationChange | None:
         """Begin the resolve of an activation; or why not."""
         demand = GangDemand(run, known(need.found.gang, "what is funded is a gang"))

@@ -8,7 +8,7 @@ from fairlead.core import gpu
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry, RefundDecision
-from fairlead.engine.gpu.leases import Ending, Moment, end_preempted, end_run
+from fairlead.engine.gpu.leases import Context, Ending, end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit
@@ -54,7 +54,7 @@ class Settlement:
         if state is None or state.job != job:
             return []
         ending = Ending(Phase.FAILED, "StartFailed", why, "Cancelled")
-        return end_run(Moment(self._projection, now_ms), name, ending, end_ms=now_ms)
+        return end_run(Context(self._projection, now_ms), name, ending, end_ms=now_ms)
 
     def settle(self, at_ms: int, now_ms: int) -> None:
         """Every lease that lost its funding by `at_ms`, or has it again."""
@@ -90,7 +90,7 @@ class Settlement:
     def _end(self, name: str, end_ms: int, now_ms: int, exit: Exit | None) -> None:
         # Leases that ran out of hours before this end are demoted first, at that moment.
         self.roll_over(end_ms, now_ms)
-        at = Moment(self._projection, now_ms)
+        at = Context(self._projection, now_ms)
 
         def refund() -> Sequence[NewEntry]:
             state = self._projection.runs.get(name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import Ending, Moment, end_run, swap
+from fairlead.engine.gpu.leases import Context, Ending, end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
@@ -20,7 +20,7 @@ class ObjectCommand:
 
     object: Stored
     author: Author
-    at: Moment
+    at: Context
     width: int = 0
     """Of a shrink."""
 
@@ -76,7 +76,7 @@ class Verbs:
         def decide() -> list[NewEntry]:
             stored = committer.stored(kind, name)
             may_touch(self._projection, author, stored)
-            at = Moment(self._projection, committer.now(), author.user)
+            at = Context(self._projection, committer.now(), author.user)
             return found(ObjectCommand(stored, author, at, width))
 
         with committer.current() as projection:

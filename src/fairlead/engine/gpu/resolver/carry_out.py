@@ -13,7 +13,7 @@ from fairlead.core.lottery import Pseudonyms
 from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import NewEntry, RunReclaimed
-from fairlead.engine.gpu.leases import Moment, close_lease, decide_resize, end_preempted
+from fairlead.engine.gpu.leases import Context, close_lease, decide_resize, end_preempted
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.engine.gpu.values import Refused
@@ -45,7 +45,7 @@ def clear_actions(
 
 
 def reclaims(
-    at: Moment, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
+    at: Context, outcome: int, actions: Iterable[tuple[LeaseFact, Action]], default_grace_ms: int
 ) -> list[NewEntry]:
     """One entry for every run that loses something, in order of name."""
     by_run: dict[str, list[tuple[LeaseFact, Action]]] = {}
@@ -68,7 +68,7 @@ def reclaims(
     return made
 
 
-def shrink(at: Moment, run: str, width: int, *, default_grace_ms: int) -> list[NewEntry]:
+def shrink(at: Context, run: str, width: int, *, default_grace_ms: int) -> list[NewEntry]:
     """An owner's own request to go on with fewer groups."""
     spec, state = at.projection.run_spec(run), at.projection.runs[run]
     steps = spec.malleable
@@ -107,7 +107,7 @@ def _cannot_shrink(run: str, width: int, why: str) -> Refused:
 
 def due_closures(projection: Projection, effects: Effects, now_ms: int) -> Iterator[NewEntry]:
     """Leases whose time has come. A process is notified first, and has its grace."""
-    at = Moment(projection, now_ms)
+    at = Context(projection, now_ms)
     for run, state in sorted(projection.live.items()):
         reclaim = state.reclaim
         if reclaim is None or state.phase is not Phase.RUNNING:

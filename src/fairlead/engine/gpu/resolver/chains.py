@@ -24,7 +24,7 @@ Scopes = Iterable[tuple[Scope, str | None]]
 """Scopes, each with the owner of its cap."""
 
 
-class Introductions:
+class SecretHashes:
     """Publishes the hashes of secrets; without a master secret there are none."""
 
     def __init__(self, committer: Committer, chance: EntropySource | None) -> None:

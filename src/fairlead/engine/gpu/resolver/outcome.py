@@ -27,14 +27,14 @@ from fairlead.engine.gpu.admission import admission, opens_leases, start_decisio
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
-from fairlead.engine.gpu.leases import Moment
+from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
     name_open_leases,
     reclaims,
 )
-from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, Introductions, needed, pseudonyms
+from fairlead.engine.gpu.resolver.chains import ANOTHER_MASTER, SecretHashes, needed, pseudonyms
 from fairlead.engine.gpu.resolver.deficit import (
     OBSTACLES,
     Shortage,
@@ -86,11 +86,11 @@ class Outcomes:
         self,
         committer: Committer,
         effects: Effects,
-        introductions: Introductions,
+        hashes: SecretHashes,
         chance: EntropySource | None,
     ) -> None:
         self._committer, self._config, self._effects = committer, committer.config, effects
-        self._introductions, self._chance = introductions, chance
+        self._hashes, self._chance = hashes, chance
         self._projection = committer.projection
         self._frozen: dict[int, _Frozen] = {}
         """Open outcomes as they were frozen; the ledger has them too."""
@@ -122,7 +122,7 @@ class Outcomes:
         deficit = shortage_of(self._projection, case.demand).deficit
         # Callers begin no outcome for a gang that no node can ever hold.
         scope = known(deficit.scope, "an outcome has a scope")
-        chain = self._introductions.open_chain(scope)
+        chain = self._hashes.open_chain(scope)
         frozen: _Frozen | None = None
 
         def decide() -> Sequence[NewEntry]:
@@ -268,7 +268,7 @@ class Outcomes:
             names = pseudonyms(self._projection, chance, outcome.chain, outcome.k)
             name_open_leases(self._projection, names, outcome.flavor)
         actions = clear_actions(self._projection, names, resolution.actions)
-        at = Moment(self._projection, now_ms)
+        at = Context(self._projection, now_ms)
         void, made = self._obstacle(at, outcome, [lease for lease, _ in actions])
         made.append(self._reveal(outcome, frozen.commitment, resolution, now_ms, void=void))
         if void is None:
@@ -329,7 +329,7 @@ class Outcomes:
         return None if value is None else bytes.fromhex(value)
 
     def _obstacle(
-        self, at: Moment, outcome: Outcome, ending: list[LeaseFact]
+        self, at: Context, outcome: Outcome, ending: list[LeaseFact]
     ) -> tuple[str | None, list[NewEntry]]:
         """Why the run that an outcome is for would not start on what is freed, or needs none of
         it; and the decision that says so. Asked in the step that records the draw."""

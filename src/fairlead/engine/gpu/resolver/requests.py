@@ -21,7 +21,7 @@ from fairlead.engine.gpu.checkpoint import imagined
 from fairlead.engine.gpu.committer import Committer
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry
-from fairlead.engine.gpu.leases import Moment, swap
+from fairlead.engine.gpu.leases import Context, swap
 from fairlead.engine.gpu.projection import Projection, node_spec
 from fairlead.engine.gpu.resolver.deficit import need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes, not_enough, refuse_tenants
@@ -232,7 +232,7 @@ class Resolver:
             state = projection.runs[run]
             if state.phase is not Phase.PENDING or state.stopping:
                 raise Refused("NotPending", f"run {run!r} is not waiting")
-            at = Moment(projection, self._committer.now())
+            at = Context(projection, self._committer.now())
             need = need_of(projection, run, at.now_ms)
             if need.refusal is not None:
                 raise Refused(need.refusal.code, need.refusal.message)
@@ -271,7 +271,7 @@ class Resolver:
 
     def _cordoned(self, stored: Stored, author: Author) -> list[NewEntry]:
         """Out of service, and gangs with spares elsewhere go on with them."""
-        at = Moment(self._projection, self._committer.now(), author.user)
+        at = Context(self._projection, self._committer.now(), author.user)
         made = cordon(at, stored, cordoned=True)
         for run in self._projection.runs_on(stored.name):
             swapped, entries = swap(at, run, stored.name)
@@ -279,7 +279,7 @@ class Resolver:
         return made
 
 
-def cordon(at: Moment, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
+def cordon(at: Context, stored: Stored, *, cordoned: bool) -> list[NewEntry]:
     """The entry that takes a node out of service, or back; none where it is so already."""
     if stored.document["cordoned"] == cordoned:
         return []
