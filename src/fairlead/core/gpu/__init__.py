@@ -51,6 +51,7 @@ from fairlead.core.gpu.place import Placement as Placement
 from fairlead.core.gpu.place import place as place
 from fairlead.core.gpu.queue import FlavorHold as FlavorHold
 from fairlead.core.gpu.queue import Queue as Queue
+from fairlead.core.gpu.queue import QueuedRun as QueuedRun
 from fairlead.core.gpu.queue import ReservedStart as ReservedStart
 from fairlead.core.gpu.queue import Waiting as Waiting
 from fairlead.core.gpu.queue import WaitingRun as WaitingRun

@@ -300,7 +300,7 @@ def start_decision(
     asked, found = answer
     fund = _fund_input(at.projection, asked.request, at.now_ms)
     document = start_document(fund, at.projection.devices.nodes, asked)
-    body = entries.StartDecision(run, cause, from_start(found))
+    body = entries.StartDecision(run, from_start(found), cause)
     effect, reasons = None if plan_id is None else "start", (found.reason.value,)
     return at.entry(body, plan_id, effect, input=document, reasons=reasons)
 

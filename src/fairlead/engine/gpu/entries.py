@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from fairlead.core.canonical import canonical
-from fairlead.core.gpu import Lease
+from fairlead.core.gpu import Lease, QueuedRun
 from fairlead.core.gpu.usage import Part
 from fairlead.core.lottery import Commitment, Reveal
 from fairlead.ports.ledger import Draft, Entry
@@ -246,24 +246,26 @@ class HoldPart(msgspec.Struct, frozen=True):
     gpu_ms: int
 
 
-class ChargeHold(Body, frozen=True):
-    """Hours are promised to a lease."""
+class Charge(Body, frozen=True):
+    """What an envelope pays for a lease."""
 
-    ENTRY = "charge.hold"
     lease: str
     budget: str
     envelope: str
+
+
+class ChargeHold(Charge, frozen=True):
+    """Hours are promised to a lease."""
+
+    ENTRY = "charge.hold"
     gpu_ms: int
     parts: tuple[HoldPart, ...]
 
 
-class ChargePost(Body, frozen=True):
+class ChargePost(Charge, frozen=True):
     """What a lease used in all."""
 
     ENTRY = "charge.post"
-    lease: str
-    budget: str
-    envelope: str
     owner: str
     borrowed: bool
     used_ms: int
@@ -272,13 +274,10 @@ class ChargePost(Body, frozen=True):
     payer: str = ""
 
 
-class ChargeVoid(Body, frozen=True):
+class ChargeVoid(Charge, frozen=True):
     """What a lease held and did not use."""
 
     ENTRY = "charge.void"
-    lease: str
-    budget: str
-    envelope: str
     gpu_ms: int
 
 
@@ -322,30 +321,31 @@ class FundDecision(Body, frozen=True):
     output: Funding
 
 
-class PlaceDecision(Body, frozen=True):
+class RunDecision(Body, frozen=True):
+    """A decision about a run."""
+
+    run: str
+    output: Document
+
+
+class PlaceDecision(RunDecision, frozen=True):
     """Which devices a run gets, or how many are missing."""
 
     ENTRY = "gpu.place"
-    run: str
-    output: Document
 
 
-class StartDecision(Body, frozen=True):
-    """How wide a run starts or grows, or what it lacks."""
-
-    ENTRY = "gpu.start"
-    run: str
-    cause: str
-    """What asked: admission, growth, reservation, run, or draw."""
-    output: Document
-
-
-class ResizeDecision(Body, frozen=True):
+class ResizeDecision(RunDecision, frozen=True):
     """Which leases a run ends and begins: it shrinks, or a node is lost."""
 
     ENTRY = "gpu.resize"
-    run: str
-    output: Document
+
+
+class StartDecision(RunDecision, frozen=True):
+    """How wide a run starts or grows, or what it lacks."""
+
+    ENTRY = "gpu.start"
+    cause: str
+    """What asked: admission, growth, reservation, run, or draw."""
 
 
 class RefundDecision(Body, frozen=True):
@@ -364,18 +364,10 @@ class DeficitDecision(Body, frozen=True):
     output: Document
 
 
-class QueuePosition(msgspec.Struct, frozen=True):
-    """A run and its place in the queue, from 1."""
-
-    run: str
-    position: int
-    reason: str
-
-
 class QueueOrder(msgspec.Struct, frozen=True):
     """The output of `gpu.queue`."""
 
-    order: list[QueuePosition]
+    order: list[QueuedRun]
     held: list[Document]
 
 
@@ -540,7 +532,8 @@ class ReservationState(Body, frozen=True):
 def _types(base: type[Body]) -> dict[str, type[Body]]:
     found: dict[str, type[Body]] = {}
     for kind in base.__subclasses__():
-        found |= {kind.ENTRY: kind, **_types(kind)}
+        found |= {kind.ENTRY: kind} if "ENTRY" in vars(kind) else {}
+        found |= _types(kind)
     return found
 
 
