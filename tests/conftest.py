@@ -42,6 +42,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "fish": lambda: _program("fish", "apt-get install fish"),
     "matplotlib": lambda: _module("matplotlib", "pip install 'fairlead[plots]'"),
     "kube": lambda: _kube(),  # noqa: PLW0108 - defined below
+    "real-node": lambda: _real_node(),  # noqa: PLW0108 - defined below
 }
 
 
@@ -91,6 +92,12 @@ def _kube() -> str | None:
     from fairlead.kube.assets import explain_missing  # noqa: PLC0415 - only where asked
 
     return explain_missing(frozenset())
+
+
+def _real_node() -> str | None:
+    from tests.kube.real_nodes import missing_real_node  # noqa: PLC0415 - only where asked
+
+    return missing_real_node()
 
 
 def _program(name: str, cure: str) -> str | None:

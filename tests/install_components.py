@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable
 
 from fairlead.kube.assets import ensure
+from fairlead.kube.pins import AssetSet
 from fairlead.ports.faults import Fault
 from tests.api.browser import missing_chromium
 from tests.dataplane.ebpf.places import missing_ebpf_packages
+from tests.kube.real_nodes import missing_busybox
 from tests.ledger.postgres_server import missing_postgres
 from tests.verify.node import missing_node
 
@@ -28,6 +30,7 @@ COMPONENTS: dict[str, tuple[Callable[[], str | None], tuple[str, ...]]] = {
     "fish": (lambda: _missing_program("fish"), ("fish",)),
     "haproxy": (lambda: _missing_program("haproxy"), ("haproxy",)),
     "ebpf": (missing_ebpf_packages, ("clang", "libbpf-dev", "libbpf1", "bpftool")),
+    "real-node": (missing_busybox, ("busybox-static", "iproute2")),
 }
 APT = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]
 
@@ -45,7 +48,7 @@ def main() -> int:
 
 def _build_kubernetes() -> None:
     try:
-        ensure(frozenset(), lambda line: print(line, flush=True))
+        ensure(frozenset({AssetSet.NODE, AssetSet.TOOLS}), lambda line: print(line, flush=True))
     except Fault as fault:
         print(f"could not build the programs of a cluster: {fault}", file=sys.stderr)
 

@@ -1,15 +1,18 @@
 """One real cluster for the tests that ask for it, with simulated nodes."""
 
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead.host import files
 from fairlead.kube.assets import Programs, find
 from fairlead.kube.cluster import Cluster
 from fairlead.kube.components import ClusterOptions
 from fairlead.kube.kinds import crds
+from fairlead.kube.pins import AssetSet
 from tests.kube.world import World
 
 NODES, GPUS = 4, 8
@@ -56,3 +59,18 @@ def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
     made.clean()
     yield made
     made.clean()
+
+
+@pytest.fixture(scope="session")
+def node_programs() -> Programs:
+    """With those of a real node."""
+    found = find(frozenset({AssetSet.NODE}))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def only_real_node() -> Iterator[None]:
+    """There is one real node per machine: test processes take turns."""
+    with files.holding(Path(tempfile.gettempdir()) / "fairlead-tests-real-node.lock"):
+        yield

@@ -216,7 +216,10 @@ def test_an_old_compiler_is_not_used(environment: dict[str, str], tmp_path: Path
     assert lines == ["Go on PATH is 1.19; 1.26 is needed"]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+PINNED = [source for source in SOURCES if not source.ours]
+
+
+@pytest.mark.parametrize("source", PINNED, ids=lambda source: source.name)
 def test_every_program_is_pinned_by_content(source: GoSource) -> None:
     """go.mod names the version and the packages, go.sum the hash; no host of a registry."""
     module, sums = ((source.folder / name).read_text() for name in ("go.mod", "go.sum"))
@@ -265,3 +268,14 @@ def test_content_that_differs_from_its_pin_is_refused(tmp_path: Path) -> None:
             cwd=work,
         )
     subprocess.run(["chmod", "-R", "u+w", str(tmp_path / "modules")], check=False)
+
+
+def test_other_commands_do_not_load_it() -> None:
+    """Agents and the control plane stay small."""
+    code = (
+        "import sys, fairlead.cli.main, fairlead.cli.node.commands, fairlead.compose.node,"
+        " fairlead.compose.up, fairlead.compose.traffic, fairlead.cli.kube.commands;"
+        "print([name for name in sys.modules if name.startswith('fairlead.kube')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

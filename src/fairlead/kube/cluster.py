@@ -29,6 +29,7 @@ from fairlead.kube import components
 from fairlead.kube.assets import Programs
 from fairlead.kube.certificates import Authority
 from fairlead.kube.components import HOST, ClusterOptions
+from fairlead.kube.real_node import NAME, RealNode
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 START_S, STOP_S, KILL_S = 60.0, 10.0, 5.0
@@ -68,6 +69,7 @@ class Cluster:
         self._commands: dict[str, list[str]] = {}
         self._lock: int | None = None
         self._endpoint: http.HttpEndpoint | None = None
+        self.real_node = RealNode(programs, self.directory / "node", self.options.images)
         self.port = 0
 
     @property
@@ -100,12 +102,17 @@ class Cluster:
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self.wait_for(lambda: self.get(account) is not None, "the first service account")
         self._add_nodes()
+        if self.options.real_node:
+            self._start_real_node()
         self._report(f"cluster: ready after {time.monotonic() - began:.1f} s")
 
     def stop(self) -> None:
         """End every process, by its id, clients before servers; then remove the directory."""
+        if "node" in self._processes:
+            self.end("node", signal.SIGKILL)  # with its namespace goes every process in it
         for name in reversed(list(self._processes)):
             self.end(name)
+        self.real_node.remove()
         if self._lock is None:
             return
         if not self._keep:
@@ -204,7 +211,7 @@ class Cluster:
 
     def _clear(self) -> None:
         """Remove what a cluster makes, and nothing else: the directory may be the user's."""
-        for folder in ("etcd", "log", "kubeconfigs", "pki"):
+        for folder in ("etcd", "log", "kubeconfigs", "pki", "node"):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
         for name in ("kubeconfig", *components.ETCD_SOCKETS):
             (self.directory / name).unlink(missing_ok=True)
@@ -278,15 +285,22 @@ class Cluster:
             return
         numbers = range(self.options.nodes)
         self.apply(components.fake_node(number, self.options.gpus) for number in numbers)
-        self.wait_for(lambda: self._ready_nodes() >= self.options.nodes, "Ready nodes")
+        self.wait_for(lambda: len(self._ready_nodes()) >= self.options.nodes, "Ready nodes")
 
-    def _ready_nodes(self) -> int:
+    def _start_real_node(self) -> None:
+        config = self.kubeconfig_for(f"system:node:{NAME}", ("system:nodes",))
+        tainted = self.options.nodes > 0  # or the pods of simulated nodes would come here
+        self.run("node", self.real_node.prepare(self._authority, config, tainted=tainted))
+        self.wait_for(lambda: NAME in self._ready_nodes(), "Ready real node")
+
+    def _ready_nodes(self) -> set[str]:
         listed = self.get("/api/v1/nodes") or {"items": []}
-        return sum(
-            condition["type"] == "Ready" and condition["status"] == "True"
+        return {
+            node["metadata"]["name"]
             for node in listed["items"]
             for condition in node["status"].get("conditions", ())
-        )
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
 
 
 def kubectl(programs: Programs, kubeconfig: Path, *arguments: str, text: str | None = None) -> str:

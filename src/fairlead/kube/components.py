@@ -39,6 +39,10 @@ class ClusterOptions:
     """Further flags of the API server, such as an audit policy."""
     stages: Path = STAGES
     """How simulated nodes and their pods behave, in KWOK's language."""
+    real_node: bool = False
+    """One node with a real kubelet, containerd and runc; needs root."""
+    images: tuple[Path, ...] = ()
+    """Archives of container images that the real node knows."""
 
 
 def etcd(options: ClusterOptions) -> list[str]:

@@ -43,6 +43,8 @@ class GoSource:
     """Needs a C compiler and libseccomp."""
     data: tuple[str, ...] = ()
     """Folders of the module that are needed beside the programs."""
+    ours: bool = False
+    """The source is in the folder itself."""
 
     @property
     def folder(self) -> Path:
@@ -50,7 +52,9 @@ class GoSource:
 
     @property
     def version(self) -> str:
-        """As go.mod pins it, without the `v`."""
+        """As go.mod pins it, without the `v`; our own source has Kubernetes' version."""
+        if self.ours:
+            return KUBERNETES.version
         line = rf"^(?:require)?\s*{re.escape(self.module)} v(\S+)"
         found = re.search(line, (self.folder / "go.mod").read_text(), re.MULTILINE)
         if found is None:
@@ -64,7 +68,7 @@ class GoSource:
 
     def digest(self) -> str:
         """Changes when anything changes that a program of this source is built from."""
-        pins = b"".join((self.folder / name).read_bytes() for name in ("go.mod", "go.sum"))
+        pins = b"".join(path.read_bytes() for path in sorted(self.folder.iterdir()))
         rest = repr((self.programs, self.linker_flags(), self.seccomp, self.data))
         return hashlib.sha256(pins + rest.encode()).hexdigest()[:24]
 
@@ -119,6 +123,7 @@ SOURCES = (
             "host-local": "plugins/ipam/host-local",
         },
     ),
+    GoSource("pause", AssetSet.NODE, "fairlead.dev/kube/pause", {"pause": ""}, ours=True),
     GoSource("helm", AssetSet.TOOLS, "helm.sh/helm/v3", {"helm": "cmd/helm"}),
     GoSource("kustomize", AssetSet.TOOLS, "sigs.k8s.io/kustomize/kustomize/v5", {"kustomize": ""}),
     GoSource(

@@ -54,13 +54,14 @@ def assets(*, check: bool, **sets: bool) -> None:
 @command.command("dev")
 @click.option("--nodes", type=click.IntRange(0, 5000), default=4, help="Simulated nodes.")
 @click.option("--gpus", type=click.IntRange(0, 64), default=8, help="GPUs of each node.")
+@click.option("--real-node", is_flag=True, help="Add a real kubelet with containerd, as root.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the cluster here and continue it next time.",
 )
-def dev(*, nodes: int, gpus: int, directory: Path | None) -> None:
+def dev(*, nodes: int, gpus: int, real_node: bool, directory: Path | None) -> None:
     """Run a Kubernetes cluster on loopback until Ctrl-C.
 
     A real API server, etcd, controllers and scheduler; nodes and pods are simulated by KWOK. The
@@ -76,12 +77,13 @@ def dev(*, nodes: int, gpus: int, directory: Path | None) -> None:
     from fairlead.kube.assets import ensure
     from fairlead.kube.cluster import Cluster
     from fairlead.kube.components import ClusterOptions
+    from fairlead.kube.pins import AssetSet
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    programs = ensure(frozenset(), _note)
+    programs = ensure(frozenset({AssetSet.NODE} if real_node else ()), _note)
     where = directory or user_state_directory() / "kube"
-    options = ClusterOptions(nodes=nodes, gpus=gpus)
+    options = ClusterOptions(nodes=nodes, gpus=gpus, real_node=real_node)
     with Cluster(programs, where, options, keep=directory is not None, report=_note) as cluster:
         click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         click.echo(f"export PATH={programs.directory}:$PATH")
