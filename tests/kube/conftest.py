@@ -11,7 +11,9 @@ from fairlead.host import files
 from fairlead.kube.assets import Programs, find
 from fairlead.kube.cluster import Cluster
 from fairlead.kube.components import ClusterOptions
+from fairlead.kube.kinds import crds
 from fairlead.kube.pins import AssetSet
+from tests.kube.world import World
 
 NODES, GPUS = 4, 8
 
@@ -46,6 +48,17 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def world(cluster: Cluster, tmp_path: Path) -> Iterator[World]:
+    """The cluster with Fairlead's kinds, and nothing of another test."""
+    made = World(cluster, tmp_path)
+    cluster.apply(crds())
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    made.clean()
+    yield made
+    made.clean()
 
 
 @pytest.fixture(scope="session")

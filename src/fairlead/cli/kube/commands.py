@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fairlead.cli.kube.controller import controller, crds
 from fairlead.cli.main import EXIT_REFUSED
 
 CHECK_S = 1.0
@@ -14,7 +15,11 @@ CHECK_S = 1.0
 
 @click.group("kube")
 def command() -> None:
-    """Build and run Kubernetes clusters for development."""
+    """Run Fairlead on Kubernetes, and clusters for development."""
+
+
+command.add_command(controller)
+command.add_command(crds)
 
 
 @command.command("assets")
