@@ -259,7 +259,7 @@ class PodExecutor:
         meta = document["metadata"]
         options: Document = {"preconditions": {"uid": meta["uid"]}}
         if not self._node_is_there(document):
-            options["gracePeriodSeconds"] = 0  # nobody is left who could end it
+            options["gracePeriodSeconds"] = 0  # its kubelet is gone with the node
             self._client.delete(self._path(document), options)
             return
         if grace_ms is not None:
