@@ -91,13 +91,18 @@ class World:
 
     @contextmanager
     def controlled(
-        self, name: str = "a", kubeconfig: Path | None = None, **engine: Any
+        self,
+        name: str = "a",
+        kubeconfig: Path | None = None,
+        namespace: str | None = None,
+        **engine: Any,
     ) -> Iterator[ClusterController]:
         """With a controller in a thread of this process."""
         settings = Config(**{"resolver": "enforce", "grace_ms": 1000, **engine})
         config = KubeConfig(
             self._folder / name,
             kubeconfig or self.kubeconfig,
+            namespace=namespace,
             image="busybox",
             qps=None,
             engine=settings,
