@@ -239,6 +239,8 @@ class FrontEnd:
             owner = self._owner(key.namespace)
             author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
         if kind == "Run":
+            if spec.get("malleable") is not None:
+                raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             template = self._template(document)

@@ -15,6 +15,8 @@ from fairlead.schema.objects import API_VERSION
 READER = Author("kubernetes", admin=True)
 _PUBLIC = Author("kubernetes-mirror")
 """All readers see outcomes: under pseudonyms."""
+SHOWN = 20
+"""Outcomes that a new leader shows again: its predecessor may have died before it could."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
@@ -73,6 +75,7 @@ class Mirror:
                 self._objects |= {(kind, key) for key in self._sources.of(kind).all()}
             self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
             self._lease_names |= {key.name for key in self._leases.all()}
+            self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
             self._seq = last
         while self._seq < last and (page := plane.events.read(self._seq, 1000)):
             for event in page:
