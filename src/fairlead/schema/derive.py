@@ -155,16 +155,13 @@ class Style:
 
     def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
         """The document of another style in this one, every value as it was written there."""
-        values = given
-        for name, codec in self._shape(cls).codecs.items():
-            value = getattr(document, name, given.get(name))
-            inner = codec.inner
-            if inner is not None and isinstance(value, list):
-                value = [self.restyled(inner, item) for item in value]
-            elif inner is not None and value is not None:
-                value = self.restyled(inner, value)
-            values[name] = value
-        return self._shape(cls).struct(**values)
+        shape = self._shape(cls)
+        values = {
+            name: msgspec.convert(getattr(document, name), codec.type, from_attributes=True)
+            for name, codec in shape.codecs.items()
+            if name not in given
+        }
+        return shape.struct(**values, **given)
 
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
