@@ -156,12 +156,13 @@ class Style:
     def restyled(self, cls: type, document: Any, **given: Any) -> msgspec.Struct:
         """The document of another style in this one, every value as it was written there."""
         shape = self._shape(cls)
-        values = {
-            name: msgspec.convert(getattr(document, name), codec.type, from_attributes=True)
-            for name, codec in shape.codecs.items()
-            if name not in given
-        }
-        return shape.struct(**values, **given)
+        for name, codec in shape.codecs.items():
+            if name not in given:
+                value = getattr(document, name)
+                if codec.inner is not None:
+                    value = msgspec.convert(value, codec.type, from_attributes=True)
+                given[name] = value
+        return shape.struct(**given)
 
     def from_core(self, value: Any) -> dict[str, Any]:
         """The document of a value of core, as plain data with every field."""
