@@ -62,6 +62,11 @@ class Hex:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """Marks (milliseconds, value) pairs that documents write as an object by time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """Marks a field that documents call by another name."""
 
