@@ -159,12 +159,15 @@ class State:
 
     def _check_backends(self) -> None:
         _ascending([backend.id for backend in self.backends], "backends", "id")
-        for index, memory in enumerate(self.backends):
-            path = f"backends[{index}]."
-            units.check(memory, path)
-            if (memory.error_ms is None) is not (memory.error_rate is None):
-                raise OutOfRange(f"{path}error_ms", "must be given together with error_rate")
-            _within(memory.error_ms, f"{path}error_ms", self.clock_ms)
+        index = 0
+        try:  # in every tick: a path is made only for what is refused
+            for index, memory in enumerate(self.backends):  # noqa: B007 - used by the handler
+                units.check(memory)
+                if (memory.error_ms is None) is not (memory.error_rate is None):
+                    raise OutOfRange("error_ms", "must be given together with error_rate")
+                _within(memory.error_ms, "error_ms", self.clock_ms)
+        except OutOfRange as fault:
+            raise OutOfRange(f"backends[{index}].{fault.field}", fault.message) from None
         slots = sum(backend.slots for backend in self.backends)
         if slots != (self.s_total if self.backends else 0):
             raise OutOfRange("backends", f"must hold s_total slots together, got {slots}")
