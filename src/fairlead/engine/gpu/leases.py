@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -11,27 +10,11 @@ from fairlead.core.gpu.usage import split_hold
 from fairlead.core.invariant import known
 from fairlead.core.reasons import CutKind, ResizeReason
 from fairlead.engine.gpu import entries
+from fairlead.engine.gpu.committer import Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry
-from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import LeaseFact, Phase
 from fairlead.ports.executor import Exit
 from fairlead.schema.gpu import STYLE
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What is known, and when and by whom entries are made of it."""
-
-    projection: Projection
-    now_ms: int
-    author: str = SYSTEM
-
-    def entry(
-        self, body: entries.Body, plan_id: str | None = None, effect: str | None = None, **more: Any
-    ) -> NewEntry:
-        """`more`: other fields of the entry, such as the input of a decision."""
-        by = self.author
-        return NewEntry(body, self.now_ms, author=by, plan_id=plan_id, effect=effect, **more)
 
 
 def open_lease(at: Context, body: entries.LeaseOpen, job: str) -> Iterator[NewEntry]:

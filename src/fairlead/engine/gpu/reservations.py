@@ -15,9 +15,8 @@ from operator import attrgetter
 from fairlead.core.gpu import GangDemand
 from fairlead.core.invariant import known
 from fairlead.engine.gpu.admission import StartAnswer, admission, opens_leases, start_decision
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.entries import SYSTEM, NewEntry, ReservationState
-from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.projection import reservation_spec, starts_ms
 from fairlead.engine.gpu.resolver.deficit import Shortage, deficit_decision, need_of, shortage_of
 from fairlead.engine.gpu.resolver.outcome import Case, Outcomes

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from functools import partial
 
 from fairlead.core import gpu
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import LeaseFunded, LeaseUnfunded, NewEntry, RefundDecision
-from fairlead.engine.gpu.leases import Context, Ending, end_preempted, end_run
+from fairlead.engine.gpu.leases import Ending, end_preempted, end_run
 from fairlead.engine.gpu.projection import Projection
 from fairlead.engine.gpu.state import Phase, RunState
 from fairlead.ports.executor import Exit

@@ -24,10 +24,9 @@ from fairlead.core.lottery import BeaconRound, Commitment, Pseudonyms, entropy_h
 from fairlead.core.reasons import DeficitReason
 from fairlead.engine.gpu import entries
 from fairlead.engine.gpu.admission import admission, opens_leases, start_decision
-from fairlead.engine.gpu.committer import Committer
+from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import SYSTEM, Document, NewEntry
-from fairlead.engine.gpu.leases import Context
 from fairlead.engine.gpu.resolver.carry_out import (
     clear_actions,
     due_closures,
