@@ -6,7 +6,7 @@ from functools import partial
 from fairlead.engine.gpu.committer import Committer, Context
 from fairlead.engine.gpu.effects import Effects
 from fairlead.engine.gpu.entries import Document, NewEntry, RunNominated, RunPhase, RunReclaimed
-from fairlead.engine.gpu.leases import Ending, end_run, swap
+from fairlead.engine.gpu.leases import end_run, swap
 from fairlead.engine.gpu.objects import Objects, may_touch
 from fairlead.engine.gpu.resolver.carry_out import shrink
 from fairlead.engine.gpu.resolver.requests import Resolver, cordon
@@ -117,8 +117,8 @@ class Verbs:
         if state.phase is Phase.RUNNING and self._effects.has_process(run):
             # Its leases go on until the process is gone: grace is charged like the rest.
             return [self._flagged(at, run, "CancelRequested", stopping=True)]
-        ending = Ending(Phase.FAILED, "Cancelled", f"cancelled by {at.author}", "Cancelled")
-        return end_run(at, run, ending, end_ms=at.now_ms)
+        why = ("Cancelled", f"cancelled by {at.author}")
+        return end_run(at, RunPhase(run, "Failed", *why), "Cancelled", end_ms=at.now_ms)
 
     def _pause(self, at: Context, run: str, *, paused: bool) -> list[NewEntry]:
         state = self._projection.runs[run]
@@ -137,11 +137,12 @@ class Verbs:
     def _vacate(self, at: Context, node: str, *, reason: str) -> list[NewEntry]:
         """Cordon a node; a gang with a device there goes on with its spares, or waits again."""
         made = cordon(at, node, cordoned=True)
-        message = f"node {node} is out of service"
-        ending = Ending(Phase.PENDING, reason, message, "NodeFailed")
         for run in self._projection.runs_on(node):
             swapped, entries = swap(at, run, node)
-            made += entries if swapped else [*entries, *end_run(at, run, ending, end_ms=at.now_ms)]
+            made += entries
+            if not swapped:
+                body = RunPhase(run, "Pending", reason, f"node {node} is out of service")
+                made += end_run(at, body, "NodeFailed", end_ms=at.now_ms)
         return made
 
 
