@@ -10,7 +10,7 @@ from fairlead.core import gpu
 from fairlead.schema import cpu as cpu_documents
 from fairlead.schema import gpu as gpu_documents
 from fairlead.schema import traffic as traffic_documents
-from fairlead.schema.border import check_shape, parse_json
+from fairlead.schema.border import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Kind:
 
     def run(self, data: bytes) -> Decision:
         """Bytes in, decision out; raises `BadInput` and nothing else for bad input."""
-        result = self.decide(check_shape(parse_json(data), self.input_shape))
+        result = self.decide(read_document(data, self.input_shape))
         return Decision(result, self.refuses(result))
 
     def json_schema(self) -> dict[str, Any]:
