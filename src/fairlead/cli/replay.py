@@ -42,7 +42,6 @@ _EXITS = {"same": 0, "different": EXIT_REFUSED, "unknown": EXIT_FAULT}
 @output_option
 @click.pass_context
 def command(ctx: click.Context, *, what: tuple[str, ...], ledger: str, output: str) -> None:
-    """Replay what is named, and report."""
     from fairlead.recorder import CorruptRecord
 
     out = Output(output)

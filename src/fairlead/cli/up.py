@@ -182,9 +182,8 @@ def command(
     traffic: Path | None,
     no_discover: bool,
     demo: bool,
-    **settings: Any,
+    **settings: Any,  # fields of `UpConfig`
 ) -> None:
-    """Compose the server and run it; `settings` are fields of `UpConfig`."""
     from fairlead.api.lab import Lab
     from fairlead.compose.up import UpConfig, control_server
     from fairlead.node.supervisor import Agents

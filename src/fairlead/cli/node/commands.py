@@ -64,7 +64,6 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @flag("--dry-run", "Explain only; write no limit, state or record.")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
-    """Run the agent in the foreground."""
     from fairlead.compose.node import node_agent
     from fairlead.node.supervisor import end_with_supervisor
 

@@ -79,7 +79,6 @@ def _plane(*kinds: str) -> Decorator:
 @_setting("--metrics-port", int, "Serve /metrics on loopback (0: any free port).")
 @option("--ticks", click.IntRange(1), "Stop after this many ticks.")
 def run(*, file: Path, ticks: int | None, **flags: Any) -> None:
-    """Run the agent in the foreground."""
     from fairlead.compose import traffic as composed
     from fairlead.node.supervisor import end_with_supervisor
 

@@ -62,7 +62,6 @@ def command(
     output: str,
     no_plots: bool,
 ) -> None:
-    """Play a scenario and report on it."""
     if listing or schema:
         click.echo(_listing() if listing else json.dumps(traffic_scenario_schema(), indent=2))
         return
