@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from fairlead.cli.audit.checkpoints import HEADERS, Checkpoints, read_headers
+from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
@@ -61,8 +61,7 @@ class Client:
 
     def __init__(self, where: str | None, *, hasty: bool = False, dry_run: bool = False) -> None:
         self.where, self._dry_run, self._token = where or _default(), dry_run, _token()
-        self._checkpoints = None if hasty else Checkpoints(self.where)
-        self._timeout_s = HASTY_S if hasty else TIMEOUT_S
+        self._hasty, self._timeout_s = hasty, HASTY_S if hasty else TIMEOUT_S
 
     def get(self, path: str, **query: Any) -> Any:
         """GET, with the query's names as keywords."""
@@ -148,11 +147,11 @@ class Client:
     def _check(self, status: int, headers: Message) -> None:
         """Check the checkpoint of a reply. A server that refuses us sends no proof either, and a
         proxy in between may answer with an error and no checkpoint."""
-        if self._checkpoints is None or status in (401, 403):
+        if self._hasty or status in (401, 403):
             return
         signed = read_headers({name: headers.get(name, "") for name in HEADERS})
         if signed is not None or status < 400:
-            self._checkpoints.see(signed, self)
+            check_reply(self.where, signed, self)
 
     @contextmanager
     def _open(
