@@ -22,7 +22,7 @@ from fairlead.cli.audit.checkpoints import HEADERS, check_reply, read_headers
 from fairlead.cli.input import MANIFEST_PATH, Source
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.options import dry_run_option, output_option, server_option
-from fairlead.cli.table import Output, WaitNotice
+from fairlead.cli.table import Output, waiting
 from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
@@ -71,8 +71,8 @@ class Client:
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
     ) -> Any:
         """One request and its JSON; text for what is not JSON."""
-        waiting = WaitNotice(f"waiting for {self.where}")
-        with waiting, self._open(method, path, query or {}, body) as reply:
+        notice = waiting(f"waiting for {self.where}")
+        with notice, self._open(method, path, query or {}, body) as reply:
             data, media = reply.read(), reply.headers.get_content_type()
         return json.loads(data) if media == "application/json" else data.decode(errors="replace")
 
