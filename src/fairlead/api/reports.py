@@ -10,7 +10,7 @@ closed after the period began, so only closings since then are read.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -123,7 +123,7 @@ def _by_run(service: Service, start_ms: int) -> Iterable[dict[str, Any]]:
         # The id of a lease is `run.uid.attempt.number`; entries of early versions have no payer.
         charge |= {"run": body.lease.rsplit(".", 3)[0], "payer": body.payer or body.budget}
         for part in body.parts:
-            yield {**charge, **msgspec.structs.asdict(part)}
+            yield {**charge, **asdict(part)}
     yield from accruing
 
 

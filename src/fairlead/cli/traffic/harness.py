@@ -82,9 +82,9 @@ def command(
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         record = Path(spare) / "record"
         if real_time:
-            from fairlead.sim.traffic.real import PlaneTarget, play_real
+            from fairlead.sim.traffic.real import play_real
 
-            place = PlaneTarget(plane, cgroup, pins)
+            place = {"kind": plane, "cgroup": cgroup, "pins": pins}
             played = play_real(document, place, seed=seed, record=record, folder=Path(spare))
         else:
             played = traffic.play(document, seed=seed, record=record)
