@@ -108,6 +108,12 @@ class Client:
         with self.about(kind, name) as path:
             return dict(self.get(f"/v1/objects/{path}"))
 
+    def change_object(
+        self, method: str, kind: str, name: str, action: str = "", **query: Any
+    ) -> dict[str, Any]:
+        with self.about(kind, name) as path:
+            return dict(self.change(method, f"/v1/objects/{path}{action}", **query))
+
     @contextmanager
     def about(self, kind: str, name: str) -> Iterator[str]:
         """The path of an object; where it is unknown, the error names a similar one."""
