@@ -11,6 +11,7 @@ from fairlead.cli.main import EXIT_FAULT
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import default_state_directory
+from fairlead.node.state import STATE, fields
 
 if TYPE_CHECKING:
     from fairlead.engine.cpu import CpuTurn
@@ -139,7 +140,6 @@ def restore(*, root: str | None, config_file: Path | None, state_dir: Path | Non
     """
     from fairlead.compose.node import node_directory, node_files
     from fairlead.node.limits import Originals
-    from fairlead.node.state import STATE
 
     document = node_document(config_file, {"root": root, "state_dir": state_dir})
     directory = agent_commands.directory(node_directory(document))
@@ -189,13 +189,11 @@ class NodeLog:
         self._mode: str | None = None
 
     def started(self, agent: "Agent", document: "NodeAgentDocument", port: int | None) -> None:
-        cpu = agent.cpu
         self._log.info(
             "agent started",
-            root=document.root,
-            pattern=document.pattern,
-            policy=cpu.policy.value,
-            capacity_millicores=cpu.capacity_millicores,
+            **fields(document, "root", "pattern"),
+            policy=agent.cpu.policy.value,
+            capacity_millicores=agent.cpu.capacity_millicores,
             dry_run=agent.dry_run,
             metrics_port=port,
             pods_known=len(agent.loop.governor.pods),
@@ -206,13 +204,8 @@ class NodeLog:
         plan = turn.plan
         if plan.mode.value != self._mode:
             self._mode = plan.mode.value
-            self._log.info(
-                "mode",
-                mode=self._mode,
-                total_need=plan.total_need,
-                capacity_millicores=plan.capacity_millicores,
-                shadow_price=plan.shadow_price,
-            )
+            figures = fields(plan, "total_need", "capacity_millicores", "shadow_price")
+            self._log.info("mode", mode=self._mode, **figures)
         writes = plan.writes if turn.observed_only else turn.written
         event = "would limit" if turn.observed_only else "limited"
         for write in writes:
@@ -240,9 +233,5 @@ class NodeLog:
         self._log.warning("fault", reason=str(fault), retry_after_ms=fault.retry_after_ms)
 
     def stopped(self, agent: "Agent") -> None:
-        self._log.info(
-            "agent stopped",
-            limits="stay as last applied",
-            missed_samples=agent.missed_samples,
-            faults=agent.faults,
-        )
+        figures = fields(agent, "missed_samples", "faults")
+        self._log.info("agent stopped", limits="stay as last applied", **figures)

@@ -11,10 +11,10 @@ from fairlead.cli.main import LazyGroup
 from fairlead.cli.options import FILE, NEW_FILE, Decorator, option, output_option
 from fairlead.cli.table import Output
 from fairlead.host.paths import state_directory
+from fairlead.node.state import STATUS, StateDirectory, fields
 
 if TYPE_CHECKING:
     from fairlead.engine.traffic import TickRound
-    from fairlead.node.state import StateDirectory
     from fairlead.node.traffic.agent import TrafficAgent
     from fairlead.node.traffic.commands import BackendCommand
     from fairlead.schema.traffic_agent import TrafficDocument
@@ -194,7 +194,6 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
     @_state_dir
     @_wait
     def give(*, group: str, backend: str, state_dir: Path | None, wait_s: float) -> None:
-        from fairlead.node.state import STATUS
         from fairlead.node.traffic.commands import change_command
 
         directory = agent_commands.directory(state_dir)
@@ -214,10 +213,7 @@ def _order(order: "BackendCommand | None", name: str, text: str) -> None:
 
 
 def _followed(
-    directory: "StateDirectory",
-    about: tuple[str, str],
-    order: "BackendCommand | None",
-    wait_s: float,
+    directory: StateDirectory, about: tuple[str, str], order: "BackendCommand | None", wait_s: float
 ) -> bool:
     deadline = time.monotonic() + wait_s
     while True:
@@ -331,15 +327,10 @@ class TrafficLog:
         """Log one tick: transitions, and problems that are new."""
         for change in round.transitions:
             log = self._log.info if change.after in (None, "normal") else self._log.warning
-            log(
-                _EVENTS[change.what],
-                group=change.group,
-                backend=change.backend,
-                before=change.before,
-                after=change.after,
-                reasons=list(change.reasons),
-                sequence=None if change.record is None else change.record.seq,
-            )
+            about = fields(change, "group", "backend", "before", "after")
+            sequence = None if change.record is None else change.record.seq
+            event = _EVENTS[change.what]
+            log(event, **about, reasons=list(change.reasons), sequence=sequence)
         problems = {f"{name}: {g.fault}" for name, g in round.groups.items() if g.fault}
         current = frozenset(problems | set(round.faults))
         for problem in sorted(current - self._problems):
@@ -352,10 +343,5 @@ class TrafficLog:
         self._log.warning("notice", reason=text)
 
     def stopped(self, agent: "TrafficAgent") -> None:
-        self._log.info(
-            "agent stopped",
-            connections="continue by the last table",
-            ticks=agent.ticks,
-            missed_ticks=agent.missed_ticks,
-            faults=agent.faults,
-        )
+        figures = fields(agent, "ticks", "missed_ticks", "faults")
+        self._log.info("agent stopped", connections="continue by the last table", **figures)
