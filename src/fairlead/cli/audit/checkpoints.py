@@ -35,6 +35,7 @@ from fairlead.ledger.entries import parse
 from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
+from fairlead.schema.audit import read_head
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -243,8 +244,6 @@ def includes(head: Head, seq: int, data: bytes, proof: Proof) -> bool:
 
 def held_head(path: Path) -> SignedHead:
     """A checkpoint from a file that a user names."""
-    from fairlead.schema.audit import read_head  # most commands read none
-
     with reading(path):
         return read_head(path.read_bytes())
 

@@ -8,10 +8,12 @@ import click
 
 from fairlead.cli.agents import AgentCommands, agent_log, bad_usage, find, settings_of
 from fairlead.cli.main import EXIT_FAULT
+from fairlead.cli.node.status import explain_pod, print_status
 from fairlead.cli.options import FILE, flag, option
 from fairlead.cli.table import Output
 from fairlead.host.paths import default_state_directory
 from fairlead.node.state import STATE, fields
+from fairlead.node.supervisor import end_with_supervisor
 
 if TYPE_CHECKING:
     from fairlead.engine.cpu import CpuTurn
@@ -66,7 +68,6 @@ _config = _setting("--config config_file", FILE, "Configuration file (YAML).")
 @option("--clears", click.IntRange(1), "Stop after this many clearings.")
 def run(*, config_file: Path | None, dry_run: bool, clears: int | None, **flags: Any) -> None:
     from fairlead.compose.node import node_agent
-    from fairlead.node.supervisor import end_with_supervisor
 
     end_with_supervisor()
     document = node_document(config_file, flags)
@@ -106,8 +107,6 @@ def status(document: dict[str, Any], out: Output) -> None:
       fairlead node status
       fairlead node status -o json | jq '.pods[].reasons'
     """
-    from fairlead.cli.node.status import print_status
-
     out.text(document, lambda: print_status(document, wide=out.format == "wide"))
 
 
@@ -120,8 +119,6 @@ def explain(document: dict[str, Any], out: Output, *, pod: str) -> None:
     \b
       fairlead node explain web
     """
-    from fairlead.cli.node.status import explain_pod
-
     entry = find(document["pods"], "pod", pod, "; governed pods", most=8)
     out.text(entry, lambda: explain_pod(entry, document))
 
