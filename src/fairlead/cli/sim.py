@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.cli.input import BadFile, head_of
 from fairlead.cli.main import EXIT_REFUSED
-from fairlead.cli.options import Decorator, flag, option, output_format, output_option
+from fairlead.cli.options import flag, option, output_format, output_option
 from fairlead.cli.table import Counter, Output, figures, note
 from fairlead.core.cpu import Policy
 from fairlead.schema.border import BadInput
@@ -25,13 +25,11 @@ from fairlead.sim.report import NotAReport, as_document, check_target, pod_row, 
 from fairlead.sim.whatif import NoDecisions, WhatIf, what_if
 
 Document = TypeVar("Document")
-seed_option: Decorator = option(
+seed_option = option(
     "--seed", click.IntRange(0, SEED_MAX), "Random seed [default: the scenario's]."
 )
-out_option: Decorator = option(
-    "--out", click.Path(path_type=Path), "Report folder [default: out/NAME]."
-)
-no_plots_option: Decorator = flag("--no-plots", "Write the report without plots.")
+out_option = option("--out", click.Path(path_type=Path), "Report folder [default: out/NAME].")
+no_plots_option = flag("--no-plots", "Write the report without plots.")
 _policy_choice = click.Choice([policy.value for policy in Policy])
 _PODS = ("POD", "WANT", "GRANTED", "USED", "THROTTLED", "SLACK", "REVERSALS/MIN")
 _POLICIES = ("POLICY", "USED", "GRANTED", "UNSERVED", "CONGESTED", "OVERLOADED", "REVERSALS/MIN")

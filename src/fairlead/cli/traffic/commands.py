@@ -60,7 +60,7 @@ def command() -> None:
 _file = click.argument("file", type=FILE)
 agent_commands = AgentCommands("traffic", state_directory)
 _setting, _state_dir = agent_commands.setting, agent_commands.state_dir
-_wait: Decorator = option(
+_wait = option(
     "--wait wait_s",
     click.FloatRange(0),
     "Wait this many seconds for the agent to act.",
