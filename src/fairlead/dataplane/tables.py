@@ -1,8 +1,4 @@
-"""What every dataplane asks of groups and tables, and what it keeps of them.
-
-Dataplanes call the checks before they touch anything, so that a bad table is refused whole, with
-the path of the field.
-"""
+"""What every dataplane asks of groups and tables, before it touches anything, and keeps of them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,16 +104,9 @@ def group_seen(
     active: Active, liveness: Liveness, counts: Sequence[int], backends: Mapping[str, BackendSeen]
 ) -> GroupSeen:
     """One group's counters; `counts` are admitted, refused softly and refused hard."""
-    limits = active.table.limits
+    table, limits = active.table, active.table.limits
     alone = liveness is Liveness.FALLBACK
-    admitted, refused_soft, refused_hard = counts
-    return GroupSeen(
-        epoch=active.table.epoch,
-        liveness=liveness,
-        mode=(limits.fallback.admission if alone else limits.admission).mode,
-        admitted=admitted,
-        refused_soft=refused_soft,
-        refused_hard=refused_hard,
-        backends=backends,
-        decision=active.decision,
-    )
+    mode = (limits.fallback.admission if alone else limits.admission).mode
+    admitted, soft, hard = counts
+    seen = (table.epoch, liveness, mode, admitted, soft, hard)
+    return GroupSeen(*seen, backends, active.decision)

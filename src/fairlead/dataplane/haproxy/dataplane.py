@@ -20,7 +20,6 @@ from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
 from fairlead.dataplane.tables import Active, active
-from fairlead.host.clock import now_ms
 from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -132,7 +131,8 @@ class HaproxyDataplane(proxy.ProxyDataplane):
             ours = config.addresses(old[0][1] or "")
         proxy.check_free(groups, ours)
         now = {group.name: active(group, before.get(group.name)) for group in groups}
-        rendered = config.render(groups, now, files, self._worker, born_ms=now_ms())
+        paths = {"socket": files.socket, "states": files.states}
+        rendered = config.render(groups, now, {**self._worker, **paths, "description": wanted})
         for path, text in zip(written, rendered, strict=True):
             proxy.replace_text(path, text)
         try:

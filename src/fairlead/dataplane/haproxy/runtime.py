@@ -1,10 +1,8 @@
 """HAProxy itself: its runtime socket, its process, its counters, and the log in its memory.
 
-On the runtime socket a line of commands goes in and their answers come out. HAProxy ends the answer
-to every command with an empty line. One that does not end so was cut off by its death, and must not
-be taken for a list without entries, or for "done".
-
-The process is a master with a worker, in a session of its own, so that it outlives its agent.
+HAProxy ends the answer to every command with an empty line. One that does not end so was cut off by
+its death, and must not be taken for a list without entries, or for "done". The process is a master
+with a worker, in a session of its own, so that it outlives its agent.
 """
 
 import contextlib
@@ -140,11 +138,8 @@ class HaproxyProcess:
 
 
 def read_counters(path: Path) -> list[Row]:
-    """The lines of `show stat` with a request, and the columns of interest.
-
-    There are eighty more; those that hold free text, and so might hold a comma, come after ours.
-    A server that was never sent anything, as on the hashed side, is left out.
-    """
+    """The lines of `show stat` with a request, and the columns of interest. Of the eighty others
+    those that hold free text, and so might hold a comma, come after ours."""
     header, *lines = ask(path, SHOW_COUNTERS).splitlines()
     places = {name: header.split(",").index(name) for name in _COUNTERS}
     cut, rows = max(places.values()) + 1, []
@@ -187,11 +182,8 @@ def held(rows: Iterable[Row]) -> Held:
 
 
 class HaproxyLog(proxy.RequestLog):
-    """Follows the ring in HAProxy's memory that has a line per request.
-
-    It holds a connection to the runtime socket on which new lines arrive, and reads what has come
-    when it is asked. A slow reader loses the oldest lines and never slows a request down.
-    """
+    """Follows the ring in HAProxy's memory that has a line per request, over a connection on which
+    new lines arrive. A slow reader loses the oldest lines and never slows a request down."""
 
     whole = "--"
 

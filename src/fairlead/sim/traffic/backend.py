@@ -1,9 +1,7 @@
 """Fake backends that speak real HTTP, for scenarios in real time and for `bench.traffic`.
 
-A backend has so many workers; the requests beyond them wait. A request names its work
-(`/work?ms=93&fail=0`), or the backend draws it; a worker sleeps for that long. While a backend
-fails it answers 500 before it asks for a worker. A client that goes away takes its request along.
-`/metrics` serves what an application would count, `/ready` answers at once.
+A backend has so many workers; the requests beyond them wait. While it fails it answers 500 before
+it asks for a worker. A client that goes away takes its request along.
 """
 
 import asyncio
@@ -140,11 +138,9 @@ class ServiceMetrics:
 
 
 class FakeService:
-    """The service behind all connections of a backend.
-
-    `draw` gives (milliseconds of work, whether it fails) where a request does not say so itself.
-    `arrived` is called for every request that is no probe.
-    """
+    """The service behind all connections of a backend: `/metrics`, `/ready`, and work for anything
+    else, as the request names it (`/work?ms=93&fail=0`) or else as `draw` does, in milliseconds.
+    `arrived` is called for every request that is no probe."""
 
     def __init__(
         self,

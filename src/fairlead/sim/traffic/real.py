@@ -119,10 +119,7 @@ def play_real(
     record: Path,
     folder: Path,
 ) -> TrafficResult:
-    """Play on a real dataplane; the flight record goes to `record`.
-
-    `plane` is that of the agent's configuration: its kind, and for eBPF where (None: the default).
-    """
+    """Play on `plane`, as the agent's configuration has it; the flight record goes to `record`."""
     used = scenario.seed if seed is None else seed
     return asyncio.run(RealRun(scenario, plane, used, folder).run(record))
 
@@ -214,17 +211,9 @@ class RealRun(ScenarioRun):
     def _config(self) -> dict[str, Any]:
         present = [spec.name for spec in backends_at(self.scenario, self.elapsed_ms() / 1000)]
         ports = {name: self.backends[name].server.port for name in present}
-        group: dict[str, Any] = {
-            "name": GROUP,
-            "vip": HOST,
-            "port": self._port,
-            "backends": [
-                {"id": name, "host": HOST, "port": port, "node": "n1"}
-                for name, port in ports.items()
-            ],
-            "config": dict(self.scenario.config),
-            "probe": {"kind": "http"},
-        }
+        here = [{"id": n, "host": HOST, "port": port, "node": "n1"} for n, port in ports.items()]
+        group: dict[str, Any] = {"name": GROUP, "vip": HOST, "port": self._port, "backends": here}
+        group |= {"config": dict(self.scenario.config), "probe": {"kind": "http"}}
         events, load = self.scenario.events, self.scenario.load
         retried = bool(load.retries) or any(event.repeat for event in events)
         if self._plane["kind"] == "ebpf" or self.scenario.scrape or retried:
