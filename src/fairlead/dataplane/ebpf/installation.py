@@ -136,14 +136,11 @@ class Installation:
 
     def _forget(self) -> None:
         """Connections that live where no program is attached now end unseen: forget them."""
-        maps = kernel.Maps(self.live)
-        try:
+        with contextlib.closing(kernel.Maps(self.live)) as maps:
             maps.barrier()
             for place, backend in enumerate(maps.backends.first(maps.backends.entries)):
                 if backend.group:
                     maps.forget(place)
-        finally:
-            maps.close()
 
     def close(self) -> None:
         if self._lock is not None:

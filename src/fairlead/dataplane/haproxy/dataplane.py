@@ -135,13 +135,9 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         rendered = config.render(groups, now, {**self._worker, **paths, "description": wanted})
         for path, text in zip(written, rendered, strict=True):
             proxy.replace_text(path, text)
+        self._log.close()
         try:
-            self._process.check()
-            if running is None:
-                self._process.start(wanted)
-            else:
-                self._log.close()
-                self._process.reload(wanted)
+            self._process.serve(wanted, reload=running is not None)
         except PermanentFault:
             for path, was in old:
                 if was is not None:
