@@ -233,7 +233,7 @@ class GroupCount:
         return tables.group_seen(active, liveness, totals, backends)
 
 
-Look = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
+ProxyView = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
 """Counters by escaped name, tables by name, and what the proxy thinks of the agent."""
 
 
@@ -290,7 +290,7 @@ class ProxyDataplane(ABC):
         """Say that the agent is alive; TemporaryFault where the proxy is not."""
 
     @abstractmethod
-    def _look(self) -> Look:
+    def _look(self) -> ProxyView:
         """What the proxy shows now."""
 
     @abstractmethod

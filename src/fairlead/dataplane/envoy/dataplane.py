@@ -73,7 +73,7 @@ class EnvoyDataplane(proxy.ProxyDataplane):
     def _host(self, backend: Backend) -> str:
         return proxy.address(backend.host, backend.port)
 
-    def _look(self) -> proxy.Look:
+    def _look(self) -> proxy.ProxyView:
         names = [proxy.escape(name) for name in self._groups]
         counted = admin.read_counts(self._files.admin, names)
         groups = self._groups.items()

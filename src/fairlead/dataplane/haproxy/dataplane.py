@@ -96,7 +96,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         """Put the agent back into the table that forgets it after 15 s."""
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
 
-    def _look(self) -> proxy.Look:
+    def _look(self) -> proxy.ProxyView:
         rows = runtime.read_counters(self._files.socket)
         self._held = runtime.held(rows)
         counted = self._counted(rows, self._groups, self._generation)
