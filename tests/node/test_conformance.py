@@ -6,10 +6,11 @@ from typing import Protocol
 
 import pytest
 
+from fairlead.core.cpu import NodeSnapshot, PodSighting, allocate
 from fairlead.node.kernel_files import Quota
 from fairlead.node.limits import CgroupActuator
 from fairlead.node.sensor import CgroupSensor
-from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone, PodSighting
+from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.schema.border import check_shape
 from fairlead.schema.node import PodRule
 from fairlead.schema.scenario import SimPodDocument
@@ -56,7 +57,8 @@ class Simulated:
         record = RunRecord()
         self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), record)
         # An actuator writes nothing that was not decided and recorded.
-        record.decision(0, {"capacity_millicores": 2000, "now_ms": 0, "pods": []}, {})
+        empty = NodeSnapshot(2000, 0, ())
+        record.decision(0, empty, allocate(empty), {}, same=True)
 
     def create(self, path: str) -> None:
         want = [{"kind": "constant", "millicores": 100}]

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fairlead.core.cpu import Counters
+from fairlead.core.units import INTEGER_MAX
 from fairlead.node import kernel_files
 from fairlead.node.kernel_files import FILE_BYTES_MAX, Quota
 from fairlead.ports.faults import PermanentFault
@@ -137,13 +138,9 @@ class ContainerFiles:
             return None  # the container went away
         if stat is None or usage_us is None:
             return None
-        return Counters(
-            time_us=time.monotonic_ns() // 1000,
-            usage_us=usage_us,
-            periods=stat.periods,
-            throttled_periods=stat.throttled_periods,
-            throttled_us=stat.throttled_us,
-        )
+        counters = Counters(time.monotonic_ns() // 1000, usage_us, *stat[:3])
+        # Counters are recorded, and a record holds no larger integers. (It would take 285 years.)
+        return counters if max(counters) <= INTEGER_MAX else None
 
     def quota(self) -> Quota | None:
         """The limit in force; None when it cannot be read as the kernel writes it."""

@@ -8,12 +8,13 @@ import errno
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from fairlead.core.cpu import PodSighting
 from fairlead.core.invariant import require
 from fairlead.node.cgroups import CgroupFiles, quota_for
 from fairlead.node.kernel_files import Quota
 from fairlead.node.sensor import container_path
 from fairlead.node.state import ORIGINALS, StateDirectory
-from fairlead.ports.cpu import Gone, PodSighting
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 
 _PASSING = {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENOMEM}

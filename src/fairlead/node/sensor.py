@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from fairlead.core.cpu import ContainerSighting, PodSighting
 from fairlead.node.cgroups import CgroupFiles, ContainerFiles
-from fairlead.ports.cpu import ContainerSighting, PodSighting
 from fairlead.schema.node import PodRule
 
 _NO_RULE = PodRule(match="*")

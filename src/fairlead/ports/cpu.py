@@ -1,59 +1,10 @@
 """What the CPU governor needs of a node: something that sees pods, something that limits them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from fairlead.core.cpu import Counters
+from fairlead.core.cpu import PodSighting
 from fairlead.ports.faults import PermanentFault
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerSighting:
-    """One container in one sample.
-
-    `limit_millicores` is the limit in force (None: unlimited). `counters` None: they could not be
-    read, which is a missing signal and never a zero.
-    """
-
-    name: str
-    limit_millicores: int | None
-    counters: Counters | None
-
-
-@dataclass(frozen=True, slots=True)
-class PodSighting:
-    """One pod in one sample.
-
-    Limits at first sight are the user's own and become the pod's maximum for good. `identity`
-    tells a pod from a later one of the same name. `started_ms` (None: now, at first sight) is
-    where the start-up grace counts from: an agent that starts on a busy node must not treat every
-    old pod as a newcomer.
-    """
-
-    uid: str
-    request_millicores: int
-    containers: tuple[ContainerSighting, ...]
-    priority: int = 0
-    opted_out: bool = False
-    started_ms: int | None = None
-    identity: str = ""
-
-    @property
-    def limit_millicores(self) -> int | None:
-        """The pod's limit: the sum of its containers', None when one of them is unlimited."""
-        total = 0
-        for container in self.containers:
-            if container.limit_millicores is None:
-                return None
-            total += container.limit_millicores
-        return total
-
-    @property
-    def reserved_millicores(self) -> int:
-        """What an opted-out pod takes from the capacity: its limit, else its request."""
-        limit = self.limit_millicores
-        return self.request_millicores if limit is None else limit
 
 
 class Gone(PermanentFault):

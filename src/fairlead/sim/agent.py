@@ -9,13 +9,24 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, NodePlan
+from fairlead.core.cpu import (
+    ContainerSighting,
+    Counters,
+    CpuConfig,
+    NodePlan,
+    PodSighting,
+    allocate,
+)
 from fairlead.core.invariant import require
-from fairlead.engine.cpu import CpuConfig, CpuGovernor, CpuLoop
-from fairlead.ports.cpu import ContainerSighting, Gone, PodSighting
+from fairlead.engine.cpu import CpuGovernor, CpuLoop, GovernorState
+from fairlead.ports.cpu import Gone
 from fairlead.ports.faults import TemporaryFault
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
+from fairlead.schema.border import read_document
+from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow, output_of
 from fairlead.schema.scenario import FaultDocument, FaultPoint
 from fairlead.sim.clock import Entropy, Stream, Turn, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
@@ -173,6 +184,11 @@ class SimRecorder:
     def __init__(self, context: SimContext, on_decision: Callable[[SimDecision], None]) -> None:
         self._context, self._on_decision = context, on_decision
         self._open: dict[int, RecordEntry] = {}
+        self._life: CpuLife | None = None
+        """Followed from the recorded bytes alone: what a replay of this record knows."""
+
+    def begins_segment(self, kind: str) -> bool:
+        return self._life is None
 
     def append(
         self,
@@ -184,7 +200,11 @@ class SimRecorder:
         output: dict[str, Any],
     ) -> int:
         record = self._context.record
-        decision = record.decision(time_ms, input, output)
+        followed = follow(read_document(canonical(input), CpuGovernDocument), self._life)
+        plan = allocate(followed.snapshot)
+        self._life = followed.settle(plan.mode, plan.memory)
+        same = canonical(output_of(followed.memory, plan)) == canonical(output)
+        decision = record.decision(time_ms, followed.snapshot, plan, output, same=same)
         seq = len(record.decisions)
         self._open[seq] = RecordEntry(seq, time_ms, kind, version, input, output, record.digest)
         self._on_decision(decision)
@@ -235,7 +255,7 @@ class SimAgent:
     def reconfigure(self, config: CpuConfig) -> None:
         self.config = config
         if self.loop is not None:
-            self.loop.governor.reconfigure(config)
+            self.loop.governor.config = config
 
     def sample(self) -> None:
         """Look at the node, unless the agent is dead or stuck in a write."""
@@ -294,8 +314,8 @@ class SimAgent:
         self.loop = self._new_loop(governor)
 
     def _new_loop(self, governor: CpuGovernor) -> CpuLoop:
-        def keep(state: dict[str, Any]) -> None:
-            self._stored = canonical(state)
+        def keep(state: GovernorState) -> None:
+            self._stored = msgspec.json.encode(state)
 
         loop = CpuLoop(
             governor,

@@ -4,30 +4,31 @@ The digest is SHA-256 over the canonical JSON of all decisions and observations,
 with the same digest saw the same and decided the same.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Policy, allocate
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, PodSighting, Policy
 from fairlead.core.reasons import CpuReason
-from fairlead.ports.cpu import PodSighting
-from fairlead.schema.border import read_document
-from fairlead.schema.cpu import STYLE, AllocateDocument
+from fairlead.schema.cpu import from_snapshot
 from fairlead.sim.node import SimPod
 
 
 @dataclass(frozen=True, slots=True)
 class SimDecision:
-    """One decision: the recorded bytes, and the values that a reader gets out of them."""
+    """One decision as a reader of the record gets it: from the recorded counters, by following the
+    life, in values and as the documents of `cpu.allocate`."""
 
     time_ms: int
     snapshot: NodeSnapshot
     plan: NodePlan
     input: bytes
     result: bytes
+    same: bool
+    """The record holds what following it gives."""
 
 
 class PodFrame(NamedTuple):
@@ -79,12 +80,18 @@ class RunRecord:
         return self._hash.hexdigest()
 
     def decision(
-        self, time_ms: int, document: dict[str, Any], result: dict[str, Any]
+        self,
+        time_ms: int,
+        snapshot: NodeSnapshot,
+        plan: NodePlan,
+        output: Mapping[str, Any],
+        *,
+        same: bool,
     ) -> SimDecision:
-        """Record a decision before it is applied, as the documents that any reader would get."""
-        recorded = canonical(document)
-        snapshot = STYLE.to_core(NodeSnapshot, read_document(recorded, AllocateDocument))
-        made = SimDecision(time_ms, snapshot, allocate(snapshot), recorded, canonical(result))
+        """Record a decision before it is applied, as documents of `cpu.allocate`."""
+        result = {name: value for name, value in output.items() if name != "digest"}
+        input = canonical(from_snapshot(snapshot))
+        made = SimDecision(time_ms, snapshot, plan, input, canonical(result), same)
         self.decisions.append(made)
         self._digest({"decision": time_ms})
         self._hash.update(made.input + b"\n" + made.result + b"\n")

@@ -15,7 +15,7 @@ from functools import partial
 from fairlead.core.canonical import digest
 from fairlead.core.cpu import Policy, pod_bounds
 from fairlead.core.invariant import InvariantBroken
-from fairlead.engine.cpu import CpuConfig
+from fairlead.schema.cpu import cpu_config
 from fairlead.schema.scenario import ActDocument, ScenarioDocument, SimPodDocument
 from fairlead.sim import record as records
 from fairlead.sim.agent import Faults, SimAgent, SimContext
@@ -42,9 +42,7 @@ class Simulation:
         self._entropy = Entropy(seed)
         self.faults = Faults(scenario.faults, self._entropy)
         self.agent = SimAgent(
-            CpuConfig.of(
-                scenario.governor, scenario.node.millicores, policy or scenario.policies[0]
-            ),
+            cpu_config(scenario.governor, scenario.node.millicores, policy or scenario.policies[0]),
             SimContext(self.node, self.clock, self.faults, self.record),
             check=self.check,
             on_decision=self._on_decision,

@@ -25,10 +25,12 @@ from fairlead.recorder import CorruptRecord, read
 from fairlead.recorder.reader import segments
 from fairlead.schema.border import BadInput, check_shape
 from fairlead.schema.cpu import STYLE, AllocateDocument, ClearDocument
+from fairlead.schema.cpu_govern import CpuGovernDocument, CpuLife, follow
 
 BATCH = 2_000
 GAP_MS_MAX = 60_000
 """A snapshot counts until the next one, but not longer: the agent was not running in between."""
+_READ = (("cpu.govern", 1), ("cpu.allocate", 1), ("cpu.clear", 1))
 LAST_MS = 5_000
 """For how long a record's only snapshot counts: the usual time between two."""
 
@@ -233,8 +235,9 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
     previous: Sample | None = None
     duration_ms, others = LAST_MS, set()
     try:
+        reader = _Reader(path, guardrails=guardrails)
         for entry in read(folder):
-            sample = _sample(path, entry, guardrails=guardrails)
+            sample = reader.sample(entry)
             if sample is None:
                 others.add(entry.kind)
                 continue
@@ -250,31 +253,44 @@ def read_samples(path: Path, *, guardrails: bool) -> Iterator[Sample]:
     yield previous._replace(duration_ms=duration_ms)
 
 
-def _sample(path: Path, entry: RecordEntry, *, guardrails: bool) -> Sample | None:
-    if (entry.kind, entry.version) not in (("cpu.allocate", 1), ("cpu.clear", 1)):
-        return None
-    try:
-        snapshot = _snapshot(entry, guardrails=guardrails)
-    except BadInput as error:
-        raise NoDecisions(f"{path}: entry {entry.seq} is not a CPU snapshot: {error}") from error
-    needs, allocations = entry.output["needs"], entry.output["allocations"]
-    uids = {pod.uid for pod in snapshot.pods}
-    if not uids == needs.keys() == allocations.keys():
-        raise NoDecisions(f"{path}: entry {entry.seq} decided for other pods than it was given")
-    return Sample(entry.time_ms, 0, snapshot, needs, allocations)
+class _Reader:
+    """Turns the entries of one record into samples; follows the life of `cpu.govern` through it."""
 
+    def __init__(self, path: Path, *, guardrails: bool) -> None:
+        self._path, self._guardrails = path, guardrails
+        self._life: CpuLife | None = None
 
-def _snapshot(entry: RecordEntry, *, guardrails: bool) -> Snapshot | NodeSnapshot:
-    if entry.kind == "cpu.allocate":
-        node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
-        misses = {uid: pod["headroom_misses"] for uid, pod in entry.output["memory"].items()}
-        return node if guardrails else node.claims(misses)
-    # Records of earlier releases: the guardrails are bounds in the snapshot already.
-    snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
-    if guardrails:
-        return snapshot
-    pods = [replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods]
-    return replace(snapshot, pods=tuple(pods))
+    def sample(self, entry: RecordEntry) -> Sample | None:
+        if (entry.kind, entry.version) not in _READ:
+            return None
+        try:
+            snapshot = self._snapshot(entry)
+        except BadInput as error:
+            refused = f"{self._path}: entry {entry.seq} is not a CPU snapshot: {error}"
+            raise NoDecisions(refused) from error
+        needs, allocations = entry.output["needs"], entry.output["allocations"]
+        uids = {pod.uid for pod in snapshot.pods}
+        if not uids == needs.keys() == allocations.keys():
+            raise NoDecisions(
+                f"{self._path}: entry {entry.seq} decided for other pods than it was given"
+            )
+        return Sample(entry.time_ms, 0, snapshot, needs, allocations)
+
+    def _snapshot(self, entry: RecordEntry) -> Snapshot | NodeSnapshot:
+        if entry.kind == "cpu.clear":  # an earlier release: guardrails are bounds already
+            snapshot = STYLE.to_core(Snapshot, check_shape(dict(entry.input), ClearDocument))
+            free = [
+                replace(pod, lower_millicores=None, upper_millicores=None) for pod in snapshot.pods
+            ]
+            return snapshot if self._guardrails else replace(snapshot, pods=tuple(free))
+        misses = {uid: cpu.Misses(**pod) for uid, pod in entry.output["memory"].items()}
+        if entry.kind == "cpu.allocate":
+            node = STYLE.to_core(NodeSnapshot, check_shape(dict(entry.input), AllocateDocument))
+        else:
+            followed = follow(check_shape(dict(entry.input), CpuGovernDocument), self._life)
+            self._life = followed.settle(CpuMode(entry.output["mode"]), misses)
+            node = followed.snapshot
+        return node if self._guardrails else node.claims(misses)
 
 
 # --- deciding

@@ -46,8 +46,7 @@ def in_force(snapshot: NodeSnapshot, plan: NodePlan) -> NodeSnapshot:
 def test_the_grants_fit_the_capacity_inside_the_bounds(snapshot: NodeSnapshot) -> None:
     """Every promise of a clearing holds for the bounded one, whatever the guardrails are."""
     plan = allocate(snapshot)
-    misses = {uid: memory.headroom_misses for uid, memory in plan.memory.items()}
-    claims = snapshot.claims(misses)
+    claims = snapshot.claims(plan.memory)
     inside = bounded(claims, plan.bounds)
     guarded = clear(inside)
     cases.judge(inside, guarded)
