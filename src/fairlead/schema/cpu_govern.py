@@ -15,7 +15,7 @@ import msgspec
 
 from fairlead.core import cpu
 from fairlead.core.canonical import canonical
-from fairlead.core.cpu import Counters, CpuConfig, NodeMemory, NodeSample, PodSighting, Written
+from fairlead.core.cpu import Counters, CpuConfig, CpuMemory, NodeSample, PodSighting, WrittenLimit
 from fairlead.core.units import OutOfRange
 from fairlead.schema.border import BadInput, check_shape, parse_json
 from fairlead.schema.cpu import from_plan
@@ -68,7 +68,7 @@ class SampleDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return zip(self.limits, *columns, self.throttled_us, strict=True)
 
 
-def sample_document(memory: NodeMemory, sample: NodeSample) -> SampleDocument:
+def sample_document(memory: CpuMemory, sample: NodeSample) -> SampleDocument:
     """A sample as it is recorded; `memory` is what it is added to."""
     rows: list[tuple[int | None, ...]] = []
     for pod in sample.pods:
@@ -99,9 +99,9 @@ class CpuGovernDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
     """Input of `cpu.govern`."""
 
     now_ms: int
-    written: tuple[Written, ...] | None
+    written: tuple[WrittenLimit, ...] | None
     """Limits of the plan before this one. None: the life begins here, or goes on after a gap."""
-    memory: NodeMemory | None
+    memory: CpuMemory | None
     """None, as `config`: as the entry before this one left it."""
     config: CpuConfig | None
     samples: list[SampleDocument]
@@ -112,8 +112,8 @@ def input_of(
     samples: Iterable[SampleDocument],
     roster: Roster | None,
     *,
-    written: Sequence[Written] | None,
-    memory: NodeMemory | None = None,
+    written: Sequence[WrittenLimit] | None,
+    memory: CpuMemory | None = None,
     config: CpuConfig | None = None,
 ) -> tuple[dict[str, Any], Roster | None]:
     """The input document of a decision, and the pods of its last sample. `roster`: those of the
@@ -135,7 +135,7 @@ def input_of(
     return document, roster
 
 
-def output_of(memory: NodeMemory, plan: cpu.NodePlan) -> dict[str, Any]:
+def output_of(memory: CpuMemory, plan: cpu.NodePlan) -> dict[str, Any]:
     """The output document of a decision; `memory` is what it was made from."""
     digest = blake2b(_encoder.encode(memory), digest_size=_DIGEST_BYTES).hexdigest()
     return {**from_plan(plan), "digest": digest}
@@ -145,7 +145,7 @@ class CpuLife(NamedTuple):
     """Where a life stands after an entry, its plan settled: what the next one goes on from."""
 
     now_ms: int
-    memory: NodeMemory
+    memory: CpuMemory
     config: CpuConfig
     roster: Roster | None
 
@@ -153,7 +153,7 @@ class CpuLife(NamedTuple):
 class Followed(NamedTuple):
     """What an entry decides about; the plan of its snapshot is still to be settled."""
 
-    memory: NodeMemory
+    memory: CpuMemory
     snapshot: cpu.NodeSnapshot
     config: CpuConfig
     roster: Roster | None
@@ -180,7 +180,7 @@ def follow(document: CpuGovernDocument, before: CpuLife | None) -> Followed:
 
 def _begin(
     document: CpuGovernDocument, before: CpuLife | None
-) -> tuple[NodeMemory, CpuConfig, Roster | None]:
+) -> tuple[CpuMemory, CpuConfig, Roster | None]:
     """What this entry goes on from."""
     led = None
     if before is not None and document.written is not None:
@@ -196,7 +196,7 @@ def _begin(
     return led, before.config, before.roster
 
 
-def _sample(row: SampleDocument, roster: Roster | None, memory: NodeMemory) -> NodeSample:
+def _sample(row: SampleDocument, roster: Roster | None, memory: CpuMemory) -> NodeSample:
     """The sample as the sensor gave it."""
     if roster is None:
         raise BadInput("samples", "name no pods, and neither does the entry before")

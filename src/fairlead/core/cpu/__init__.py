@@ -33,11 +33,11 @@ from fairlead.core.cpu.need import pod_bounds as pod_bounds
 from fairlead.core.cpu.need import pod_weight as pod_weight
 from fairlead.core.cpu.observe import ContainerSighting as ContainerSighting
 from fairlead.core.cpu.observe import CpuConfig as CpuConfig
-from fairlead.core.cpu.observe import NodeMemory as NodeMemory
+from fairlead.core.cpu.observe import CpuMemory as CpuMemory
 from fairlead.core.cpu.observe import NodeSample as NodeSample
 from fairlead.core.cpu.observe import PodMemory as PodMemory
 from fairlead.core.cpu.observe import PodSighting as PodSighting
-from fairlead.core.cpu.observe import Written as Written
+from fairlead.core.cpu.observe import WrittenLimit as WrittenLimit
 from fairlead.core.cpu.observe import applied as applied
 from fairlead.core.cpu.observe import node_snapshot as node_snapshot
 from fairlead.core.cpu.observe import observe as observe

@@ -207,7 +207,7 @@ _NO_WINDOW = CpuWindow(0, 0, {})
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMemory:
+class CpuMemory:
     """All that the governor remembers between two samples, by uid."""
 
     mode: CpuMode | None = None
@@ -225,7 +225,7 @@ class NodeMemory:
         return self.windows.get(uid, _NO_WINDOW).counters
 
 
-class Written(NamedTuple):
+class WrittenLimit(NamedTuple):
     """A limit that was written: the one in force since then."""
 
     uid: str
@@ -233,7 +233,7 @@ class Written(NamedTuple):
     limit_millicores: int
 
 
-def observe(memory: NodeMemory, sample: NodeSample, config: CpuConfig) -> NodeMemory:
+def observe(memory: CpuMemory, sample: NodeSample, config: CpuConfig) -> CpuMemory:
     """Take one sample of the whole node. A pod that is not in it has left and is forgotten."""
     pods, windows, reserved = {}, {}, 0
     for sighting in sample.pods:
@@ -246,7 +246,7 @@ def observe(memory: NodeMemory, sample: NodeSample, config: CpuConfig) -> NodeMe
             pod = PodMemory.at_first_sight(sighting, sample.now_ms, config)
             window = _NO_WINDOW
         pods[uid], windows[uid] = _fold(pod, window, sighting, sample.now_ms, config.smoothing)
-    return NodeMemory(memory.mode, reserved, pods, windows)
+    return CpuMemory(memory.mode, reserved, pods, windows)
 
 
 def _fold(
@@ -299,7 +299,7 @@ def _fold(
     return folded, CpuWindow(used, good, counters)
 
 
-def node_snapshot(memory: NodeMemory, now_ms: int, config: CpuConfig) -> NodeSnapshot:
+def node_snapshot(memory: CpuMemory, now_ms: int, config: CpuConfig) -> NodeSnapshot:
     """What a decision looks at now."""
     return NodeSnapshot(
         memory.capacity_millicores(config),
@@ -339,17 +339,17 @@ def _governed(pod: PodMemory, window: CpuWindow) -> GovernedPod:
     )
 
 
-def settle(memory: NodeMemory, mode: CpuMode, misses: Mapping[str, Misses]) -> NodeMemory:
+def settle(memory: CpuMemory, mode: CpuMode, misses: Mapping[str, Misses]) -> CpuMemory:
     """Go on from a plan once it is recorded: what is remembered follows from the record."""
     pods = dict(memory.pods)
     for uid, now in misses.items():
         if (now.headroom_misses, now.missed_ms) != (pods[uid].misses, pods[uid].missed_ms):
             pods[uid] = replace(pods[uid], misses=now.headroom_misses, missed_ms=now.missed_ms)
     windows = {uid: CpuWindow(0, 0, window.counters) for uid, window in memory.windows.items()}
-    return NodeMemory(mode, memory.reserved_millicores, pods, windows)
+    return CpuMemory(mode, memory.reserved_millicores, pods, windows)
 
 
-def applied(memory: NodeMemory, now_ms: int, written: Written) -> NodeMemory:
+def applied(memory: CpuMemory, now_ms: int, written: WrittenLimit) -> CpuMemory:
     """A limit of the plan of `now_ms` was written. One of a pod that has left changes nothing."""
     pod = memory.pods.get(written.uid)
     known = pod.containers.get(written.container) if pod else None

@@ -46,13 +46,13 @@ class GovernorState(msgspec.Struct, forbid_unknown_fields=True):
 class CpuGovernor:
     """Keeps the memory of one node, and the samples that its record still lacks."""
 
-    def __init__(self, config: cpu.CpuConfig, memory: cpu.NodeMemory | None = None) -> None:
-        self._config, self._memory = config, memory or cpu.NodeMemory()
+    def __init__(self, config: cpu.CpuConfig, memory: cpu.CpuMemory | None = None) -> None:
+        self._config, self._memory = config, memory or cpu.CpuMemory()
         self._before = self._memory
         """What the samples below were added to."""
         self._samples: list[SampleDocument] = []
         self._settled_ms = 0
-        self._written: list[cpu.Written] = []
+        self._written: list[cpu.WrittenLimit] = []
         self._roster: Roster | None = None
         self._linked = False
         """The last decision is in the record, made by this configuration: the next one follows."""
@@ -116,7 +116,7 @@ class CpuGovernor:
         self._settled_ms, self._written, self._samples = now_ms, [], []
 
     def applied(self, write: cpu.LimitWrite, limit_millicores: int) -> None:
-        written = cpu.Written(write.uid, write.container, limit_millicores)
+        written = cpu.WrittenLimit(write.uid, write.container, limit_millicores)
         self._memory = cpu.applied(self._memory, self._settled_ms, written)
         self._written.append(written)
 
@@ -155,4 +155,4 @@ class CpuGovernor:
         except msgspec.ValidationError as error:
             raise BadState(f"the state cannot be read: {error}") from error
         pods = {pod.uid: pod.not_after(now_ms) for pod in state.pods}
-        return cls(config, cpu.NodeMemory(state.mode, state.reserved_millicores, pods))
+        return cls(config, cpu.CpuMemory(state.mode, state.reserved_millicores, pods))
