@@ -21,7 +21,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from fairlead.fleet.clear import clear_fleet
-from fairlead.fleet.columns import UNKNOWN, Roster
 from fairlead.fleet.snapshot import FleetPlan, FleetSnapshot
 
-__all__ = ["UNKNOWN", "FleetPlan", "FleetSnapshot", "Roster", "clear_fleet"]
+__all__ = ["FleetPlan", "FleetSnapshot", "clear_fleet"]

@@ -14,10 +14,19 @@ from fairlead.core.cpu import CpuMode, Policy, clear
 from fairlead.core.cpu.market import SURVIVAL_MILLICORES
 from fairlead.core.invariant import require
 from fairlead.core.reasons import CpuReason
-from fairlead.fleet.columns import MODE_CODE, POLICIES, REASON_BIT, Bools, Codes, Floats, Ints
 from fairlead.fleet.fill import RATE_MAX, Claims, fill, shadow_price
 from fairlead.fleet.shares import Rates, two_product
-from fairlead.fleet.snapshot import FleetPlan, FleetSnapshot
+from fairlead.fleet.snapshot import (
+    MODE_CODE,
+    POLICIES,
+    REASON_BIT,
+    Bools,
+    Codes,
+    FleetPlan,
+    FleetSnapshot,
+    Floats,
+    Ints,
+)
 from fairlead.fleet.table import NodeTable, PodTable, cut, pod_table
 
 
@@ -31,12 +40,12 @@ class Division(NamedTuple):
 
 def clear_fleet(fleet: FleetSnapshot) -> FleetPlan:
     """Divide the capacity of every node, bit-equal to `fairlead.core.cpu.clear` on each."""
-    plan = FleetPlan.blank(fleet.roster, fleet.capacity_millicores)
+    plan = FleetPlan.blank(fleet)
     plan.fallback[:] = fleet.roster.counts > 0  # until a table has cleared it for certain
     for table in cut(fleet):
         _clear_table(table, plan)
     for index in np.flatnonzero(plan.fallback).tolist():
-        plan.put(index, clear(fleet.node(index)))
+        plan.put(index, clear(fleet.snapshots[index]))
     return plan
 
 

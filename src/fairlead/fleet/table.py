@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from fairlead.core.cpu.need import USAGE_ROOM, USAGE_SUSPICIOUS
 from fairlead.core.reasons import CpuReason
-from fairlead.fleet.columns import REASON_BIT, Bits, Bools, Floats, Ints, Item
-from fairlead.fleet.snapshot import FleetSnapshot
+from fairlead.fleet.snapshot import REASON_BIT, Bits, Bools, FleetSnapshot, Floats, Ints, Item
 
 # 2^14 cells of eight bytes are 128 KiB per column. Measured: half or four times as many are slower.
 CELLS_MAX = 1 << 14
@@ -78,7 +77,7 @@ def _table(fleet: FleetSnapshot, nodes: Ints, policy: int) -> NodeTable:
     if (starts == first + width * np.arange(len(nodes))).all() and live.all():
         return NodeTable(fleet, nodes, policy, live, slice(first, first + width * len(nodes)))
     # Padding of the last node would point past the end of the columns.
-    index = np.minimum(starts[:, None] + places, fleet.roster.pods - 1)
+    index = np.minimum(starts[:, None] + places, len(fleet.roster.uids) - 1)
     return NodeTable(fleet, nodes, policy, live, index)
 
 
