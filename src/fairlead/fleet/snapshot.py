@@ -100,7 +100,7 @@ class FleetSnapshot:
             roster=Roster(_ints([0, *ends]), tuple(pod.uid for pod in pods)),
             capacity_millicores=_ints([node.capacity_millicores for node in snapshots]),
             policy=_ints([POLICIES.index(node.policy) for node in snapshots]),
-            previous_mode=_ints([mode and MODE_CODE[mode] for mode in modes]),
+            previous_mode=_ints([None if mode is None else MODE_CODE[mode] for mode in modes]),
             hysteresis_band=np.array([node.hysteresis_band for node in snapshots], dtype=float),
             headroom=np.array(factors, dtype=float).reshape(len(factors), 4),
             demand=np.array([pod.demand for pod in pods], dtype=float),
