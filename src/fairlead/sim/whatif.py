@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairlead.core import cpu
-from fairlead.core.cpu import CpuMode, NodeSnapshot, Policy, Snapshot
+from fairlead.core.cpu import CpuMode, NodePlan, NodeSnapshot, Plan, Policy, Snapshot
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import RecordEntry
 from fairlead.recorder import CorruptRecord, read
@@ -52,14 +52,6 @@ class Sample(NamedTuple):
     allocations: Mapping[str, int]
 
 
-class Decided(NamedTuple):
-    """What a policy gives the pods of a snapshot."""
-
-    mode: CpuMode
-    needs: Mapping[str, int]
-    allocations: Mapping[str, int]
-
-
 @dataclass(slots=True)
 class Side:
     """Totals under one policy; unmet need in millicore-milliseconds."""
@@ -68,7 +60,7 @@ class Side:
     below_ms: int = 0
     unmet: int = 0
 
-    def add(self, *, need: int, allocation: int, duration_ms: int) -> None:
+    def add(self, need: int, allocation: int, duration_ms: int) -> None:
         self.granted += allocation * duration_ms
         if allocation < need:
             self.below_ms += duration_ms
@@ -130,7 +122,7 @@ class NodeChange:
     recorded: Side = field(default_factory=Side)
     whatif: Side = field(default_factory=Side)
 
-    def add(self, sample: Sample, decided: Decided) -> None:
+    def add(self, sample: Sample, decided: Plan | NodePlan) -> None:
         self.snapshots += 1
         self.time_ms += sample.duration_ms
         self.policies.add(sample.snapshot.policy.value)
@@ -139,13 +131,12 @@ class NodeChange:
             pod = self.pods.setdefault(uid, PodChange(self.node, uid))
             pod.time_ms += sample.duration_ms
             pod.needed += need * sample.duration_ms
-            for name, part in (("recorded", sample), ("whatif", decided)):
-                for side in (getattr(self, name), getattr(pod, name)):
-                    side.add(
-                        need=part.needs[uid],
-                        allocation=part.allocations[uid],
-                        duration_ms=sample.duration_ms,
-                    )
+            for sides, part in (
+                ((self.recorded, pod.recorded), sample),
+                ((self.whatif, pod.whatif), decided),
+            ):
+                for side in sides:
+                    side.add(part.needs[uid], part.allocations[uid], sample.duration_ms)
 
     @property
     def scarce_share(self) -> float:
@@ -182,13 +173,13 @@ class WhatIf:
     def pods(self) -> list[PodChange]:
         return [node.pods[uid] for node in self.nodes for uid in sorted(node.pods)]
 
-    def winners(self, count: int) -> list[PodChange]:
-        gains = [pod for pod in self.pods if pod.change_millicores > 0]
-        return sorted(gains, key=lambda pod: -pod.change_millicores)[:count]
+    def winners(self, count: int, sign: int = 1) -> list[PodChange]:
+        """Pods that gain, the largest gain first; those that lose with a sign of -1."""
+        ranked = sorted(self.pods, key=lambda pod: -sign * pod.change_millicores)
+        return [pod for pod in ranked[:count] if sign * pod.change_millicores > 0]
 
     def losers(self, count: int) -> list[PodChange]:
-        losses = [pod for pod in self.pods if pod.change_millicores < 0]
-        return sorted(losses, key=lambda pod: pod.change_millicores)[:count]
+        return self.winners(count, -1)
 
 
 def what_if(
@@ -295,24 +286,21 @@ class _Reader:
 
 # --- deciding
 
+Clear = Callable[[Sequence[Snapshot]], list[Plan]]
+
 
 def _decide(
-    snapshots: Sequence[Snapshot | NodeSnapshot],
-    clear_all: Callable[[Sequence[Snapshot]], list[Decided]],
-) -> list[Decided]:
+    snapshots: Sequence[Snapshot | NodeSnapshot], clear_all: Clear
+) -> list[Plan | NodePlan]:
     """With guardrails one by one, since their bounds depend on the policy; without, all at once."""
     cleared = iter(clear_all([free for free in snapshots if isinstance(free, Snapshot)]))
     return [
-        next(cleared) if isinstance(snapshot, Snapshot) else _decided(cpu.allocate(snapshot))
+        next(cleared) if isinstance(snapshot, Snapshot) else cpu.allocate(snapshot)
         for snapshot in snapshots
     ]
 
 
-def _decided(plan: cpu.Plan | cpu.NodePlan) -> Decided:
-    return Decided(plan.mode, plan.needs, plan.allocations)
-
-
-def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
+def decider() -> Clear:
     """The fleet path where numpy is installed, the scalar core otherwise."""
     try:
         import fairlead.fleet  # noqa: F401, PLC0415 - an optional extra, and slow to import
@@ -321,20 +309,12 @@ def decider() -> Callable[[Sequence[Snapshot]], list[Decided]]:
     return decide_fleet
 
 
-def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Decided]:
-    return [_decided(cpu.clear(snapshot)) for snapshot in snapshots]
+def decide_one_by_one(snapshots: Sequence[Snapshot]) -> list[Plan]:
+    return [cpu.clear(snapshot) for snapshot in snapshots]
 
 
-def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Decided]:
+def decide_fleet(snapshots: Sequence[Snapshot]) -> list[Plan]:
     """All in one call; equal to `decide_one_by_one`."""
     from fairlead.fleet import FleetSnapshot, clear_fleet  # noqa: PLC0415 - an optional extra
 
-    plan = clear_fleet(FleetSnapshot.from_snapshots(snapshots))
-    modes, needs, allocations = tuple(CpuMode), plan.needs.tolist(), plan.allocations.tolist()
-    decided = []
-    for index, mode in enumerate(plan.mode.tolist()):
-        span = plan.roster.span(index)
-        uids = plan.roster.uids[span]
-        grants = dict(zip(uids, allocations[span], strict=True))
-        decided.append(Decided(modes[mode], dict(zip(uids, needs[span], strict=True)), grants))
-    return decided
+    return clear_fleet(FleetSnapshot.from_snapshots(snapshots)).to_plans()
