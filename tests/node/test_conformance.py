@@ -14,7 +14,7 @@ from fairlead.ports.cpu import CpuActuator, CpuSensor, Gone
 from fairlead.schema.border import check_shape
 from fairlead.schema.node import PodRule
 from fairlead.schema.scenario import SimPodDocument
-from fairlead.sim.agent import Faults, SimActuator, SimContext, SimSensor
+from fairlead.sim.agent import Faults, SimPorts
 from fairlead.sim.clock import Entropy, VirtualClock
 from fairlead.sim.node import SimNode, SimPod
 from fairlead.sim.record import RunRecord
@@ -55,7 +55,7 @@ class Simulated:
         self.node, entropy = SimNode(2000), Entropy(1)
         self.entropy = entropy
         record = RunRecord()
-        self.around = SimContext(self.node, VirtualClock(), Faults([], entropy), record)
+        self.around = SimPorts(self.node, VirtualClock(), Faults([], entropy), record)
         # An actuator writes nothing that was not decided and recorded.
         empty = NodeSnapshot(2000, 0, ())
         record.decision(0, empty, allocate(empty), {}, same=True)
@@ -68,11 +68,11 @@ class Simulated:
     def remove(self, path: str) -> None:
         del self.node.pods[path]
 
-    def sensor(self) -> SimSensor:
-        return SimSensor(self.around)
+    def sensor(self) -> SimPorts:
+        return self.around
 
-    def actuator(self) -> SimActuator:
-        return SimActuator(self.around, written=lambda _: None)
+    def actuator(self) -> SimPorts:
+        return self.around
 
 
 @pytest.fixture(params=["real", "v1-tree", "v2-tree"])

@@ -1,8 +1,5 @@
 """What if: every recorded CPU snapshot of many nodes, decided under another policy.
 
-    result = what_if([Path("node-a/record"), Path("node-b/record")], Policy.MARKET)
-    result.pods[0].change_millicores, result.nodes[0].whatif.unmet_core_s
-
 Each snapshot is decided by itself. The other policy would have changed what pods use, and so every
 later snapshot; that effect is not in the answer. Guardrails are dropped unless asked for: their
 bounds follow the recorded limits and would hold the answer close to them.
