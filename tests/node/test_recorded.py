@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.core.cpu import ContainerSighting, read_signal
+from fairlead.core.cpu import ContainerSighting
+from fairlead.core.cpu.signal import read_signal
 from fairlead.node.cgroups import open_files
 from fairlead.node.sensor import CgroupSensor
 

@@ -6,16 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.core.cpu import (
-    GovernedPod,
-    NodePlan,
-    NodeSnapshot,
-    Policy,
-    WritePhase,
-    allocate,
-    bounded,
-    clear,
-)
+from fairlead.core.cpu import NodePlan, NodeSnapshot, Policy, WritePhase, allocate, clear
+from fairlead.core.cpu.allocate import GovernedPod, bounded
 from tests.core.cpu import cases
 
 nodes = st.builds(
