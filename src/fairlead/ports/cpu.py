@@ -12,10 +12,9 @@ class Gone(PermanentFault):
 
 
 class CpuSensor(Protocol):
-    """Sees the pods of a node."""
+    """Sees the pods of a node; one that cannot be read is seen with missing counters."""
 
-    def sample(self, now_ms: int) -> Sequence[PodSighting]:
-        """Every pod there is now. One that cannot be read is seen with missing counters."""
+    def sample(self, now_ms: int) -> Sequence[PodSighting]: ...
 
 
 class CpuActuator(Protocol):

@@ -25,8 +25,7 @@ class RecordEntry:
     version: int
     input: Mapping[str, Any]
     output: Mapping[str, Any]
-    hash: str
-    """The chain's hash up to and including this entry, in hex."""
+    hash: str  # the chain's hash up to and including this entry, in hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,8 @@ class Recorder(Protocol):
         """Record a decision before it is applied; durable when it returns its sequence number."""
 
     def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment.
-
-        Segments are dropped whole, and each replays alone: such an entry holds everything that the
-        later ones of its segment leave out.
-        """
+        """Whether the next entry of this kind is the first one of its segment: segments are dropped
+        whole, so it holds everything that the later ones leave out."""
 
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         """Record what became of an entry, once; durable when it returns."""
@@ -80,9 +76,7 @@ class Recorder(Protocol):
     def unapplied(self) -> list[RecordEntry]:
         """Entries without a mark, oldest first."""
 
-    def head(self) -> RecordHead:
-        """The end of the chain."""
-
+    def head(self) -> RecordHead: ...
     def close(self) -> None:
         """Let another writer in; closing again does nothing."""
 
@@ -94,8 +88,7 @@ class FlightRecorder(Recorder, Protocol):
     is synced before it is anchored.
     """
 
-    def sync(self) -> None:
-        """Have the disk take everything."""
+    def sync(self) -> None: ...
 
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds
