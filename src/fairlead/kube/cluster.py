@@ -222,7 +222,7 @@ class Cluster:
 
     def _clear(self) -> None:
         """Remove what a cluster makes, and nothing else: the directory may be the user's."""
-        for folder in ("etcd", "log", "kubeconfigs", "pki", "node"):
+        for folder in ("etcd", "ledger", "log", "kubeconfigs", "pki", "node"):
             shutil.rmtree(self.directory / folder, ignore_errors=True)
         for name in ("kubeconfig", *components.ETCD_SOCKETS):
             (self.directory / name).unlink(missing_ok=True)
