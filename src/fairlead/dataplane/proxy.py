@@ -115,21 +115,18 @@ def gist(log: Path, *words: str) -> str:
 
 def stop_process(pid: int | None, name: str) -> None:
     """Ask a process to end, and wait until it has; there may be none."""
-    try:
-        descriptor = os.pidfd_open(pid) if pid is not None else None
-    except ProcessLookupError:
+    if pid is None:
         return
-    if descriptor is None:
-        return
-    try:
-        with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        ended = select.poll()
-        ended.register(descriptor, select.POLLIN)
-        if not ended.poll(_STOP_S * 1000):
-            raise TemporaryFault(f"{name} does not stop")
-    finally:
-        os.close(descriptor)
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            if not ended.poll(_STOP_S * 1000):
+                raise TemporaryFault(f"{name} does not stop")
+        finally:
+            os.close(descriptor)
 
 
 class RequestLog:

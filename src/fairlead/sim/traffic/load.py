@@ -104,7 +104,7 @@ class ScenarioRun(ABC):
     host: HostLoad
 
     def __init__(self, scenario: TrafficScenarioDocument, seed: int) -> None:
-        self.scenario, self.seed = scenario, seed
+        self.scenario, self.seed, self.config = scenario, seed, scenario_config(scenario)
         self.events: list[SimEvent] = []
         self._deaths: list[tuple[float, float]] = []
 
@@ -158,8 +158,8 @@ class ScenarioRun(ABC):
         self.events.append(SimEvent(self.elapsed_ms(), "event", text))
 
     def result(self, **found: Any) -> TrafficResult:
-        config = scenario_config(self.scenario)
-        return TrafficResult(self.scenario, self.seed, config=config, deaths=self._deaths, **found)
+        known = (self.scenario, self.seed, self.config)
+        return TrafficResult(*known, deaths=self._deaths, **found)
 
 
 @dataclass(slots=True)

@@ -32,19 +32,11 @@ from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
+from fairlead.sim.traffic import result
 from fairlead.sim.traffic.backend import HOST, HostExporter, ScenarioBackend
 from fairlead.sim.traffic.generator import Attempt, LoadGenerator, PlannedRequest, arrivals
 from fairlead.sim.traffic.load import Retries, ScenarioRun, gap_s, transition_text
-from fairlead.sim.traffic.result import (
-    COUNTED,
-    GROUP,
-    Answer,
-    AnswerKind,
-    Tick,
-    TrafficResult,
-    backends_at,
-    percentile,
-)
+from fairlead.sim.traffic.result import COUNTED, GROUP, Answer, AnswerKind, Tick, TrafficResult
 from fairlead.sim.traffic.virtual import replay_problems
 
 _LOGGED = ("admission", "isolation", "failsafe", "agent started")
@@ -196,8 +188,8 @@ class RealRun(ScenarioRun):
             return subprocess.Popen([*_FAIRLEAD, "traffic", "run", str(self._file)], stderr=log)
 
     def _config(self) -> dict[str, Any]:
-        present = [spec.name for spec in backends_at(self.scenario, self.elapsed_ms() / 1000)]
-        ports = {name: self.backends[name].server.port for name in present}
+        present = result.backends_at(self.scenario, self.elapsed_ms() / 1000)
+        ports = {spec.name: self.backends[spec.name].server.port for spec in present}
         here = [{"id": n, "host": HOST, "port": port, "node": "n1"} for n, port in ports.items()]
         group: dict[str, Any] = {"name": GROUP, "vip": HOST, "port": self._port, "backends": here}
         group |= {"config": dict(self.scenario.config), "probe": {"kind": "http"}}
@@ -295,7 +287,7 @@ class RealRun(ScenarioRun):
         reasons, events = read_log(self._agent_log, began_ms)
         attempts = self._load.attempts
         lags_ms = [attempt.lag_s * 1000 for attempt in attempts if attempt.retry == 0]
-        lag_ms = percentile(lags_ms, 0.99) or 0.0
+        lag_ms = result.percentile(lags_ms, 0.99) or 0.0
         if lag_ms > _LAG_MS_MAX:
             self.log(f"the generator lagged: {lag_ms:.0f} ms at p99; this machine is too busy")
         return self.result(

@@ -22,23 +22,10 @@ from fairlead.engine.traffic import KIND, Group, GroupGovernor, GroupRules, Port
 from fairlead.ports.dataplane import Backend, Proto, RouteGroup
 from fairlead.recorder import FileRecorder, read, replay
 from fairlead.schema.traffic import from_plan, from_snapshot
-from fairlead.schema.traffic_scenario import (
-    Blind,
-    EventDocument,
-    TrafficScenarioDocument,
-    scenario_config,
-)
+from fairlead.schema.traffic_scenario import Blind, EventDocument, TrafficScenarioDocument
 from fairlead.sim.clock import Entropy, Turn, VirtualClock
-from fairlead.sim.traffic.load import (
-    MEMORY_BYTES,
-    HostLoad,
-    ScenarioRun,
-    SimBackend,
-    SimCall,
-    SimClients,
-    follow,
-    transition_text,
-)
+from fairlead.sim.traffic import load
+from fairlead.sim.traffic.load import MEMORY_BYTES, ScenarioRun, SimBackend, SimCall
 from fairlead.sim.traffic.result import COUNTED, GROUP, AnswerKind, Tick, TrafficResult, backends_at
 
 
@@ -103,7 +90,7 @@ class SimSignals:
         return None
 
 
-class SimHost(HostLoad):
+class SimHost(load.HostLoad):
     """The one machine under all backends."""
 
     def __init__(self, clock: VirtualClock, *, memory: bool) -> None:
@@ -132,13 +119,14 @@ class VirtualRun(ScenarioRun):
         }
         memory = any(e.memory_used or e.memory_per_s for e in scenario.events)
         self.host: SimHost = SimHost(self.clock, memory=memory)
-        self.clients = SimClients(scenario.load, self.clock, self.plane, self.backends, entropy)
+        parts = (self.clock, self.plane, self.backends, entropy)
+        self.clients = load.SimClients(scenario.load, *parts)
         self.retries = self.clients.retries
         self.ticks: list[Tick] = []
         self.orders: dict[str, dict[str, str]] = {}
         self._recorder = FileRecorder(folder, segment_bytes=2**20, sync_each=False)
         self._rules = GroupRules(
-            scenario_config(scenario),
+            self.config,
             HealthRules(),
             own_budget=not {"bucket_rate", "bucket_burst"} & scenario.config.keys(),
             own_reference="q_ref" not in scenario.config,
@@ -177,17 +165,12 @@ class VirtualRun(ScenarioRun):
         if self._alive:
             round = self._loop.tick(self.clock.now_ms)
             made = round.groups[GROUP]
-            self.ticks.append(
-                Tick(
-                    self.clock.now_ms,
-                    from_snapshot(made.snapshot),
-                    from_plan(made.plan),
-                    made.reasons,
-                    applied=not made.fault,
-                )
-            )
+            snapshot, plan = from_snapshot(made.snapshot), from_plan(made.plan)
+            applied = not made.fault
+            self.ticks.append(Tick(self.clock.now_ms, snapshot, plan, made.reasons, applied))
             for change in round.transitions:
-                self.log(transition_text(change.what, change.backend, change.before, change.after))
+                what = (change.what, change.backend, change.before, change.after)
+                self.log(load.transition_text(*what))
         self._number += 1
         due = self._number * self.scenario.tick_ms
         jitter = scramble(fnv1a(b"harness") ^ self._number) % max(1, self.scenario.tick_ms // 10)
@@ -230,10 +213,10 @@ class VirtualRun(ScenarioRun):
 
     def apply(self, event: EventDocument) -> None:
         super().apply(event)
-        follow(event, self.clients, "load_factor")
+        load.follow(event, self.clients, "load_factor")
 
     def change_backend(self, name: str, event: EventDocument) -> None:
-        follow(event, self.backends[name], "reachable")
+        load.follow(event, self.backends[name], "reachable")
         if event.blind is not None:
             self.plane.hidden[name] = event.blind
         if event.order == "restore":
