@@ -103,8 +103,9 @@ class ScenarioRun(ABC):
     retries: Retries
     host: HostLoad
 
-    def __init__(self, scenario: TrafficScenarioDocument, seed: int) -> None:
-        self.scenario, self.seed, self.config = scenario, seed, scenario_config(scenario)
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int | None) -> None:
+        self.scenario, self.config = scenario, scenario_config(scenario)
+        self.seed = scenario.seed if seed is None else seed
         self.events: list[SimEvent] = []
         self._deaths: list[tuple[float, float]] = []
 

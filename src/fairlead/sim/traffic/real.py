@@ -90,19 +90,6 @@ SCRAPE = {
 }
 
 
-def play_real(
-    scenario: TrafficScenarioDocument,
-    plane: Mapping[str, str | None],
-    *,
-    seed: int | None,
-    record: Path,
-    folder: Path,
-) -> TrafficResult:
-    """Play on `plane`, as the agent's configuration has it; the flight record goes to `record`."""
-    used = scenario.seed if seed is None else seed
-    return asyncio.run(RealRun(scenario, plane, used, folder).run(record))
-
-
 def rate_steps(scenario: TrafficScenarioDocument) -> list[tuple[float, float]]:
     """(until when, arrivals per second), as the events change the load."""
     steps, factor = [], 1.0
@@ -130,11 +117,12 @@ class RealRun(ScenarioRun):
         self,
         scenario: TrafficScenarioDocument,
         plane: Mapping[str, str | None],
-        seed: int,
+        seed: int | None,
         folder: Path,
     ) -> None:
+        """`plane` is that of the agent's configuration."""
         super().__init__(scenario, seed)
-        entropy = Entropy(seed)
+        entropy = Entropy(self.seed)
         self._plane = {name: value for name, value in plane.items() if value is not None}
         if self._plane["kind"] == "ebpf":
             self._plane.setdefault("pins", f"/sys/fs/bpf/fairlead-harness-{os.getpid()}")
@@ -159,7 +147,11 @@ class RealRun(ScenarioRun):
             again=self._again,
         )
 
-    async def run(self, record: Path) -> TrafficResult:
+    def run(self, record: Path) -> TrafficResult:
+        """The flight record goes to `record`."""
+        return asyncio.run(self._run(record))
+
+    async def _run(self, record: Path) -> TrafficResult:
         """From the first server to the end of the record."""
         servers = [self.host.server, *(backend.server for backend in self.backends.values())]
         try:

@@ -64,10 +64,7 @@ class SimSignals:
         return ("retries",) if self._retried else ()
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
-        return {
-            (GROUP, name): Reading(retries=backend.retries)
-            for name, backend in self._backends.items()
-        }
+        return {(GROUP, name): Reading(retries=b.retries) for name, b in self._backends.items()}
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """A probe is a request of its own that bypasses the dataplane."""
@@ -109,9 +106,9 @@ class SimHost(load.HostLoad):
 class VirtualRun(ScenarioRun):
     """One scenario in virtual time."""
 
-    def __init__(self, scenario: TrafficScenarioDocument, seed: int, folder: Path) -> None:
+    def __init__(self, scenario: TrafficScenarioDocument, seed: int | None, folder: Path) -> None:
         super().__init__(scenario, seed)
-        self.clock, entropy = VirtualClock(), Entropy(seed)
+        self.clock, entropy = VirtualClock(), Entropy(self.seed)
         self.plane = MaskedPlane(self.clock)
         self.backends: dict[str, SimBackend] = {
             spec.name: SimBackend(spec, self.clock, entropy.stream("backend", spec.name))
@@ -231,11 +228,7 @@ class VirtualRun(ScenarioRun):
 
     def _route(self) -> RouteGroup:
         present = backends_at(self.scenario, self.clock.now_ms / 1000)
-        here = tuple(
-            Backend(spec.name, "192.0.2.2", 1000 + index)
-            for index, spec in enumerate(self.scenario.backends)
-            if spec in present
-        )
+        here = tuple(Backend(s.name, "192.0.2.2", 1000 + n) for n, s in enumerate(present))
         self.clients.members = frozenset(backend.id for backend in here)
         return RouteGroup(GROUP, "192.0.2.1", 80, Proto.TCP, here)
 
@@ -251,10 +244,9 @@ def play(
     scenario: TrafficScenarioDocument, *, seed: int | None = None, record: Path | None = None
 ) -> TrafficResult:
     """Play in virtual time; the flight record goes to `record`, or is deleted afterwards."""
-    used = scenario.seed if seed is None else seed
     with tempfile.TemporaryDirectory(prefix="fairlead-harness-") as spare:
         folder = record or Path(spare) / "record"
-        played = VirtualRun(scenario, used, folder).run()
+        played = VirtualRun(scenario, seed, folder).run()
         return replace(played, problems=replay_problems(folder))
 
 
