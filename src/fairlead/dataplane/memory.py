@@ -22,7 +22,7 @@ from fairlead.core.traffic.state import AdmissionMode
 from fairlead.dataplane import tables
 from fairlead.dataplane.proxy import BackendCount, GroupCount, RequestLog
 from fairlead.dataplane.tables import Active, active, configured
-from fairlead.ports.dataplane import SCHEMA_VERSION, Proto, RouteGroup, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
 
@@ -61,7 +61,7 @@ class MemoryDataplane:
         self._log = RequestLog()
 
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=tuple(Proto))
+        tables.check_groups(groups)
         before, self._groups = self._groups, {}
         for group in groups:
             now = before.get(group.name) or _Group(group, active(group, None))

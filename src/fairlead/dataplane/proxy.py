@@ -237,11 +237,8 @@ ProxyView = tuple[Mapping[str, GroupCount], Mapping[str, Active], Liveness]
 class ProxyProcess(Protocol):
     """The proxy of one folder; it outlives its agent and is found again."""
 
-    def alive(self) -> bool:
-        """Whether it serves."""
-
-    def stop(self) -> None:
-        """End it, if it runs."""
+    def alive(self) -> bool: ...
+    def stop(self) -> None: ...
 
 
 class ProxyFiles:
@@ -296,7 +293,11 @@ class ProxyDataplane(ABC):
 
     @as_fault
     def configure(self, groups: Sequence[RouteGroup]) -> None:
-        tables.check_groups(groups, dataplane=self.name, protos=(Proto.TCP,))
+        tables.check_groups(groups)
+        for index, group in enumerate(groups):
+            if group.proto is not Proto.TCP:
+                problem = f"{group.proto} is not supported by {self.name}"
+                raise PermanentFault(f"groups[{index}].proto: {problem}")
         self._install(groups)
         self._groups = {group.name: group for group in groups}
         self._log.keep({(escape(g.name), self._host(b)) for g in groups for b in g.backends})

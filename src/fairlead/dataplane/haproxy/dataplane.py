@@ -128,7 +128,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
 
     def _change(self, groups: Sequence[RouteGroup], wanted: str, running: str | None) -> None:
         files, kept = self._files, self._files.counted(wanted)
-        before, ours = self._active, set[proxy.Address]()
+        before, ours = self._active if self._groups else {}, set[proxy.Address]()
         written = (files.config, files.states)
         old = [(path, path.read_text() if path.exists() else None) for path in written]
         if running is not None:
@@ -155,8 +155,9 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         self._room, self._held = {}, {}  # a new worker has no limits
         for name, group in now.items():
             proxy.save(files.laid(name, group.side), group)
-        for path in files.folder.glob("counted-*.json"):
-            if path != kept:
+        known = {kept, *(files.laid(name, side) for name in now for side in proxy.SIDES)}
+        for path in files.more():
+            if path not in known:
                 path.unlink()
 
     def _running_groups(self, groups: Iterable[RouteGroup]) -> dict[str, Active]:
