@@ -12,7 +12,6 @@ from fairlead.node.cgroup_mounts import (
     NoCpuController,
     carrying,
     locate,
-    parse_controllers,
     parse_mountinfo,
     parse_proc_cgroups,
     read_cgroup_host,
@@ -230,7 +229,6 @@ def test_proc_cgroups_skips_what_it_does_not_know() -> None:
     """Comments, short lines, numbers that are none."""
     text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t1\t1\nmemory\tx\t1\t1\npids\t0\n"
     assert parse_proc_cgroups(text) == {"cpu": Controller(3, enabled=True)}
-    assert parse_controllers("cpuset cpu io\n") == {"cpuset", "cpu", "io"}
 
 
 @pytest.mark.component("cgroups")

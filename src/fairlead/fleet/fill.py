@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.fleet.columns import Bools, Floats, Ints
 from fairlead.fleet.shares import BLUR, Rates, Shares, shares, sum_rows, two_product
+from fairlead.fleet.snapshot import Bools, Floats, Ints
 
 _UNIT = 2.0**-53
 # Where excess and shortfall weigh the same up to rounding, both sides are put aside.

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.fleet.columns import Bools, Floats, Ints
+from fairlead.fleet.snapshot import Bools, Floats, Ints
 
 _SPLITTER = float(2**27 + 1)
 

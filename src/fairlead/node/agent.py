@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fairlead.engine.cpu import BadState, CpuConfig, CpuGovernor, CpuLoop, CpuTurn
+from fairlead.core.cpu import CpuConfig
+from fairlead.engine.cpu import BadState, CpuGovernor, CpuLoop, CpuTurn
 from fairlead.host.clock import steady_now_ms
 from fairlead.node.cgroups import CgroupFiles
 from fairlead.node.limits import CgroupActuator, Originals

@@ -1,6 +1,6 @@
 """The port between a fast governor and its flight recorder: record, then apply, then mark.
 
-    seq = recorder.append("cpu.allocate", version=1, time_ms=now_ms, input=document, output=plan)
+    seq = recorder.append("cpu.govern", version=1, time_ms=now_ms, input=document, output=plan)
     ...                                               # apply the plan
     recorder.mark(seq, "applied", time_ms=now_ms)
 
@@ -64,6 +64,10 @@ class Recorder(Protocol):
     ) -> int:
         """Record a decision before it is applied; durable when it returns its sequence number."""
 
+    def begins_segment(self, kind: str) -> bool:
+        """Whether the next entry of this kind is the first one of its segment: segments are dropped
+        whole, so it holds everything that the later ones leave out."""
+
     def mark(self, seq: int, status: Status, *, time_ms: int, note: str = "") -> None:
         """Record what became of an entry, once; durable when it returns."""
 
@@ -80,9 +84,6 @@ class FlightRecorder(Recorder, Protocol):
     recorded outlives the process at once, the machine only from the next `sync` on."""
 
     def sync(self) -> None: ...
-    def begins_segment(self, kind: str) -> bool:
-        """Whether the next entry of this kind is the first one of its segment: segments are dropped
-        whole, so it holds everything that the later ones leave out."""
 
     def tail(self, kind: str) -> list[RecordEntry]:
         """All entries of a kind in the newest segment that has one: from the entry that holds

@@ -82,26 +82,24 @@ def strip(axes: Any) -> None:
 
 
 def draw_plots(played: ScenarioResult, folder: Path) -> list[str]:
-    names = []
+    names, scenario = [], f"{played.scenario.name}, seed {played.seed}"
     for run in played.runs:
         if run.frames:
             names += [f"{run.name}-node.png", f"{run.name}-pods.png"]
-            _draw_node(played, run, folder / names[-2])
+            title = f"{scenario}: policy {run.name.replace('-act', ' act')}"
+            with drawn(folder / names[-2], 10, 9, title) as figure:
+                _node_panels(figure, played, run)
             _draw_pods(run, folder / names[-1])
     if len(played.runs) > 1:
         names.append("compare.png")
-        _compare(played, folder / names[-1])
+        with drawn(folder / names[-1], 10, 3.6) as figure:
+            title = f"{played.scenario.name}: the same load, seed {played.seed}"
+            figure.suptitle(title, x=0.01, ha="left")
+            _compare_panels(figure, played)
     return names
 
 
 # --- the node
-
-
-def _draw_node(played: ScenarioResult, run: PolicyRun, path: Path) -> None:
-    policy = run.name.replace("-act", " act")
-    title = f"{played.scenario.name}, seed {played.seed}: policy {policy}"
-    with drawn(path, 10, 9, title) as figure:
-        _node_panels(figure, played, run)
 
 
 def _node_panels(figure: Any, played: ScenarioResult, run: PolicyRun) -> None:
@@ -260,13 +258,6 @@ def _pod_panel(axes: Any, run: PolicyRun, name: str) -> None:
 
 
 # --- policies side by side
-
-
-def _compare(played: ScenarioResult, path: Path) -> None:
-    with drawn(path, 10, 3.6) as figure:
-        title = f"{played.scenario.name}: the same load, seed {played.seed}"
-        figure.suptitle(title, x=0.01, ha="left")
-        _compare_panels(figure, played)
 
 
 def _compare_panels(figure: Any, played: ScenarioResult) -> None:

@@ -145,10 +145,10 @@ class NodeSnapshot:
         units.check(self)
         check_distinct("pods", "uid", [pod.uid for pod in self.pods])
 
-    def claims(self, headroom_misses: Mapping[str, int]) -> Snapshot:
+    def claims(self, memory: "Mapping[str, Misses]") -> Snapshot:
         return Snapshot(
             self.capacity_millicores,
-            tuple(pod.claimant(headroom_misses[pod.uid]) for pod in self.pods),
+            tuple(pod.claimant(memory[pod.uid].headroom_misses) for pod in self.pods),
             self.policy,
             self.previous_mode,
             self.hysteresis_band,
@@ -220,7 +220,7 @@ def allocate(snapshot: NodeSnapshot) -> NodePlan:
     """Decide one turn: count misses, clear freely, bound, clear inside the bounds, split, order."""
     pods = sorted(snapshot.pods, key=attrgetter("uid"))
     memory = {pod.uid: _misses(pod, snapshot) for pod in pods}
-    claims = snapshot.claims({uid: misses.headroom_misses for uid, misses in memory.items()})
+    claims = snapshot.claims(memory)
     free = clear(claims)
     bounds = _bounds(pods, snapshot, free)
     plan = clear(bounded(claims, bounds))
