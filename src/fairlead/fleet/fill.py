@@ -44,7 +44,7 @@ class Level(NamedTuple):
 
 
 def margin(width: int) -> float:
-    """Twice the most by which the comparisons of a share and a bound err, relatively: Σrates errs by
+    """Twice the most by which comparing a share and a bound errs, relatively: Σrates errs by
     less than width·2^-53 in any order of adding, the rest by a few roundings."""
     return 2 * (width + 8) * _UNIT
 
