@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.core.canonical import canonical
 from fairlead.engine.gpu import Config, ControlPlane
 from fairlead.kube.client import KubeClient, connection
-from fairlead.kube.controller import Controller
+from fairlead.kube.controller import ClusterController
 from fairlead.kube.election import Election
 from fairlead.ports.executor import Executor
 from fairlead.ports.ledger import Ledger
@@ -34,7 +34,7 @@ class InKubernetes:
             return ControlPlane(self.ledger, executor, lambda: self.now_ms, SETTINGS, CHANCE)
 
         election = Election(client, "test", namespace="default")
-        self._controller = Controller(client, election, open_plane, lambda: self.now_ms)
+        self._controller = ClusterController(client, election, open_plane, lambda: self.now_ms)
         self._controller.sync()
 
     def submit(self, *documents: dict[str, Any]) -> None:

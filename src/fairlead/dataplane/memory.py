@@ -11,6 +11,7 @@ It is judged by the suite of the real ones. The same calls give the same verdict
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import gcd
 
 from fairlead.core.invariant import InvariantBroken, known
@@ -106,9 +107,8 @@ class MemoryDataplane:
         now_ms, alive, seen = self._clock_ms(), self.liveness(), {}
         for name, group in self._groups.items():
             names = {id: id for id in group.counts.backends}
-            seen[name] = group.counts.seen(
-                group.active, alive, self._log, now_ms, group=name, names=names
-            )
+            signals = partial(self._log.signals, name, now_ms)
+            seen[name] = group.counts.seen(group.active, alive, signals, names)
         return seen
 
     def detach(self) -> None:

@@ -6,7 +6,7 @@
     for event in client.watch("/api/v1/pods", version): ...
 
 Documents are plain dictionaries: the API server has checked them, and what we read of them is
-typed where it enters the engine. docs/decisions/0041 tells why this is no third-party client.
+typed where it enters the engine. docs/decisions/0042 tells why this is no third-party client.
 """
 
 import base64

@@ -22,7 +22,7 @@ SYNC_S = 60.0
 OpenPlane = Callable[[Executor], ControlPlane]
 
 
-class Controller:
+class ClusterController:
     """Runs the engine for a cluster. `open_plane` makes the control plane on its ledger, when this
     controller leads for the first time."""
 

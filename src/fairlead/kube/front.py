@@ -36,7 +36,7 @@ ADMIN = Author("kubernetes", admin=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Acceptance:
     """What became of an object's present generation; shown as the condition `Accepted`."""
 
     accepted: bool
@@ -82,24 +82,32 @@ class FrontEnd:
         """Objects whose uid and generation the engine has taken or refused."""
         self._waiting: dict[str, set[Key]] = {"Budget": set(), "Run": set(), "Reservation": set()}
         """Objects to look at in the next turn."""
-        self._leaving: set[Key] = set()
-        """Nodes that are gone from the cluster, and not yet from the engine."""
-        self.verdicts: dict[tuple[str, Key], Verdict] = {}
+        self._nodes: set[Key] = set()
+        """Nodes to look at in the next turn."""
+        self._node_uids: dict[Key, str] = {}
+        self._bindings_changed = True
+        self.verdicts: dict[tuple[str, Key], Acceptance] = {}
         self.bound: dict[str, Document] = {}
         """The bindings that hold, by namespace."""
 
     def turn(self) -> None:
-        self._follow_nodes()
-        if self._sources.bindings.take_changed() or self._sources.namespaces.take_changed():
+        """A fault on the way loses nothing: what is not done is done in the next turn."""
+        sources = self._sources
+        self._nodes |= sources.nodes.take_changed().keys() | sources.nodes.take_gone().keys()
+        for key in sorted(self._nodes):
+            if self._follow_node(key):
+                self._nodes.discard(key)
+        if sources.bindings.take_changed() or sources.namespaces.take_changed():
+            self._bindings_changed = True
+        if self._bindings_changed:
             self._bind()
             self._waiting["Run"] |= self._refused("Run")
-        for kind in ("Budget", "Run", "Reservation"):
-            waiting = self._waiting[kind]
-            waiting |= self._sources.of(kind).take_changed().keys()
-            self._waiting[kind] = set()
+            self._bindings_changed = False
+        for kind, waiting in self._waiting.items():
+            waiting.update(sources.of(kind).take_changed())
             for key in sorted(waiting):
-                if not self._follow(kind, key):
-                    self._waiting[kind].add(key)
+                if self._follow(kind, key):
+                    waiting.discard(key)
 
     def find_run(self, name: str) -> RunObject | None:
         """The cluster's object of a run of the ledger, if it is the one that was submitted."""
@@ -118,27 +126,31 @@ class FrontEnd:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _follow_nodes(self) -> None:
-        replaced = self._sources.nodes.take_gone().keys()
-        changed = self._sources.nodes.take_changed().keys()
-        for key in sorted({*replaced, *changed, *self._leaving}):
-            document = self._sources.nodes.get(key)
+    def _follow_node(self, key: Key) -> bool:
+        """Whether the engine's node is as the cluster's.
+
+        Positive evidence only: a node has failed when it is deleted, or declared out of service.
+        One that is not ready may run its pods, and a cordoned one does.
+        """
+        document = self._sources.nodes.get(key)
+        before = self._plane.objects.get("Node", key.name)
+        manifest = None if document is None else node_manifest(document)
+        uid = None if document is None else document["metadata"]["uid"]
+        replaced = self._node_uids.get(key, uid) != uid
+        if before is not None and (replaced or manifest is None):
+            self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
             before = self._plane.objects.get("Node", key.name)
-            manifest = None if document is None else node_manifest(document)
-            # Positive evidence only: the node is deleted, or declared out of service. One that is
-            # not ready may run its pods, and a cordoned one does.
-            if before is not None and (key in replaced or manifest is None):
-                self._plane.verbs.act("Node", key.name, "fail", author=ADMIN)
-                before = self._plane.objects.get("Node", key.name)
-            if manifest is not None:
-                self._leaving.discard(key)
-                if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
-                    self._try_apply(manifest)
-            elif before is not None and document is None:
-                self._leaving.add(key)
-                if not before["status"]["leases"]:
-                    self._plane.objects.delete("Node", key.name, author=ADMIN)
-                    self._leaving.discard(key)
+        if uid is not None:
+            self._node_uids[key] = uid
+        if manifest is not None:
+            if before is None or before["spec"] != {**before["spec"], **manifest["spec"]}:
+                self._try_apply(manifest)
+        elif before is not None and document is None:
+            if before["status"]["leases"]:
+                return False
+            self._plane.objects.delete("Node", key.name, author=ADMIN)
+            self._node_uids.pop(key, None)
+        return True
 
     def _try_apply(self, manifest: Document) -> None:
         try:
@@ -207,12 +219,12 @@ class FrontEnd:
         try:
             owner = self._apply(kind, key, name, document)
         except BadInput as error:
-            verdict = Verdict(False, "Invalid", str(error), meta["generation"])
+            verdict = Acceptance(False, "Invalid", str(error), meta["generation"])
         except Denied as denied:
-            verdict = Verdict(False, denied.reason, denied.message, meta["generation"])
+            verdict = Acceptance(False, denied.reason, denied.message, meta["generation"])
         else:
             message = f"submitted for owner {owner!r}" if owner else "in the ledger"
-            verdict = Verdict(True, "Accepted", message, meta["generation"])
+            verdict = Acceptance(True, "Accepted", message, meta["generation"])
         self.verdicts[kind, key] = verdict
         self._done[kind, key] = version
         return True
@@ -227,6 +239,8 @@ class FrontEnd:
             owner = self._owner(key.namespace)
             author = Author(f"kubernetes:{key.namespace}", frozenset({owner}))
         if kind == "Run":
+            if spec.get("malleable") is not None:
+                raise BadInput("spec.malleable", "is not supported on Kubernetes yet")
             if spec.setdefault("owner", owner) != owner:
                 raise BadInput("spec.owner", f"must be the namespace's owner, {owner!r}")
             template = self._template(document)

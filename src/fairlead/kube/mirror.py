@@ -7,14 +7,16 @@ compared once with what the cluster shows.
 from fairlead.engine.gpu import Author, ControlPlane
 from fairlead.kube.client import ApiError, Document, KubeClient
 from fairlead.kube.conditions import Conditions, now
-from fairlead.kube.front import FrontEnd, Sources
+from fairlead.kube.front import Acceptance, FrontEnd, Sources
 from fairlead.kube.kinds import GROUP, KINDS, engine_name, kube_name
 from fairlead.kube.watch import Key, Mirrored
 from fairlead.schema.objects import API_VERSION
 
 READER = Author("kubernetes", admin=True)
 _PUBLIC = Author("kubernetes-mirror")
-"""Outcomes are shown to everybody: under pseudonyms."""
+"""All readers see outcomes: under pseudonyms."""
+SHOWN = 20
+"""Outcomes that a new leader shows again: its predecessor may have died before it could."""
 EVENTS = {
     "run.cut": ("Preempted", "Warning"),
     "lease.unfunded": ("Unfunded", "Warning"),
@@ -40,66 +42,62 @@ class Mirror:
         self._client, self._plane, self._sources = client, plane, sources
         self._leases, self._front = leases, front
         self._seq: int | None = None
-        """The last entry that is shown; None: nothing was compared yet."""
-        self._shown_verdicts: dict[tuple[str, Key], object] = {}
+        """The last entry that was looked at; None: nothing was compared yet."""
+        self._objects: set[tuple[str, Key]] = set()
+        self._lease_names: set[str] = set()
+        self._outcomes: set[int] = set()
+        """What is to be shown; it stays here until it is."""
+        self._verdicts: dict[tuple[str, Key], Acceptance] = {}
+        """Those that are shown."""
 
     def turn(self) -> None:
-        last = self._plane.seq
-        objects, leases, outcomes = self._touched(last)
+        self._look()
         for pair, verdict in self._front.verdicts.items():
-            if self._shown_verdicts.get(pair) != verdict:
-                objects.add(pair)
-        for kind, key in sorted(objects):
+            if self._verdicts.get(pair) != verdict:
+                self._objects.add(pair)
+        for kind, key in sorted(self._objects):
             if self._show(kind, key):
-                self._shown_verdicts[kind, key] = self._front.verdicts.get((kind, key))
-        shown = [(name, self._plane.objects.get("Lease", name)) for name in sorted(leases)]
+                self._objects.discard((kind, key))
+        found = [(name, self._plane.objects.get("Lease", name)) for name in self._lease_names]
         # Those that are closed first: no device is ever shown under two leases.
-        for name, lease in sorted(shown, key=lambda pair: _is_open(pair[1])):
+        for name, lease in sorted(found, key=lambda pair: (_is_open(pair[1]), pair[0])):
             self._show_lease(name, lease)
-        for outcome in sorted(outcomes):
+            self._lease_names.discard(name)
+        for outcome in sorted(self._outcomes):
             self._show_outcome(outcome)
-        self._seq = last
+            self._outcomes.discard(outcome)
 
-    def _touched(self, last: int) -> tuple[set[tuple[str, Key]], set[str], set[int]]:
-        """Objects, leases and outcomes that entries up to `last` are about."""
-        plane = self._plane
+    def _look(self) -> None:
+        """What entries are about since the last turn; after a start, everything."""
+        plane, last = self._plane, self._plane.seq
         if self._seq is None:
-            everything = {
-                (kind, key)
-                for kind in ("Budget", "Run", "Reservation")
-                for key in self._sources.of(kind).all()
-            }
-            known = {lease["metadata"]["name"] for lease in plane.objects.list("Lease")}
-            shown = {document["metadata"]["name"] for document in self._leases.all().values()}
-            return everything, known | shown, set()
-        objects: set[tuple[str, Key]] = set()
-        leases: set[str] = set()
-        outcomes: set[int] = set()
-        after = self._seq
-        while after < last and (page := plane.events.read(after, 1000)):
+            for kind in ("Budget", "Run", "Reservation"):
+                self._objects |= {(kind, key) for key in self._sources.of(kind).all()}
+            self._lease_names |= {row["metadata"]["name"] for row in plane.objects.list("Lease")}
+            self._lease_names |= {key.name for key in self._leases.all()}
+            self._outcomes |= set(sorted(plane.committer.projection.resolver.outcomes)[-SHOWN:])
+            self._seq = last
+        while self._seq < last and (page := plane.events.read(self._seq, 1000)):
             for event in page:
-                after = event["seq"]
-                self._note(event, objects, leases, outcomes)
-        return objects, leases, outcomes
+                self._note(event)
+                self._seq = event["seq"]
 
-    def _note(
-        self, event: Document, objects: set[tuple[str, Key]], leases: set[str], outcomes: set[int]
-    ) -> None:
+    def _note(self, event: Document) -> None:
         about, kind, body = event["object"], event["kind"], event["body"]
         if kind in ("lease.open", "lease.close", "lease.unfunded", "lease.funded"):
-            leases.add(body["lease"])
+            self._lease_names.add(body["lease"])
             if "run" in body:
-                objects.add(("Run", Key(*kube_name(body["run"]))))
+                self._objects.add(("Run", Key(*kube_name(body["run"]))))
         if kind.startswith("gpu.resolve."):
             seq = event["seq"] if kind == "gpu.resolve.commit" else body.get("outcome")
             seq = body.get("commit_seq", seq)
             if isinstance(seq, int):
-                outcomes.add(seq)
+                self._outcomes.add(seq)
         if about is None or about["kind"] not in KINDS:
             return
         name = about["name"]
         key = Key("", name) if about["kind"] == "Budget" else Key(*kube_name(name))
-        objects.add((about["kind"], key))
+        self._objects.add((about["kind"], key))
         if kind in EVENTS:
             reason, type = EVENTS[kind]
             self._event(about["kind"], key, event["reason"] or reason, type, event)
@@ -129,6 +127,7 @@ class Mirror:
         elif not verdict.accepted:
             status = {"phase": "Refused", "reason": verdict.reason, "message": verdict.message}
         status |= {"observedGeneration": document["metadata"]["generation"], "conditions": rows}
+        self._verdicts[kind, key] = verdict
         if all(document.get("status", {}).get(field) == value for field, value in status.items()):
             return True
         path = KINDS[kind].path(key.namespace, key.name, "status")

@@ -119,16 +119,7 @@ class PodExecutor:
         """Nothing was paused."""
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
-        """Pods on nodes that the run does not keep are ended; the others are told the new width."""
-        kept = {rank.node: rank for rank in ranks_of(devices)}
-        width = str(len(devices))
-        for document in self._of_run(run):
-            node = wanted_node(document)
-            if node not in kept:
-                self._evict(document, None, decision)
-            elif document["metadata"]["annotations"].get(WIDTH) != width:
-                patch = {"metadata": {"annotations": {WIDTH: width, DECISION: decision}}}
-                self._pods.put(self._client.patch(self._path(document), patch))
+        raise PermanentFault("a pod keeps its devices until it ends")
 
     # -- what became of them ----------------------------------------------------------------------
 
@@ -259,7 +250,7 @@ class PodExecutor:
         meta = document["metadata"]
         options: Document = {"preconditions": {"uid": meta["uid"]}}
         if not self._node_is_there(document):
-            options["gracePeriodSeconds"] = 0  # nobody is left who could end it
+            options["gracePeriodSeconds"] = 0  # its kubelet is gone with the node
             self._client.delete(self._path(document), options)
             return
         if grace_ms is not None:
@@ -309,13 +300,6 @@ def rank_of(document: Document) -> int:
     return int(document["metadata"]["labels"][RANK])
 
 
-def wanted_node(document: Document) -> str:
-    """The node of the lease, as the required affinity says."""
-    affinity = document["spec"]["affinity"]["nodeAffinity"]
-    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return str(term["matchFields"][0]["values"][0])
-
-
 def _ended(document: Document) -> list[Document]:
     found = [
         status.get("state", {}).get("terminated")
@@ -339,8 +323,6 @@ def parse_ms(time: str) -> int:
 
 
 # -- a pod, made ----------------------------------------------------------------------------------
-
-WIDTH = f"{GROUP}/width"
 
 
 def service(job: Job, run: RunObject) -> Document:
@@ -400,7 +382,6 @@ def pod(job: Job, run: RunObject, rank: Rank, ranks: list[Rank]) -> Document:
                 DECISION: job.id,
                 RANKS: str(len(ranks)),
                 LEASES: ",".join(job.leases),
-                WIDTH: str(len(job.devices)),
             },
             "ownerReferences": [_owner(name, run)],
         },

@@ -1,7 +1,4 @@
-"""`EbpfDataplane`: the port on top of the kernel's programs.
-
-    dataplane = EbpfDataplane(Path("/sys/fs/cgroup/app.slice"))
-    dataplane.configure(groups)
+"""The port on top of the kernel's programs.
 
 Opening it takes over what an earlier agent left pinned, with its tables and counters, or installs
 it. From then on every process in the cgroup that connects to a group's address reaches one of its
@@ -44,7 +41,7 @@ class EbpfDataplane:
         cgroup: Path,
         pins: Path = DEFAULT_PINS,
         *,
-        capacity: layout.Capacity = layout.Capacity(),  # noqa: B008 - frozen
+        capacity: Mapping[str, int] = layout.CAPACITY,
         soft_errno: int = errno.EAGAIN,
         program: Path | None = None,
     ) -> None:
@@ -56,7 +53,7 @@ class EbpfDataplane:
         self._opened: tuple[Maps, Registry] | None = None
         self._groups: dict[str, RouteGroup] = {}
         try:
-            self._installation.attach(cgroup, program, capacity, soft_errno)
+            self._installation.attach(cgroup, program, layout.CAPACITY | dict(capacity), soft_errno)
             if self.schema_version() == SCHEMA_VERSION:
                 with as_faults(f"{pins}: cannot be opened"):
                     maps = Maps(self._installation.live)
@@ -123,18 +120,12 @@ class EbpfDataplane:
             sent = list(maps.backend_counts.sums(backends))
             healths = maps.healths.first(backends)
             loads = maps.loads.first(backends)
-        return {
-            name: tables.group_seen(
-                placed.active,
-                alive,
-                counts[placed.index],
-                {
-                    id: _seen(placed, sent[at], healths[at], loads[at])
-                    for id, at in placed.at.items()
-                },
-            )
-            for name, placed in registry.placed.items()
-        }
+        seen = {}
+        for name, placed in registry.placed.items():
+            at = placed.at.items()
+            members = {id: _seen(placed, sent[n], healths[n], loads[n]) for id, n in at}
+            seen[name] = tables.group_seen(placed.active, alive, counts[placed.index], members)
+        return seen
 
     def detach(self) -> None:
         self._close()
@@ -172,9 +163,8 @@ def _check_group(group: RouteGroup, path: str) -> None:
         here = f"{path}.backends[{index}]"
         named.append((f"{here}.id", backend.id))
         if _family(backend.host, f"{here}.host") != family:
-            raise PermanentFault(
-                f"{here}.host: must be IPv{family} like the group's vip, got {backend.host!r}"
-            )
+            problem = f"must be IPv{family} like the group's vip, got {backend.host!r}"
+            raise PermanentFault(f"{here}.host: {problem}")
     for place, name in named:
         size = len(name.encode())
         if not 0 < size <= layout.NAME_BYTES or "\0" in name:

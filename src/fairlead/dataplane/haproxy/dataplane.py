@@ -20,7 +20,6 @@ from fairlead.dataplane import proxy, tables
 from fairlead.dataplane.haproxy import config, runtime
 from fairlead.dataplane.haproxy.runtime import HaproxyLog, HaproxyProcess, ask, execute
 from fairlead.dataplane.tables import Active, active
-from fairlead.host.clock import now_ms
 from fairlead.ports.dataplane import SCHEMA_VERSION, Backend, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault
 
@@ -97,7 +96,7 @@ class HaproxyDataplane(proxy.ProxyDataplane):
         """Put the agent back into the table that forgets it after 15 s."""
         execute(self._files.socket, [f"set table {config.BEAT} key {config.AGENT} data.gpt0 1"])
 
-    def _look(self) -> proxy.Look:
+    def _look(self) -> proxy.ProxyView:
         rows = runtime.read_counters(self._files.socket)
         self._held = runtime.held(rows)
         counted = self._counted(rows, self._groups, self._generation)
@@ -132,16 +131,13 @@ class HaproxyDataplane(proxy.ProxyDataplane):
             ours = config.addresses(old[0][1] or "")
         proxy.check_free(groups, ours)
         now = {group.name: active(group, before.get(group.name)) for group in groups}
-        rendered = config.render(groups, now, files, self._worker, born_ms=now_ms())
+        paths = {"socket": files.socket, "states": files.states}
+        rendered = config.render(groups, now, {**self._worker, **paths, "description": wanted})
         for path, text in zip(written, rendered, strict=True):
             proxy.replace_text(path, text)
+        self._log.close()
         try:
-            self._process.check()
-            if running is None:
-                self._process.start(wanted)
-            else:
-                self._log.close()
-                self._process.reload(wanted)
+            self._process.serve(wanted, reload=running is not None)
         except PermanentFault:
             for path, was in old:
                 if was is not None:

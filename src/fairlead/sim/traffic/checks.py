@@ -49,7 +49,7 @@ def check_promises(played: TrafficResult) -> list[PromiseCheck]:
     ]
 
 
-class Step(NamedTuple):
+class TickStep(NamedTuple):
     """A tick that started from what the one before had decided."""
 
     tick: Tick
@@ -58,7 +58,7 @@ class Step(NamedTuple):
     most: int  # how far a backend may move: Δmax, four times that in crisis
 
 
-def _steps(played: TrafficResult) -> Iterator[Step]:
+def _steps(played: TrafficResult) -> Iterator[TickStep]:
     """Not across a restart that began afresh, nor after a tick that did not come into force."""
     for before, after in pairwise(played.ticks):
         if before.applied and after.input["state"] is not None:
@@ -66,7 +66,7 @@ def _steps(played: TrafficResult) -> Iterator[Step]:
             freed = sum(before.slots[name] for name in before.slots.keys() - after.slots.keys())
             freed += sum(-moved[name] for name in bypass if moved.get(name, 0) < 0)
             factor = played.config.crisis_factor if after.mode == "hard" else 1.0
-            yield Step(after, moved, freed, int(played.config.step * factor))
+            yield TickStep(after, moved, freed, int(played.config.step * factor))
 
 
 def _slots_add_up(played: TrafficResult) -> str | None:

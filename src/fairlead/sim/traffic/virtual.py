@@ -36,6 +36,7 @@ from fairlead.sim.traffic.load import (
     SimBackend,
     SimCall,
     SimClients,
+    follow,
     transition_text,
 )
 from fairlead.sim.traffic.result import COUNTED, GROUP, AnswerKind, Tick, TrafficResult, backends_at
@@ -229,12 +230,10 @@ class VirtualRun(ScenarioRun):
 
     def apply(self, event: EventDocument) -> None:
         super().apply(event)
-        if event.load_factor is not None:
-            self.clients.factor = event.load_factor
+        follow(event, self.clients, "load_factor")
 
     def change_backend(self, name: str, event: EventDocument) -> None:
-        if event.reachable is not None:
-            self.backends[name].reachable = event.reachable
+        follow(event, self.backends[name], "reachable")
         if event.blind is not None:
             self.plane.hidden[name] = event.blind
         if event.order == "restore":
