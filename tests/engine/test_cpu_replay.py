@@ -247,7 +247,11 @@ def test_a_tampered_guardrail_changes_the_output(
         if input["config"]:
             input["config"]["guardrails"][field] = value
 
-    assert "different" in verdicts([forged(entry, change) for entry in read(record[0])])
+    entries = list(read(record[0]))
+    assert "different" in verdicts([forged(entry, change) for entry in entries])
+    place = [number for number, entry in enumerate(entries) if entry.input["memory"]][2]
+    answer = list(replay([*entries[:place], forged(entries[place], change)]))[-1]
+    assert "config: is not that of the entry before" in answer.detail
 
 
 @pytest.mark.parametrize("field", ["started_ms", "changed_ms", "throttling", "misses", "touched"])
