@@ -7,27 +7,21 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from fairlead.ledger.entries import first_entry
-from fairlead.ledger.keys import SecretKey, Signers
+from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.sqlite import SqliteLedger, SqliteSource, _store, migrate, view_of
 from fairlead.ledger.store import SqlView
-from fairlead.ports.faults import PermanentFault
 
 
-class MemoryKeys:
+class MemoryKeys(KeyDirectory):
     """Keys that live as long as the process."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, SecretKey] = {}
+        super().__init__("/dev/null")
 
     def create(self) -> SecretKey:
         key = SecretKey.generate()
-        self._keys[key.key_id] = key
+        self._loaded[key.key_id] = key
         return key
-
-    def load(self, key_id: str) -> SecretKey:
-        if key_id not in self._keys:
-            raise PermanentFault(f"the ledger is signed with key {key_id}, which is not here")
-        return self._keys[key_id]
 
 
 class MemorySource(SqliteSource):
@@ -42,8 +36,7 @@ class MemorySource(SqliteSource):
     def view(self) -> Iterator[SqlView]:
         with closing(_connect()) as copy:
             with self._lock:
-                if self._connection is not None:
-                    self._connection.backup(copy)
+                self._connection.backup(copy)
             yield view_of(copy, self.path)
 
 
@@ -51,7 +44,7 @@ class MemoryLedger(SqliteLedger):
     """A ledger that lives as long as the object."""
 
     def __init__(
-        self, signers: Signers | None = None, *, ledger_id: str | None = None, time_ms: int = 0
+        self, signers: KeyDirectory | None = None, *, ledger_id: str | None = None, time_ms: int = 0
     ) -> None:
         signers, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)

@@ -7,14 +7,14 @@ import pytest
 from fairlead.core.audit import EMPTY_ROOT, Head, statement_to_sign
 from fairlead.ledger.entries import parse, prepare
 from fairlead.ledger.keys import SecretKey, sign_head
-from fairlead.ledger.statements import LedgerIdentity, archived, created, restored, rotated
+from fairlead.ledger.statements import ARCHIVED, LedgerIdentity, created, restored, rotated
 from fairlead.ports.ledger import Draft, Entry
 from tests.ledger.drafts import draft
 
 OLD, NOW, NEXT, STRANGER = (SecretKey.generate() for _ in range(4))
 BY = {"time_ms": 1, "author": "root"}
 HEAD = Head(ledger="l", epoch=0, size=2, root=EMPTY_ROOT.hex(), time_ms=1, key_id=NOW.key_id)
-RESTORED = {"time_ms": 1, "author": "root", "reason": "disk died", "lost": None}
+RESTORED = {"reason": "disk died", "lost": None}
 
 
 def entry(statement: Draft, seq: int) -> Entry:
@@ -34,9 +34,12 @@ def test_the_keys_and_the_epoch_follow_the_entries(standing: LedgerIdentity) -> 
     """Created, rotated, restored, archived."""
     assert (standing.ledger, standing.key_id, standing.epoch) == ("l", NOW.key_id, 0)
     assert standing.keys == {OLD.key_id: OLD.public_key, NOW.key_id: NOW.public_key}
-    assert standing.follow(entry(restored(HEAD, NOW, **RESTORED), 3), root_before=EMPTY_ROOT) == ""
+    assert (
+        standing.follow(entry(restored(HEAD, NOW, RESTORED, **BY), 3), root_before=EMPTY_ROOT) == ""
+    )
     assert (standing.epoch, standing.restored_from) == (1, [2])
-    assert standing.follow(entry(archived("s", first=1, last=2, **BY), 4)) == ""
+    body = {"segment": "s", "first": 1, "last": 2}
+    assert standing.follow(entry(draft(1, kind=ARCHIVED, body=body), 4)) == ""
 
 
 def _renamed(statement: Draft, signer: SecretKey, **other: object) -> Draft:
@@ -61,15 +64,15 @@ FORGED = {
         "the id it is",
     ),
     "an epoch left out": (
-        restored(replace(HEAD, epoch=1), NOW, **RESTORED),
+        restored(replace(HEAD, epoch=1), NOW, RESTORED, **BY),
         "where the last one was",
     ),
     "an epoch from elsewhere": (
-        restored(replace(HEAD, size=9), NOW, **RESTORED),
+        restored(replace(HEAD, size=9), NOW, RESTORED, **BY),
         "where the last one was",
     ),
     "an epoch after other entries": (
-        restored(replace(HEAD, root="00" * 32), NOW, **RESTORED),
+        restored(replace(HEAD, root="00" * 32), NOW, RESTORED, **BY),
         "other entries",
     ),
     "nothing at all": (draft(1, kind="key.rotated", body={}), "malformed"),

@@ -151,8 +151,8 @@ def _write_new(name: str, data: bytes, flags: int, *, durable: bool, mode: int) 
 class LockHeld(OSError):
     """Another process holds the lock; `holder` is its process number, where that is known."""
 
-    def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(errno.EWOULDBLOCK, f"is locked by process {holder}", os.fspath(path))
+    def __init__(self, what: Path, holder: str) -> None:
+        super().__init__(f"{os.fspath(what)} has another writer: process {holder}")
         self.holder = holder
 
 
@@ -178,8 +178,8 @@ def try_lock(path: Path, *, mode: int = 0o600) -> int | None:
     return descriptor
 
 
-def lock_alone(path: Path, *, mode: int = 0o640) -> int:
-    """The lock of a single writer, with its process number in the file; `LockHeld` if taken.
+def lock_alone(path: Path, *, of: Path, mode: int = 0o640) -> int:
+    """The lock `of` a single writer, with its process number in the file; `LockHeld` if taken.
 
     The file stays: removing it would let two writers hold two files of the same name.
     """
@@ -187,7 +187,7 @@ def lock_alone(path: Path, *, mode: int = 0o640) -> int:
     if descriptor is None:
         with open(path, "rb") as file:
             holder = file.read(20).decode("ascii", "replace").strip()
-        raise LockHeld(path, holder or "unknown")
+        raise LockHeld(of, holder or "unknown")
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor

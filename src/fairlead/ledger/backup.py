@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.core.audit import SignedHead
 from fairlead.host import files
-from fairlead.ledger.keys import Signers
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.sqlite import SqliteLedger, SqliteReader, lock_file, open_reader, sqlite_faults
 from fairlead.ledger.store import read_kept
 from fairlead.ports.faults import PermanentFault, faults
@@ -30,7 +30,7 @@ def backup(path: Path, target: Path) -> SignedHead:
 def restore(
     source: Path,
     path: Path,
-    signers: Signers,
+    signers: KeyDirectory,
     *,
     time_ms: int,
     author: str,

@@ -20,8 +20,8 @@ import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.ledger import store
-from fairlead.ledger.entries import Position, Prepared, Sequenced, first_entry, sequence, sort_out
-from fairlead.ledger.keys import Signers
+from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, number, store_beside
+from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, check_opening
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
@@ -47,7 +47,8 @@ CONNECT_TIMEOUT_S = 10
 LOCK_SPACE = 0x666C6561
 # Read back from the server: a commit that returned must survive the loss of power.
 DURABLE = ("synchronous_commit", "fsync", "full_page_writes")
-_DAMAGED = (errors.DataCorrupted, errors.IndexCorrupted)
+# No connection, no space, no memory, shutting down, timed out.
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 SCHEMA = "fairlead"
 # Numbered in one transaction; more wait for the next, so that no append waits for all of them.
 BATCHES_AT_ONCE = 64
@@ -62,19 +63,6 @@ _drafts = msgspec.msgpack.Decoder(list[Prepared])
 _COPY = "COPY entries (seq, kind, plan_id, effect, nodes, data) FROM STDIN BINARY"
 
 
-def fault(error: psycopg.Error, doing: str) -> Fault:
-    """The fault that an error of PostgreSQL is; raise it `from error`."""
-    message = f"cannot {doing}: {' '.join(str(error).split())}"
-    if isinstance(error, _DAMAGED):
-        return Damaged(message)
-    if isinstance(error, errors.UndefinedTable):
-        return PermanentFault("there is no ledger in this schema of the database")
-    # OperationalError: no connection, no space, no memory, shutting down, timed out.
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return TemporaryFault(message)
-    return PermanentFault(message)
-
-
 def is_address(dsn: str) -> bool:
     """Whether PostgreSQL's own library can read it; it may hold a password, so it is not shown."""
     try:
@@ -87,19 +75,31 @@ def is_address(dsn: str) -> bool:
 
 @contextmanager
 def postgres_faults(doing: str) -> Iterator[None]:
+    """Translate PostgreSQL's errors inside into faults."""
     try:
         yield
+    except errors.UndefinedTable as error:
+        raise PermanentFault("there is no ledger in this schema of the database") from error
     except psycopg.Error as error:
-        raise fault(error, doing) from error
+        kind: type[Fault] = PermanentFault
+        if isinstance(error, (errors.DataCorrupted, errors.IndexCorrupted)):
+            kind = Damaged
+        elif isinstance(error, _LOST):
+            kind = TemporaryFault
+        raise kind(f"cannot {doing}: {' '.join(str(error).split())}") from error
 
 
-class Database:
-    """Opens connections to one schema of one database."""
+class Session:
+    """One connection to one schema, used by one thread at a time, opened again after it broke."""
 
     def __init__(self, dsn: str, schema: str) -> None:
-        self._dsn, self.schema = dsn, schema
+        self._dsn, self._schema = dsn, sql.Identifier(schema)
+        self._lock, self._closed = threading.Lock(), False
+        self.claim: Callable[[Connection], None] = lambda _: None
+        """Done first on every connection that takes the place of a broken one."""
+        self._connection = self._connect()
 
-    def connect(self) -> Connection:
+    def _connect(self) -> Connection:
         """A connection whose commits are durable when they return; what was asked is read back."""
         with postgres_faults("connect"):
             connection = psycopg.connect(
@@ -108,70 +108,19 @@ class Database:
                 connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="fairlead",
             )
-        try:
-            name = sql.Identifier(self.schema)
-            connection.execute(sql.SQL("SET search_path TO {}").format(name))
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            connection.execute(sql.SQL("SET search_path TO {}").format(self._schema))
             connection.execute("SET synchronous_commit = on")
             connection.execute(
                 sql.SQL("SET lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS))
             )
             for setting in DURABLE:
                 row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
-                if row is None or row[0] != "on":
+                if row != ("on",):
                     raise PermanentFault(f"PostgreSQL runs with {setting} off; a ledger needs it")
-        except BaseException:
-            connection.close()
-            raise
+            undo.pop_all()
         return connection
-
-    @contextmanager
-    def one_moment(self) -> Iterator[Connection]:
-        """A connection of its own, inside one repeatable read."""
-        with closing(self.connect()) as connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
-            with connection.transaction():
-                yield connection
-
-    def migrate(self, connection: Connection) -> None:
-        """Create or complete the tables; replicas that start together take turns."""
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK_SPACE,))
-            name = sql.Identifier(self.schema)
-            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
-            )
-            for migration in store.missing_migrations("postgres", self.migrated(connection)):
-                connection.execute(migration.sql.encode())
-                connection.execute(
-                    "INSERT INTO migrations VALUES (%s, %s)", (migration.number, migration.name)
-                )
-
-    def migrated(self, connection: Connection) -> int:
-        """The number of the last migration that the schema has; 0 without any."""
-        row = connection.execute(
-            "SELECT to_regclass(%s) IS NULL", (f"{self.schema}.migrations",)
-        ).fetchone()
-        if row is None or row[0]:
-            return 0
-        found = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
-        return 0 if found is None else int(found[0])
-
-
-class Session:
-    """One connection, used by one thread at a time, opened again after it broke."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._connection: Connection | None = database.connect()
-        self._lock = threading.Lock()
-        self._claim: Callable[[Connection], None] | None = None
-        self._closed = False
-
-    def renew(self, claim: Callable[[Connection], None]) -> None:
-        """Do this first on every connection that takes the place of a broken one."""
-        self._claim = claim
 
     def run(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do some work; if the connection turns out to be broken, once more on a new one.
@@ -181,38 +130,70 @@ class Session:
         with self._lock, postgres_faults(doing):
             try:
                 return work(self._open())
-            except (psycopg.OperationalError, psycopg.InterfaceError):
-                if self._connection is not None and not self._connection.broken:
+            except _LOST:
+                if not self._connection.broken:
                     raise
             return work(self._open())
 
     def _open(self) -> Connection:
         if self._closed:
             raise PermanentFault("the ledger is closed")
-        if self._connection is None or self._connection.closed:
-            connection = self._database.connect()
-            try:
-                if self._claim is not None:
-                    self._claim(connection)
-            except BaseException:
-                connection.close()
-                raise
+        if self._connection.closed:
+            connection = self._connect()
+            with ExitStack() as undo:
+                undo.callback(connection.close)
+                self.claim(connection)
+                undo.pop_all()
             self._connection = connection
         return self._connection
+
+    def query(self, text: str, *values: object) -> list[store.Row]:
+        return self.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
+
+    @contextmanager
+    def view(self) -> Iterator[store.SqlView]:
+        """One repeatable read, on a connection of its own."""
+        with postgres_faults(DOING), closing(self._connect()) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            streams = count()
+
+            def stream(text: str, *values: object) -> Iterator[store.Row]:
+                # Page by page: a client-side cursor would hold the whole log in memory.
+                name = f"stream_{next(streams)}"
+                with postgres_faults(DOING), connection.cursor(name) as cursor:
+                    cursor.itersize = 1 if "blobs" in text else _PAGE
+                    cursor.execute(_with_marks(text, values), values, binary=True)
+                    yield from cursor
+
+            with connection.transaction():
+                # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
+                yield store.SqlView(stream, complaint=lambda: "")
+
+    def migrate(self, connection: Connection) -> None:
+        """Create or complete the tables; replicas that start together take turns."""
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK_SPACE,))
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(self._schema))
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
+            )
+            ((applied,),) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations")
+            for number_, name, text in store.missing_migrations("postgres", applied):
+                connection.execute(text.encode())
+                connection.execute("INSERT INTO migrations VALUES (%s, %s)", (number_, name))
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._connection is not None:
-                self._connection.close()
+            self._connection.close()
 
 
 class PostgresReader(StoreReader):
     """Reads a ledger, without a key."""
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
-        database = Database(dsn, schema)
-        super().__init__(PostgresSource(database, Session(database)))
+        super().__init__(Session(dsn, schema))
 
 
 class _Waiting(NamedTuple):
@@ -230,19 +211,19 @@ class PostgresLedger(StoreWriter):
     def __init__(
         self,
         session: Session,
-        source: "PostgresSource",
+        source: Session,
         position: Position,
-        signers: Signers,
+        signers: KeyDirectory,
         resources: ExitStack,
     ) -> None:
-        super().__init__(source, signers)
-        self._session, self._position, self._resources = session, position, resources
+        super().__init__(source, position, signers, resources)
+        self._session = session
 
     @classmethod
     def open(
         cls,
         dsn: str,
-        signers: Signers,
+        signers: KeyDirectory,
         *,
         schema: str = SCHEMA,
         ledger_id: str | None = None,
@@ -254,18 +235,16 @@ class PostgresLedger(StoreWriter):
         Every replica needs the key in force: any of them may be the one that numbers and signs.
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
-        database = Database(dsn, schema)
         begin = partial(_begin, signers=signers, ledger=ledger_id, time_ms=time_ms)
         with ExitStack() as resources:
-            session = resources.enter_context(closing(Session(database)))
-            session.run("open the ledger", database.migrate)
+            session = source = resources.enter_context(closing(Session(dsn, schema)))
+            session.run("open the ledger", session.migrate)
             session.run("begin a ledger", begin)
             if alone:
-                session.run("open the ledger", _wait_for_seat)
-                session.renew(_take_seat)
-            # A lone writer reads on the same connection: without its seat it learns nothing.
-            source = PostgresSource(database, session if alone else Session(database))
-            resources.enter_context(closing(source))
+                session.run("open the ledger", partial(_take_seat, wait=True))
+                session.claim = _take_seat
+            else:  # a lone writer reads on the same connection: without its seat it learns nothing
+                source = resources.enter_context(closing(Session(dsn, schema)))
             position = check_opening(source, signers)
             return cls(session, source, position, signers, resources.pop_all())
 
@@ -300,10 +279,11 @@ class PostgresLedger(StoreWriter):
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
-        head, position = store.read_kept(_executing(connection)).head.head, self._position
-        if position.frontier.root().hex() != head.root or position.key_id != head.key_id:
-            frontier = Frontier.of(head.size, partial(store.read_nodes, _executing(connection)))
-            position = Position(head.ledger, head.epoch, head.key_id, frontier)
+        execute, position = _executing(connection), self._position
+        signed = store.read_kept(execute).head
+        if position.signed != signed:
+            nodes = partial(store.read_nodes, execute)
+            position = Position(signed, Frontier.of(signed.head.size, nodes))
         rows = connection.execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
             "ORDER BY ticket LIMIT %s FOR UPDATE SKIP LOCKED",
@@ -320,18 +300,16 @@ class PostgresLedger(StoreWriter):
     def _number_one(
         self, connection: Connection, position: Position, waiting: _Waiting
     ) -> Position:
-        size = position.frontier.size
-        seqs, moved_to = list[int](), None
+        size, seqs, moved_to = position.frontier.size, list[int](), None
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
-            sorted_out = sort_out(_drafts.decode(waiting.drafts), partial(_lookup, connection))
-            done = None
-            if sorted_out.fresh:
-                done = sequence(position, sorted_out.fresh, self._signers, time_ms=waiting.time_ms)
+            drafts = _drafts.decode(waiting.drafts)
+            known = _recorded(connection, drafts)
+            done = number(position, drafts, known, self._signers, time_ms=waiting.time_ms)
+            if done.rows:
                 _store(connection, done)
-                position = done.position
-            seqs = [found.seq for found in sorted_out.found(done.rows if done else ())]
+            position, seqs = done.position, [found.seq for found in done.answers]
         connection.execute(
             "UPDATE batches SET seqs = %s, moved_to = %s, drafts = '', answered = now() "
             "WHERE id = %s",
@@ -347,32 +325,27 @@ class PostgresLedger(StoreWriter):
 
         self._session.run(doing, change)
 
-    def close(self) -> None:
-        self._resources.close()
 
+def _take_seat(connection: Connection, *, wait: bool = False) -> None:
+    """Held as long as the connection; one that just died may hold it a moment longer.
 
-def _wait_for_seat(connection: Connection) -> None:
-    """Held as long as the connection; one that just died may hold it a moment longer."""
+    After a broken connection without waiting: the caller tries again.
+    """
     try:
-        connection.execute(f"SELECT pg_advisory_lock{_SEAT}", (LOCK_SPACE,))
+        lock = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
+        row = connection.execute(f"SELECT {lock}{_SEAT}", (LOCK_SPACE,)).fetchone()
     except errors.LockNotAvailable as error:
         raise _taken() from error
-
-
-def _take_seat(connection: Connection) -> None:
-    """The same after a broken connection, without waiting: the caller tries again."""
-    row = connection.execute(f"SELECT pg_try_advisory_lock{_SEAT}", (LOCK_SPACE,)).fetchone()
-    if row is None or not row[0]:
+    if row == (False,):
         raise _taken()
 
 
 def _taken() -> TemporaryFault:
-    text = "another control plane runs on this ledger"
-    return TemporaryFault(text)
+    return TemporaryFault("another control plane runs on this ledger")
 
 
 def _begin(
-    connection: Connection, *, signers: Signers, ledger: str | None, time_ms: int | None
+    connection: Connection, *, signers: KeyDirectory, ledger: str | None, time_ms: int | None
 ) -> None:
     """The first entry, unless another replica was quicker."""
     with connection.transaction():
@@ -407,28 +380,28 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | No
     return [found[seq] for seq in seqs]
 
 
-def _lookup(
-    connection: Connection, effects: Sequence[store.Effect]
+def _recorded(
+    connection: Connection, drafts: Sequence[Prepared]
 ) -> dict[store.Effect, store.Found]:
+    """Which of the drafts' effects are recorded; the writer that asked reads their bytes."""
+    effects = [(draft.plan_id, draft.effect) for draft in drafts if draft.effect is not None]
+    if not effects:
+        return {}
     rows = connection.execute(
         "SELECT plan_id, effect, seq FROM entries "
         "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
         "ON plan_id = plan AND effect = name",
         ([plan for plan, _ in effects], [name for _, name in effects]),
-    ).fetchall()
-    # The bytes are read with the answer, by the writer that asked.
+    )
     return {(plan, name): store.Found(seq, None) for plan, name, seq in rows}
 
 
-def _store(connection: Connection, done: Sequenced) -> None:
+def _store(connection: Connection, done: Numbered) -> None:
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
         copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
         for row in done.rows:
             copy.write_row(row)
-    execute = _executing(connection)
-    for blob in done.blobs:
-        execute(store.STORE_BLOB, *blob)
-    store.store_head(execute, done.head, done.rows[0].seq - 1)
+    store_beside(_executing(connection), done)
 
 
 def _executing(connection: Connection) -> Callable[..., Cursor]:
@@ -444,31 +417,3 @@ def _with_marks(text: str, values: Sequence[object]) -> bytes:
     for value in values:
         text = text.replace("?", "%b" if isinstance(value, bytes) else "%s", 1)
     return text.encode()
-
-
-class PostgresSource:
-    """Queries of one schema."""
-
-    def __init__(self, database: Database, session: Session) -> None:
-        self._database, self._session = database, session
-        self.close = session.close
-
-    def query(self, text: str, *values: object) -> list[store.Row]:
-        return self._session.run(DOING, lambda found: _executing(found)(text, *values).fetchall())
-
-    @contextmanager
-    def view(self) -> Iterator[store.SqlView]:
-        """One repeatable read."""
-        with postgres_faults(DOING), self._database.one_moment() as connection:
-            streams = count()
-
-            def stream(text: str, *values: object) -> Iterator[store.Row]:
-                # Page by page: a client-side cursor would hold the whole log in memory.
-                name = f"stream_{next(streams)}"
-                with postgres_faults(DOING), connection.cursor(name) as cursor:
-                    cursor.itersize = 1 if "blobs" in text else _PAGE
-                    cursor.execute(_with_marks(text, values), values, binary=True)
-                    yield from cursor
-
-            # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-            yield store.SqlView(stream, complaint=lambda: "")

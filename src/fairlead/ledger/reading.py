@@ -103,30 +103,24 @@ class StoreReader:
 
     def export(
         self,
-        out: BinaryIO,
+        out: BinaryIO | Path,
         *,
         first: int = 1,
         last: int | None = None,
         progress: Progress | None = None,
-    ) -> int:
-        """Write a run of entries as a segment, which verifies by itself; returns the last."""
+    ) -> None:
+        """Write a run of entries as a segment, which verifies by itself.
+
+        A file appears whole, durably, or not at all.
+        """
         size = self.head().head.size
         last = size if last is None else last
         require(1 <= first <= last <= size, "a run of entries that are there")
-        write_segment(self, self._nodes, first, last, out, progress=progress)
-        return last
-
-    def export_file(
-        self,
-        path: Path,
-        *,
-        first: int = 1,
-        last: int | None = None,
-        progress: Progress | None = None,
-    ) -> int:
-        """The same into a file that appears whole, durably, or not at all."""
-        with faults(f"write {path}"), files.draft(path) as draft, open(draft, "wb") as out:
-            return self.export(out, first=first, last=last, progress=progress)
+        if not isinstance(out, Path):
+            write_segment(self, self._nodes, first, last, out, progress=progress)
+            return
+        with faults(f"write {out}"), files.draft(out) as draft, open(draft, "wb") as file:
+            write_segment(self, self._nodes, first, last, file, progress=progress)
 
     def close(self) -> None:
         self._source.close()

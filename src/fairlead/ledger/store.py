@@ -1,9 +1,9 @@
 """The tables of a ledger, in SQL that SQLite and PostgreSQL share; a source runs it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import fields
+from importlib.resources import files as resources
 from typing import Any, NamedTuple, Protocol
 
 from fairlead.core.audit import Head, SignedHead, TreeNode
@@ -35,23 +35,14 @@ class Found(NamedTuple):
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """The one changing row of a ledger: its head, and how far its content was archived."""
 
     head: SignedHead
     archived_to: int
 
 
-class StoredBlob(NamedTuple):
-    """A large document, and the last entry that it belongs to."""
-
-    digest: str
-    data: bytes
-    seq: int
-
-
-Effect = tuple[str, str]
+Effect = tuple[str | None, str | None]
 """A plan and one of its effects."""
 Row = tuple[Any, ...]
 
@@ -73,9 +64,9 @@ Query = Callable[..., Iterable[Row]]
 """A query's text and values to its rows."""
 Execute = Callable[..., object]
 """The same for a statement without rows, inside the caller's transaction."""
-_HEAD = "ledger, epoch, size, root, time_ms, key_id, signature"
-_EXCLUDED = ", ".join(f"excluded.{name}" for name in _HEAD.split(", "))
-_MARKS = ", ".join("?" for _ in _HEAD.split(", "))
+_COLUMNS = (*(field.name for field in fields(Head)), "signature")
+_HEAD, _MARKS = ", ".join(_COLUMNS), ", ".join("?" * len(_COLUMNS))
+_EXCLUDED = ", ".join(f"excluded.{name}" for name in _COLUMNS)
 _STORE_HEAD = (
     f"INSERT INTO kept (one, {_HEAD}) VALUES (1, {_MARKS}) ON CONFLICT (one) "
     f"DO UPDATE SET ({_HEAD}) = ({_EXCLUDED})"
@@ -119,10 +110,8 @@ def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
     """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
     seqs = sorted({node.last_leaf + 1 for node in nodes})
     marks = ", ".join("?" * len(seqs))
-    completed: Mapping[int, bytes] = {}
-    if seqs:
-        rows = query(f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})", *seqs)
-        completed = {row[0]: row[1] for row in rows}
+    text = f"SELECT seq, nodes FROM entries WHERE seq IN ({marks})"
+    completed: dict[int, bytes] = {row[0]: row[1] for row in (query(text, *seqs) if seqs else ())}
     try:
         hashes = [node.among(completed[node.last_leaf + 1]) for node in nodes]
     except KeyError as error:
@@ -134,11 +123,10 @@ def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
 
 def store_head(execute: Execute, signed: SignedHead, old_size: int) -> None:
     """The new head, inside the caller's transaction; kept for good where it passes a checkpoint."""
-    head = signed.head
-    row = (head.ledger, head.epoch, head.size, head.root, head.time_ms, head.key_id)
-    execute(_STORE_HEAD, *row, signed.signature)
-    if head.size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
-        execute(_STORE_CHECKPOINT, *row, signed.signature)
+    row, size = signed.as_document().values(), signed.head.size
+    execute(_STORE_HEAD, *row)
+    if size // CHECKPOINT_EVERY > old_size // CHECKPOINT_EVERY:
+        execute(_STORE_CHECKPOINT, *row)
 
 
 STORE_BLOB = (
@@ -168,26 +156,20 @@ def drop_content(execute: Execute, last: int, kinds: Sequence[str]) -> None:
 
 
 def _signed_head(row: Sequence[Any]) -> SignedHead:
-    ledger, epoch, size, root, time_ms, key_id, signature = row
-    head = Head(ledger=ledger, epoch=epoch, size=size, root=root, time_ms=time_ms, key_id=key_id)
-    return SignedHead(head, signature)
+    *head, signature = row
+    return SignedHead(Head(**dict(zip(_COLUMNS, head, strict=False))), signature)
 
 
-class Migration(NamedTuple):
-    """A numbered SQL file, `0001_ledger.sql`, applied once in a transaction of its own."""
+def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]]:
+    """Number, name and SQL of the files `0001_ledger.sql`, … of a database after `applied`.
 
-    number: int
-    name: str
-    sql: str
-
-
-def missing_migrations(database: str, applied: int) -> list[Migration]:
-    """The files of a database (`sqlite`, `postgres`) after `applied`, the last one that it has."""
+    `applied` is the last one that it has. Each is applied once, in a transaction of its own.
+    """
     found = []
-    for file in files("fairlead.ledger").joinpath("migrations", database).iterdir():
+    for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append(Migration(int(number), name, file.read_text()))
-    if applied > max(migration.number for migration in found):
+        found.append((int(number), name, file.read_text()))
+    if applied > len(found):
         raise PermanentFault(
             f"the ledger was written by a later release (its tables are at {applied}, "
             f"this release knows {len(found)})"

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -10,23 +11,27 @@ from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
 from fairlead.ledger.entries import Position, Prepared, prepare
-from fairlead.ledger.keys import Signers
+from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
-from fairlead.ledger.statements import KEPT_KINDS, LedgerIdentity, archived, restored, rotated
+from fairlead.ledger.statements import ARCHIVED, KEPT_KINDS, LedgerIdentity, restored, rotated
 from fairlead.ledger.verify import verify_tail
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
-StatementMaker = Callable[[Head], Draft]
-
 
 class StoreWriter(StoreReader, ABC):
-    """A `Ledger` over any database that can record."""
+    """A `Ledger` over any database that can record. `resources`: what closing it lets go of."""
 
-    def __init__(self, source: store.SqlSource, signers: Signers) -> None:
+    def __init__(
+        self,
+        source: store.SqlSource,
+        position: Position,
+        signers: KeyDirectory,
+        resources: ExitStack,
+    ) -> None:
         super().__init__(source)
-        self._signers = signers
+        self._position, self._signers, self._resources = position, signers, resources
         self._failure: str | None = None
 
     @abstractmethod
@@ -59,22 +64,17 @@ class StoreWriter(StoreReader, ABC):
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         new = self._signers.create()
-
-        def introduce(head: Head) -> Draft:
-            old = self._signers.load(head.key_id)
-            return rotated(head.ledger, old, new, time_ms=time_ms, author=author)
-
-        return self._state(introduce)
+        return self._state(
+            lambda head, key: rotated(head.ledger, key, new, time_ms=time_ms, author=author)
+        )
 
     def begin_epoch(
         self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
     ) -> Entry:
-
-        def begin(head: Head) -> Draft:
-            key = self._signers.load(head.key_id)
-            return restored(head, key, time_ms=time_ms, author=author, reason=reason, lost=lost)
-
-        return self._state(begin)
+        about = {"reason": reason, "lost": lost.as_document() if lost else None}
+        return self._state(
+            lambda head, key: restored(head, key, about, time_ms=time_ms, author=author)
+        )
 
     def archive(self, directory: Path, *, last: int, time_ms: int, author: str) -> Path:
         """Move the content of the entries up to `last` into a segment; returns its file.
@@ -86,14 +86,12 @@ class StoreWriter(StoreReader, ABC):
         first, head = kept.archived_to + 1, kept.head.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
         path = directory / segment_name(head.ledger, first, last)
-        self.export_file(path, first=first, last=last)
+        self.export(path, first=first, last=last)
+        body = {"segment": path.name, "first": first, "last": last}
+        statement = Draft(kind=ARCHIVED, time_ms=time_ms, author=author, body=body)
         # Said before it is done: a crash in between leaves the content in both places.
-        self._state(
-            lambda _: archived(path.name, first=first, last=last, time_ms=time_ms, author=author)
-        )
-        self._change(
-            "archive entries", lambda execute: store.drop_content(execute, last, KEPT_KINDS)
-        )
+        self._state(lambda *_: statement)
+        self._change("archive entries", partial(store.drop_content, last=last, kinds=KEPT_KINDS))
         return path
 
     def blob_put(self, data: bytes) -> str:
@@ -102,15 +100,14 @@ class StoreWriter(StoreReader, ABC):
         return digest
 
     def snapshot_put(self, name: str, seq: int, state: bytes) -> None:
-        self._change(
-            "keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, name, seq, state)
-        )
+        row = (name, seq, state)
+        self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
 
-    def _state(self, make: StatementMaker) -> Entry:
+    def _state(self, make: Callable[[Head, SecretKey], Draft]) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""
         while True:
             head = self.head().head
-            draft = make(head)
+            draft = make(head, self._signers.load(head.key_id))
             try:
                 (recorded,) = self._record(
                     [prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=head.size
@@ -119,8 +116,11 @@ class StoreWriter(StoreReader, ABC):
                 continue
             return entry_of(recorded)
 
+    def close(self) -> None:
+        self._resources.close()
 
-def check_opening(source: store.SqlSource, signers: Signers) -> Position:
+
+def check_opening(source: store.SqlSource, signers: KeyDirectory) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
     A log of any length opens in the time that the entries since then take, about 10 µs each; what
@@ -129,7 +129,8 @@ def check_opening(source: store.SqlSource, signers: Signers) -> Position:
     """
     nodes = partial(store.read_nodes, source.query)
     with source.view() as view:
-        head = view.kept().head.head
+        signed = view.kept().head
+        head = signed.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
         frontier, identity = Frontier(), LedgerIdentity()
         if checkpoints:
@@ -144,4 +145,4 @@ def check_opening(source: store.SqlSource, signers: Signers) -> Position:
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)
-    return Position(head.ledger, head.epoch, head.key_id, Frontier.of(head.size, nodes))
+    return Position(signed, Frontier.of(head.size, nodes))

@@ -18,7 +18,7 @@ from typing import Any, Self
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
-from fairlead.ports.faults import PermanentFault, faults
+from fairlead.ports.faults import faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 from fairlead.recorder.chain import GENESIS, RecordChain, header_body, link, seal
 from fairlead.recorder.reader import (
@@ -83,18 +83,11 @@ class FileRecorder:
         try:
             with faults(f"open the recorder in {directory}"):
                 self._directory.mkdir(parents=True, exist_ok=True)
-                self._lock = self._take_lock()
+                self._lock = files.lock_alone(self._directory / LOCK, of=self._directory)
                 self._open()
         except BaseException:
             self.close()
             raise
-
-    def _take_lock(self) -> int:
-        try:
-            return files.lock_alone(self._directory / LOCK)
-        except files.LockHeld as held:
-            message = f"{self._directory} has another writer: process {held.holder}"
-            raise PermanentFault(message) from held
 
     def _open(self) -> None:
         """Stand at the end of the newest segment, its torn line cut off; or begin the first."""

@@ -281,8 +281,5 @@ def export(*, out: Path | None, first: int, last: int | None, ledger: str) -> No
         size = reader.head().head.size
         if not first <= (size if last is None else last) <= size:
             raise click.UsageError(f"the ledger has entries 1 to {size}")
-        if out is None:
-            reader.export(sys.stdout.buffer, first=first, last=last, progress=progress)
-            sys.stdout.buffer.flush()
-        else:
-            reader.export_file(out, first=first, last=last, progress=progress)
+        reader.export(out or sys.stdout.buffer, first=first, last=last, progress=progress)
+        sys.stdout.buffer.flush()
