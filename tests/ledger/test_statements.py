@@ -18,7 +18,7 @@ RESTORED = {"reason": "disk died", "lost": None}
 
 
 def entry(statement: Draft, seq: int) -> Entry:
-    return parse(prepare(statement, own=True).data(seq))
+    return parse(prepare(statement, own=True).data(seq), seq)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import KeyDirectory, sign_head
 from fairlead.ledger.statements import EPOCH, ROTATED, created
 from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow, store_head
-from fairlead.ports.ledger import Draft, Entry, EntryFields
+from fairlead.ports.ledger import Damaged, Draft, Entry, EntryFields
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
 RESERVED = ("ledger.", "key.")
@@ -62,10 +62,6 @@ class Index(msgspec.Struct):
 
 _fields = msgspec.json.Decoder(EntryFields)
 index_of = msgspec.json.Decoder(Index).decode
-
-
-class NotAnEntry(ValueError):
-    """Bytes that are no entry."""
 
 
 def prepare(draft: Draft, *, own: bool = False) -> Prepared:
@@ -127,12 +123,12 @@ def _is_kind(text: str) -> bool:
     return _KIND.fullmatch(text) is not None
 
 
-def parse(data: bytes) -> Entry:
-    """The entry that stored bytes are; raises `NotAnEntry`."""
+def parse(data: bytes, seq: int) -> Entry:
+    """The entry that stored bytes are, which should be that of this number; raises `Damaged`."""
     try:
         return Entry(**msgspec.structs.asdict(_fields.decode(data)), data=data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAnEntry(str(error)) from error
+        raise Damaged(f"entry {seq} cannot be read: {error}", seq) from error
 
 
 class Position(NamedTuple):
@@ -184,7 +180,7 @@ def number(
         rows.append(StoredRow(seq, draft.kind, draft.plan_id, draft.effect, nodes, data))
         blobs.extend((digest, blob, seq) for digest, blob in draft.blobs)
         if draft.kind == ROTATED:  # the ledger's own entries change what heads say
-            head = replace(head, key_id=str(parse(data).body["new_key_id"]))
+            head = replace(head, key_id=str(parse(data, seq).body["new_key_id"]))
         elif draft.kind == EPOCH:
             head = replace(head, epoch=head.epoch + 1)
     signed = sign_head(head, signers.load(head.key_id))

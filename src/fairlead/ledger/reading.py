@@ -8,11 +8,11 @@ from fairlead.core.audit import Proof, SignedHead, TreeNode, consistency_proof, 
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
-from fairlead.ledger.entries import NotAnEntry, parse
+from fairlead.ledger.entries import parse
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Found, Query, SqlSource, read_kept, read_nodes
-from fairlead.ledger.verify import verify
+from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import faults
 from fairlead.ports.ledger import (
     Archived,
@@ -95,7 +95,7 @@ class StoreReader:
     ) -> Verification:
         """Follow the whole log as it is now; what is appended meanwhile is not looked at."""
         with self._source.view() as view:
-            return verify(view, held, progress=progress)
+            return LedgerWalk(view, held, progress=progress).run()
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
         kept = read_kept(self._query)
@@ -146,10 +146,7 @@ def identity_at(query: Query, size: int) -> LedgerIdentity:
 def entry_of(found: Found) -> Entry:
     if found.data is None:
         raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
-    try:
-        entry = parse(found.data)
-    except NotAnEntry as error:
-        raise Damaged(f"entry {found.seq} cannot be read: {error}") from error
+    entry = parse(found.data, found.seq)
     if entry.seq != found.seq:
         raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
     return entry

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
-from fairlead.ledger.entries import BLOBS, NotAnEntry, blobs_named, index_of, parse
+from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
 from fairlead.ledger.statements import OWN_KINDS, LedgerIdentity
 from fairlead.ledger.store import SqlView, StoredRow
 from fairlead.ports.ledger import Damaged, Entry, Progress, Verification
@@ -22,35 +22,29 @@ _MARK = f'"{BLOBS}":'.encode()
 """In the bytes of every entry that names blobs; looked for before anything is parsed."""
 
 
-class Problem(Exception):
-    """Something that is not as it was."""
-
-    def __init__(self, message: str, seq: int | None = None) -> None:
-        super().__init__(message)
-        self.seq = seq
+def answer(frontier: Frontier, damage: Damaged | None = None) -> Verification:
+    """What following the log up to this frontier showed."""
+    seq = damage.seq if damage else None
+    return Verification(frontier.size, frontier.root().hex(), str(damage or ""), seq)
 
 
-def verify(
-    view: SqlView, held: Sequence[SignedHead] = (), *, progress: Progress | None = None
-) -> Verification:
-    return _Walk(view, held, progress).run()
+class LedgerWalk:
+    """One pass over a view; with `start`, over what came after a checkpoint.
 
-
-def verify_tail(view: SqlView, start: Frontier, identity: LedgerIdentity) -> Verification:
-    """Follow what came after a checkpoint, of which the caller knows frontier and identity."""
-    walk = _Walk(view, (), None)
-    walk.frontier, walk.identity, walk.whole = start, identity, False
-    return walk.run()
-
-
-class _Walk:
-    """One pass over a view."""
+    The caller has verified the frontier and the identity that it starts with.
+    """
 
     def __init__(
-        self, view: SqlView, held: Sequence[SignedHead], progress: Progress | None
+        self,
+        view: SqlView,
+        held: Sequence[SignedHead] = (),
+        *,
+        start: tuple[Frontier, LedgerIdentity] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.view, self.held, self.progress = view, held, progress
-        self.frontier, self.identity, self.whole = Frontier(), LedgerIdentity(), True
+        self.frontier, self.identity = start or (Frontier(), LedgerIdentity())
+        self.whole = start is None
         self.named: dict[str, tuple[int, int]] = {}
         """Blobs that entries name: the entry, and how many bytes it says."""
 
@@ -61,14 +55,9 @@ class _Walk:
             self._held()
             if self.whole:
                 self._beside()
-        except Problem as problem:
-            return self._answer(str(problem), problem.seq)
         except Damaged as damage:
-            return self._answer(str(damage), None)
-        return self._answer("", None)
-
-    def _answer(self, problem: str, seq: int | None) -> Verification:
-        return Verification(self.frontier.size, self.frontier.root().hex(), problem, seq)
+            return answer(self.frontier, damage)
+        return answer(self.frontier)
 
     def _entries(self) -> None:
         kept = self.view.kept()
@@ -87,14 +76,14 @@ class _Walk:
             if self.progress:
                 self.progress(size, total)
         if self.frontier.size != total:
-            raise Problem(f"ends after entry {self.frontier.size}, but the head covers {total}")
+            raise Damaged(f"ends after entry {self.frontier.size}, but the head covers {total}")
 
     def _batch(self, batch: list[StoredRow], archived_to: int) -> None:
         size = self.frontier.size
         leaves = []
         for seq, row in enumerate(batch, start=size + 1):
             if row.seq != seq:
-                raise Problem(f"entry {seq} is missing", seq)
+                raise Damaged(f"entry {seq} is missing", seq)
             if row.data is not None:
                 leaves.append(leaf_hash(row.data))
                 _check_index(row, row.data)
@@ -104,7 +93,7 @@ class _Walk:
             elif seq <= archived_to:
                 leaves.append(row.nodes[:HASH_BYTES])
             else:
-                raise Problem(f"the content of entry {seq} is missing", seq)
+                raise Damaged(f"the content of entry {seq} is missing", seq)
         if batch[0].kind in OWN_KINDS or size == 0:
             self._own(batch[0])
         frontier, completed = self.frontier.extend(leaves)
@@ -114,46 +103,46 @@ class _Walk:
 
     def _own(self, row: StoredRow) -> None:
         if problem := self.identity.follow(_entry(row), root_before=self.frontier.root()):
-            raise Problem(f"entry {row.seq}: {problem}", row.seq)
+            raise Damaged(f"entry {row.seq}: {problem}", row.seq)
 
     def _head(self, signed: SignedHead, which: str) -> None:
         size = signed.head.size
         if signed.head.root != self.roots[size].hex():
-            raise Problem(f"the entries up to {size} are not those of {which}")
+            raise Damaged(f"the entries up to {size} are not those of {which}")
         if problem := self.identity.check(signed):
-            raise Problem(f"{which} of size {size} {problem}")
+            raise Damaged(f"{which} of size {size} {problem}")
 
     def _held(self) -> None:
         for signed in self.held:
             head, identity = signed.head, self.identity
             what = f"the head held elsewhere (size {head.size})"
             if head.ledger != identity.ledger:
-                raise Problem(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
+                raise Damaged(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
             lost = _lost(identity, signed)
             if lost is not None:
-                raise Problem(
+                raise Damaged(
                     f"{what} covers entries that are gone: the ledger was restored from a backup "
                     f"of {lost} entries",
                     lost + 1,
                 )
             if head.epoch > identity.epoch or head.size > self.frontier.size:
-                raise Problem(f"{what} covers more than the {self.frontier.size} entries here")
+                raise Damaged(f"{what} covers more than the {self.frontier.size} entries here")
             if problem := identity.check_signature(signed):
-                raise Problem(f"{what} {problem}")
+                raise Damaged(f"{what} {problem}")
             if self.roots[head.size].hex() != head.root:
-                raise Problem(f"the entries up to {head.size} are not those of {what}")
+                raise Damaged(f"the entries up to {head.size} are not those of {what}")
 
     def _beside(self) -> None:
         for digest, data in self.view.blobs():
             if sha256(data).hexdigest() != digest:
-                raise Problem(f"blob {digest} does not have the content of its name")
+                raise Damaged(f"blob {digest} does not have the content of its name")
             seq, size = self.named.pop(digest, (None, len(data)))
             if size != len(data):
-                raise Problem(f"a blob of entry {seq} is not as long as it says", seq)
+                raise Damaged(f"a blob of entry {seq} is not as long as it says", seq)
         for seq, _ in self.named.values():
-            raise Problem(f"a blob of entry {seq} is missing", seq)
+            raise Damaged(f"a blob of entry {seq} is missing", seq)
         if complaint := self.view.complaint():
-            raise Problem(f"the database is damaged: {complaint}")
+            raise Damaged(f"the database is damaged: {complaint}")
 
 
 def _lost(identity: LedgerIdentity, signed: SignedHead) -> int | None:
@@ -179,11 +168,8 @@ def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[St
 
 def _entry(row: StoredRow) -> Entry:
     if row.data is None:
-        raise Problem(f"the content of entry {row.seq} is missing", row.seq)
-    try:
-        return parse(row.data)
-    except NotAnEntry as error:
-        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+        raise Damaged(f"the content of entry {row.seq} is missing", row.seq)
+    return parse(row.data, row.seq)
 
 
 def _check_index(row: StoredRow, data: bytes) -> None:
@@ -191,16 +177,16 @@ def _check_index(row: StoredRow, data: bytes) -> None:
     try:
         index = index_of(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+        raise Damaged(f"entry {row.seq} cannot be read: {error}", row.seq) from error
     if (index.seq, index.kind, index.plan_id, index.effect) != row[:4]:
-        raise Problem(f"entry {row.seq} is kept under other names than it says", row.seq)
+        raise Damaged(f"entry {row.seq} is kept under other names than it says", row.seq)
 
 
-def _difference(completed: list[bytes], batch: list[StoredRow]) -> Problem:
+def _difference(completed: list[bytes], batch: list[StoredRow]) -> Damaged:
     """Where the tree that was grown again first differs from the stored one."""
     row, nodes = next(
         (row, nodes) for row, nodes in zip(batch, completed, strict=True) if row.nodes != nodes
     )
     if row.nodes[:HASH_BYTES] != nodes[:HASH_BYTES]:
-        return Problem(f"entry {row.seq} is not the one that the tree was built from", row.seq)
-    return Problem(f"a node of the tree above entry {row.seq} was changed", row.seq)
+        return Damaged(f"entry {row.seq} is not the one that the tree was built from", row.seq)
+    return Damaged(f"a node of the tree above entry {row.seq} was changed", row.seq)

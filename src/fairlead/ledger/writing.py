@@ -15,7 +15,7 @@ from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
 from fairlead.ledger.statements import ARCHIVED, KEPT_KINDS, LedgerIdentity, restored, rotated
-from fairlead.ledger.verify import verify_tail
+from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
@@ -141,7 +141,7 @@ def check_opening(source: store.SqlSource, signers: KeyDirectory) -> Position:
                 raise Damaged(f"the tree is not that of the checkpoint of size {start.head.size}")
             if problem := identity.check(start):
                 raise Damaged(f"the checkpoint of size {start.head.size} {problem}")
-        found = verify_tail(view, frontier, identity)
+        found = LedgerWalk(view, start=(frontier, identity)).run()
     if not found.ok:
         raise Damaged(f"the ledger does not verify: {found.problem}")
     signers.load(head.key_id)

@@ -108,7 +108,11 @@ class Archived(PermanentFault):
 
 
 class Damaged(PermanentFault):
-    """What is stored is not what was written."""
+    """What is stored is not what was written: the first such entry, where that is known."""
+
+    def __init__(self, message: str, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 class LedgerReader(Protocol):

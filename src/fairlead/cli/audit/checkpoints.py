@@ -28,6 +28,7 @@ from fairlead.ledger.entries import parse
 from fairlead.ledger.keys import signature_holds
 from fairlead.ledger.statements import LedgerIdentity
 from fairlead.ports.faults import PermanentFault
+from fairlead.ports.ledger import Damaged
 
 FILE = "heads.json"
 HEADERS = ("Fairlead-Head", "Fairlead-Ledger", "Fairlead-Signature")
@@ -246,7 +247,7 @@ def follow_keys(signed: SignedHead, own: Sequence[dict[str, Any]]) -> dict[str, 
             problem = _follow(standing, signed.head, row)
             if problem:
                 return f"entry {row['seq']}, about its keys: {problem}"
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, Damaged) as error:
         return f"its list of keys is malformed ({error!r})"
     problem = standing.check(signed)
     if problem:
@@ -263,7 +264,9 @@ def _follow(standing: LedgerIdentity, head: Head, row: dict[str, Any]) -> str:
         proof=tuple(bytes.fromhex(node) for node in row["proof"]),
         root=bytes.fromhex(head.root),
     )
-    return standing.follow(parse(data)) if included else "it is not in the log of this checkpoint"
+    return (
+        standing.follow(parse(data, seq)) if included else "it is not in the log of this checkpoint"
+    )
 
 
 @click.group("heads")
