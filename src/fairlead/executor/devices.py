@@ -47,10 +47,6 @@ class Discovery:
     devices: tuple[Device, ...]
     note: str | None = None
 
-    def visible(self, node: str) -> dict[str, str]:
-        """For `LocalExecutor`: what CUDA calls each slot of this node."""
-        return {f"{node}#{device.ordinal}": device.visible for device in self.devices}
-
 
 def discover(*, virtual: int = 0) -> Discovery:
     """The machine's devices. Never raises: a machine without GPUs is an ordinary machine."""
@@ -135,10 +131,12 @@ def machine_nodes(found: Discovery, host: str) -> list[MachineNode]:
 
 def visible(found: Discovery, host: str) -> dict[str, str]:
     """What CUDA calls each slot of this machine, however its nodes were declared."""
-    slots = found.visible(host)
-    for node in machine_nodes(found, host):
-        slots |= {f"{node.name}#{i}": device.visible for i, device in enumerate(node.devices)}
-    return slots
+    nodes = (MachineNode(host, "", found.devices), *machine_nodes(found, host))
+    return {
+        f"{node.name}#{slot}": device.visible
+        for node in nodes
+        for slot, device in enumerate(node.devices)
+    }
 
 
 def _node_name(text: str) -> str:

@@ -71,11 +71,6 @@ def shown(devices: Iterable[str], visible: Mapping[str, str]) -> str:
     return ",".join(dict.fromkeys(ids))
 
 
-def width_document(devices: Iterable[str], visible: Mapping[str, str]) -> dict[str, object]:
-    kept = list(devices)
-    return {"devices": kept, "visible": shown(kept, visible), "width": len(kept)}
-
-
 def resolve(name: str | None, *, allow_root: bool) -> CommandUser:
     """The user of a job. `None` is the user of the executor; a number needs no passwd entry.
 

@@ -4,6 +4,8 @@ Runs in the forked child only. What fails is reported to the shim as a sentence 
 the conventions of the shell: 127 for a command that is not there, 126 for one that cannot be run.
 """
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -100,18 +102,14 @@ def _secret(name: str, path: str) -> str:
     try:
         # Non-blocking: a FIFO must not hang the start.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
-    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CannotStart(f"secret {name} from {path}: not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         data = os.read(descriptor, _SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
-    finally:
+        if len(data) > _SECRET_BYTES_MAX or b"\0" in data:
+            raise OSError(errno.EINVAL, "too long, or holds a zero byte")
         os.close(descriptor)
-    if len(data) > _SECRET_BYTES_MAX or b"\0" in data:
-        raise CannotStart(f"secret {name} from {path}: too long, or holds a zero byte")
+    except OSError as error:  # the process ends, and with it the descriptor
+        raise CannotStart(f"secret {name} from {path}: {error.strerror}") from error
     # Files made by an editor end in a newline that is no part of the secret.
     return os.fsdecode(data.removesuffix(b"\n"))
 
@@ -119,9 +117,7 @@ def _secret(name: str, path: str) -> str:
 def _default_signals() -> None:
     """Python ignores SIGPIPE and the shim ignores more; none of it is the command's business."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # reserved by the C library
             signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):
-            continue  # reserved by the C library
     # A SIGTERM that came meanwhile is delivered here, to the default handler.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import time
+from math import inf
 from typing import Any
 
 if __name__ == "__main__":  # `-I` gives a script no path to its own package
@@ -30,7 +31,7 @@ STOP, PAUSED, EXIT, WIDTH = "stop.json", "paused.json", "exit.json", "width.json
 OUTPUT, OLDER_OUTPUT = "output.log", "output.1.log"
 WAKE = signal.SIGUSR1
 _CHUNK = 64 * 1024
-_RETRY_S = 0.02
+_RETRY_S, _WAIT_S_MAX = 0.02, 3600.0
 
 
 class Shim:
@@ -50,7 +51,7 @@ class Shim:
         self._reason = b""  # why the command could not be started, as its own process reports
         self._child = 0
         self._status: int | None = None
-        self._deadline: float | None = None
+        self._deadline = inf
         self._paused = False
         self._widths = 0  # how many changes of its width the command was signalled
 
@@ -71,10 +72,10 @@ class Shim:
             return
         self._obey()
         while self._status is None:
-            self._step(self._timeout_ms())
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            if time.monotonic() >= self._deadline:
                 self._confine.kill()
                 self._deadline = time.monotonic() + _RETRY_S
+            self._step(min(self._deadline - time.monotonic(), _WAIT_S_MAX))
         self._end()
 
     def _give_up(self, error: OSError) -> None:
@@ -127,9 +128,9 @@ class Shim:
         self._poll.register(self._pipe, select.POLLIN)
         self._poll.register(self._complaint, select.POLLIN)
 
-    def _step(self, timeout_ms: float | None) -> None:
+    def _step(self, wait_s: float) -> None:
         """Wait for one thing to happen, and see to all that did."""
-        for descriptor, _ in self._poll.poll(timeout_ms):
+        for descriptor, _ in self._poll.poll(max(0.0, wait_s) * 1000 + 1):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, _CHUNK)
@@ -143,11 +144,6 @@ class Shim:
                 self._reason += more
                 if not more:
                     self._poll.unregister(self._complaint)
-
-    def _timeout_ms(self) -> float | None:
-        if self._deadline is None:
-            return None
-        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
 
     def _keep(self) -> bool:
         """Keep one piece of output; False when there is none, now or ever."""
@@ -183,15 +179,12 @@ class Shim:
             self._signal(signal.SIGWINCH)
         paused = files.read_json(self._path(PAUSED)) is not None and stop is None
         if paused != self._paused:
-            (self._confine.freeze if paused else self._confine.thaw)()
+            self._confine.freeze(frozen=paused)
             self._paused = paused
-        if stop is None:
-            return
-        deadline = time.monotonic() + stop["grace_ms"] / 1000
-        if self._deadline is None:
-            self._signal(signal.SIGTERM)
-            self._deadline = deadline
-        self._deadline = min(self._deadline, deadline)
+        if stop is not None:
+            if self._deadline == inf:
+                self._signal(signal.SIGTERM)
+            self._deadline = min(self._deadline, time.monotonic() + stop["grace_ms"] / 1000)
 
     def _signal(self, number: int) -> None:
         # Our own child, not collected yet: its number cannot belong to another process.
@@ -208,21 +201,16 @@ class Shim:
         status = known(self._status, "the command has ended")
         while not self._confine.empty():
             self._confine.kill()
-            self._step(_RETRY_S * 1000)
+            self._step(_RETRY_S)
             self._reap()
         while self._keep():
             pass
-        reason = self._failure()
-        if os.WIFSIGNALED(status):
-            self._record(signal=os.WTERMSIG(status), reason=reason)
-        else:
-            self._record(code=os.WEXITSTATUS(status), reason=reason)
-
-    def _failure(self) -> str | None:
         os.set_blocking(self._complaint, False)
         with contextlib.suppress(BlockingIOError):
             self._reason += os.read(self._complaint, _CHUNK)
-        return str(json.loads(self._reason)["reason"]) if self._reason else None
+        reason = str(json.loads(self._reason)["reason"]) if self._reason else None
+        code = os.waitstatus_to_exitcode(status)
+        self._record(**({"signal": -code} if code < 0 else {"code": code}), reason=reason)
 
     def _record(self, **how: Any) -> None:
         """The exit, durably; a disk that is full now may have room later, and we can wait."""

@@ -54,7 +54,7 @@ class KeyDirectory:
         pem = key.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.create(self._path / f"{key.key_id}.pem", pem)
+            files.replace(self._path / f"{key.key_id}.pem", pem, new=True)
         except OSError as error:
             raise PermanentFault(f"cannot keep a key in {self._path}: {error.strerror}") from error
         return key
@@ -119,7 +119,7 @@ def open_master(directory: Path) -> MasterEntropy:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             with suppress(FileExistsError):  # another replica was quicker
-                files.create(path, secrets.token_bytes(SECRET_BYTES))
+                files.replace(path, secrets.token_bytes(SECRET_BYTES), new=True)
         return MasterEntropy(files.read_private(path))
     except OSError as error:
         raise PermanentFault(f"cannot read {path}: {error.strerror}") from error
