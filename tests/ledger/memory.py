@@ -1,15 +1,14 @@
 """A ledger and keys in memory: the same promises but durability, for tests that need no file."""
 
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from fairlead.ledger.entries import first_entry
 from fairlead.ledger.keys import KeyDirectory, SecretKey
-from fairlead.ledger.sqlite import SqliteLedger, SqliteSource, _store, migrate, view_of
+from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, migrate, view_of
 from fairlead.ledger.store import SqlView
+from fairlead.ledger.writing import begin
 
 
 class MemoryKeys(KeyDirectory):
@@ -24,13 +23,8 @@ class MemoryKeys(KeyDirectory):
         return key
 
 
-class MemorySource(SqliteSource):
+class MemorySession(SqliteSession):
     """One connection for reading and writing; a view is a copy."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.path = Path("memory")
-        self.lock = threading.Lock()
-        self._connection, self._lock = connection, self.lock
 
     @contextmanager
     def view(self) -> Iterator[SqlView]:
@@ -48,11 +42,9 @@ class MemoryLedger(SqliteLedger):
     ) -> None:
         signers, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)
-        first = first_entry(signers, ledger_id, time_ms)
-        _store(self.connection, first)
-        source = MemorySource(self.connection)
-        super().__init__(self.connection, source, first.position, signers, ExitStack())
-        self._writer = source.lock  # a reader must not see half a transaction
+        session = MemorySession(Path("memory"), self.connection)
+        begin(session, signers, ledger_id, time_ms)
+        super().__init__(session, session, signers, ExitStack())
 
 
 def _connect() -> sqlite3.Connection:

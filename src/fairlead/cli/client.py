@@ -22,7 +22,7 @@ from fairlead.cli.input import MANIFEST_PATH, Source, dry_run_option
 from fairlead.cli.main import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_REFUSED
 from fairlead.cli.progress import WaitNotice
 from fairlead.cli.table import Decorator, Output, output_option
-from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, Reply, parse, stream
+from fairlead.host.http import HttpEndpoint, HttpStream, NoReply, parse, stream
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
@@ -134,7 +134,7 @@ class Client:
         rows = json.loads(reply.body)
         return rows if isinstance(rows, list) else []
 
-    def _checked(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
+    def _checked(self, method: str, path: str, body: Any, query: dict[str, Any]) -> HttpStream:
         with WaitNotice(f"waiting for {self.where}"):
             reply = self._exchange(method, path, body, query)
         self._check(reply.status, reply.headers)
@@ -151,10 +151,11 @@ class Client:
         if signed is not None or status < 400:
             self._checkpoints.see(signed, self)
 
-    def _exchange(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Reply:
+    def _exchange(self, method: str, path: str, body: Any, query: dict[str, Any]) -> HttpStream:
         with self._stream(method, path, body, query) as reply:
             try:
-                return Reply(reply.status, reply.headers, reply.read())
+                reply.read()
+                return reply
             except NoReply as error:
                 raise PermanentFault(f"{self.where}: the server closed the connection") from error
 

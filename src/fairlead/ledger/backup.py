@@ -68,4 +68,4 @@ def _whole(path: Path) -> Iterator[Path]:
 def _copy(source: sqlite3.Connection, target: Path) -> SignedHead:
     with sqlite_faults(f"write {target}"), closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
-        return read_kept(copy.execute).head
+        return read_kept(copy.execute)[0]

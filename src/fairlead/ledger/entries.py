@@ -1,11 +1,9 @@
 """Entries as bytes, and the one step that all adapters share: number drafts, grow the tree, sign.
 
-A draft becomes canonical JSON in which only the number is missing. The number is known last, under
-the writer's lock; everything else is rendered before, so that the lock is held for as short as
-possible. "seq" stands between "reasons" and "time_ms" in the order of keys, so the two parts around
-it are plain byte strings.
-Nothing is stored here. An adapter calls `number` under its writer's lock, stores what it returns
-in one transaction, and takes over the new position only when that is durable.
+A draft becomes canonical JSON in which only the number is missing, which is known last, under the
+writer's lock. "seq" stands between "reasons" and "time_ms" in the order of keys, so the two parts
+around it are plain byte strings. Nothing is stored here: an adapter calls `number` under its lock,
+stores what it returns in one transaction, and takes over the position when that is durable.
 """
 
 import re
@@ -32,8 +30,9 @@ from fairlead.schema.border import DOCUMENT_BYTES_MAX
 RESERVED = ("ledger.", "key.")
 BLOBS = "blobs"
 """In the body of an entry with blobs: their digests and sizes."""
-_KIND = re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FRONT = ("author", "effect", "input_digest", "kind", "plan_id", "reasons")
+_is_kind = lru_cache(1_024)(re.compile(r"[a-z][a-z0-9-]*(\.[a-z][a-z0-9-]*)+").fullmatch)
+_is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class Prepared(NamedTuple):
@@ -69,37 +68,22 @@ def prepare(draft: Draft, *, own: bool = False) -> Prepared:
 
     Raises `NotCanonical` for a body that JSON cannot carry.
     """
-    require(_is_kind(draft.kind), "a kind is words joined by dots")
+    require(bool(_is_kind(draft.kind)), "a kind is words joined by dots")
     require(own or not draft.kind.startswith(RESERVED), "the ledger's own kinds are its own")
     require(0 <= draft.time_ms <= INTEGER_MAX, "a time is milliseconds since 1970")
     require(draft.version >= 1, "versions count from 1")
     require(draft.effect is None or draft.plan_id is not None, "an effect belongs to a plan")
     # PostgreSQL has no text with a NUL; what one adapter cannot keep, none may.
-    names = (draft.plan_id or "") + (draft.effect or "")
-    require("\0" not in names, "plans and effects have no NUL in their names")
+    plain = "\0" not in (draft.plan_id or "") + (draft.effect or "")
+    require(plain, "plans and effects have no NUL in their names")
     digest = draft.input_digest
-    require(digest is None or _DIGEST.fullmatch(digest) is not None, "a digest is 64 hex digits")
+    require(digest is None or bool(_is_digest(digest)), "a digest is 64 hex digits")
     blobs = tuple((sha256(data).hexdigest(), data) for data in draft.blobs)
     body = _naming(draft.body, blobs) if blobs else draft.body
-    front = canonical(
-        {
-            "author": draft.author,
-            "body": body,
-            "effect": draft.effect,
-            "input_digest": digest,
-            "kind": draft.kind,
-            "plan_id": draft.plan_id,
-            "reasons": draft.reasons,
-        }
-    )
-    return Prepared(
-        draft.kind,
-        draft.plan_id,
-        draft.effect,
-        front=front[:-1] + b',"seq":',
-        back=b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version),
-        blobs=blobs,
-    )
+    front = canonical({**{name: getattr(draft, name) for name in _FRONT}, "body": body})
+    back = b',"time_ms":%d,"version":%d}' % (draft.time_ms, draft.version)
+    names = (draft.kind, draft.plan_id, draft.effect)
+    return Prepared(*names, front[:-1] + b',"seq":', back, blobs)
 
 
 def _naming(body: dict[str, Any], blobs: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
@@ -116,11 +100,6 @@ def blobs_named(entry: Entry) -> Mapping[str, int]:
     """The digests and sizes of what an entry keeps beside the log."""
     named = entry.body.get(BLOBS)
     return named if isinstance(named, dict) else {}
-
-
-@lru_cache(maxsize=1_024)
-def _is_kind(text: str) -> bool:
-    return _KIND.fullmatch(text) is not None
 
 
 def parse(data: bytes, seq: int) -> Entry:

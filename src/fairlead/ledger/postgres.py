@@ -20,10 +20,10 @@ import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, number, store_beside
+from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.writing import StoreWriter, check_opening
+from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault
 from fairlead.ports.ledger import Damaged, HeadMoved
 
@@ -39,6 +39,7 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
+Execute = Callable[..., Cursor]
 
 LOCK_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10
@@ -54,7 +55,6 @@ SCHEMA = "fairlead"
 BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
-_LOCK = "SELECT pg_advisory_xact_lock(%s, 'kept'::regclass::oid::int)"
 _SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 DOING = "read the ledger"
 _PAGE = 2_000
@@ -168,7 +168,22 @@ class Session:
 
             with connection.transaction():
                 # Its indexes an operator checks with PostgreSQL's own extension, amcheck.
-                yield store.SqlView(stream, complaint=lambda: "")
+                yield store.SqlView(stream)
+
+    @contextmanager
+    def changing(self, connection: Connection) -> Iterator[Execute]:
+        """Under the lock of the one that numbers, which ends with the transaction."""
+        execute = _executing(connection)
+        with connection.transaction():
+            execute("SELECT pg_advisory_xact_lock(?, 'kept'::regclass::oid::int)", LOCK_SPACE)
+            yield execute
+
+    def store(self, connection: Connection, done: Numbered) -> None:
+        with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+            copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
+            for row in done.rows:
+                copy.write_row(row)
+        store_beside(_executing(connection), done)
 
     def migrate(self, connection: Connection) -> None:
         """Create or complete the tables; replicas that start together take turns."""
@@ -179,9 +194,9 @@ class Session:
                 "CREATE TABLE IF NOT EXISTS migrations (number int PRIMARY KEY, name text NOT NULL)"
             )
             ((applied,),) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations")
-            for number_, name, text in store.missing_migrations("postgres", applied):
+            for version, name, text in store.missing_migrations("postgres", applied):
                 connection.execute(text.encode())
-                connection.execute("INSERT INTO migrations VALUES (%s, %s)", (number_, name))
+                connection.execute("INSERT INTO migrations VALUES (%s, %s)", (version, name))
 
     def close(self) -> None:
         with self._lock:
@@ -205,19 +220,8 @@ class _Waiting(NamedTuple):
     drafts: bytes
 
 
-class PostgresLedger(StoreWriter):
+class PostgresLedger(StoreWriter[Connection]):
     """Writes a ledger; `open` is the way to get one."""
-
-    def __init__(
-        self,
-        session: Session,
-        source: Session,
-        position: Position,
-        signers: KeyDirectory,
-        resources: ExitStack,
-    ) -> None:
-        super().__init__(source, position, signers, resources)
-        self._session = session
 
     @classmethod
     def open(
@@ -235,18 +239,16 @@ class PostgresLedger(StoreWriter):
         Every replica needs the key in force: any of them may be the one that numbers and signs.
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
         """
-        begin = partial(_begin, signers=signers, ledger=ledger_id, time_ms=time_ms)
         with ExitStack() as resources:
             session = source = resources.enter_context(closing(Session(dsn, schema)))
             session.run("open the ledger", session.migrate)
-            session.run("begin a ledger", begin)
+            begin(session, signers, ledger_id, time_ms)
             if alone:
                 session.run("open the ledger", partial(_take_seat, wait=True))
                 session.claim = _take_seat
             else:  # a lone writer reads on the same connection: without its seat it learns nothing
                 source = resources.enter_context(closing(Session(dsn, schema)))
-            position = check_opening(source, signers)
-            return cls(session, source, position, signers, resources.pop_all())
+            return cls(session, source, signers, resources)
 
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
@@ -256,16 +258,16 @@ class PostgresLedger(StoreWriter):
         return self._session.run("append to the ledger", partial(self._append, waiting=waiting))
 
     def _append(self, connection: Connection, *, waiting: _Waiting) -> list[store.Found]:
-        connection.execute(
-            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (%s, %s, %s, %b) "
+        execute = _executing(connection)
+        execute(
+            "INSERT INTO batches (id, expected_size, time_ms, drafts) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (id) DO NOTHING",
-            waiting,
+            *waiting,
         )
         try:
             while True:
-                with connection.transaction():
-                    connection.execute(_LOCK, (LOCK_SPACE,))
-                    answer = _answer(connection, waiting)
+                with self._session.changing(connection):
+                    answer = _answer(execute, waiting)
                     position = self._number(connection) if answer is None else self._position
                 self._position = position  # only now: what is not durable never was
                 if answer is not None:
@@ -273,57 +275,42 @@ class PostgresLedger(StoreWriter):
         except Exception:
             # Take the batch back, so that a fault means that nothing was recorded; unless another
             # replica numbered it meanwhile. Without a connection we are asked again, or give up.
-            if connection.broken or _withdraw(connection, waiting):
+            if connection.broken or _withdraw(execute, waiting):
                 raise
-            return _answer(connection, waiting) or []
+            return _answer(execute, waiting) or []
 
     def _number(self, connection: Connection) -> Position:
         """Number what waits, under the lock; returns the position after it."""
         execute, position = _executing(connection), self._position
-        signed = store.read_kept(execute).head
+        signed, _ = store.read_kept(execute)
         if position.signed != signed:
             nodes = partial(store.read_nodes, execute)
             position = Position(signed, Frontier.of(signed.head.size, nodes))
-        rows = connection.execute(
+        for row in execute(
             "SELECT id, expected_size, time_ms, drafts FROM batches WHERE answered IS NULL "
-            "ORDER BY ticket LIMIT %s FOR UPDATE SKIP LOCKED",
-            (BATCHES_AT_ONCE,),
-            binary=True,
-        ).fetchall()
-        for row in rows:
+            f"ORDER BY ticket LIMIT {BATCHES_AT_ONCE} FOR UPDATE SKIP LOCKED"
+        ).fetchall():
             position = self._number_one(connection, position, _Waiting(*row))
-        connection.execute(
-            f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'"
-        )
+        execute(f"DELETE FROM batches WHERE answered < now() - interval '{ANSWERS_KEPT}'")
         return position
 
     def _number_one(
         self, connection: Connection, position: Position, waiting: _Waiting
     ) -> Position:
-        size, seqs, moved_to = position.frontier.size, list[int](), None
+        execute, size = _executing(connection), position.frontier.size
+        seqs, moved_to = list[int](), None
         if waiting.expected_size not in (None, size):
             moved_to = size
         else:
             drafts = _drafts.decode(waiting.drafts)
-            known = _recorded(connection, drafts)
+            known = _recorded(execute, drafts)
             done = number(position, drafts, known, self._signers, time_ms=waiting.time_ms)
             if done.rows:
-                _store(connection, done)
+                self._session.store(connection, done)
             position, seqs = done.position, [found.seq for found in done.answers]
-        connection.execute(
-            "UPDATE batches SET seqs = %s, moved_to = %s, drafts = '', answered = now() "
-            "WHERE id = %s",
-            (seqs, moved_to, waiting.id),
-        )
+        answer = "seqs = ?, moved_to = ?, drafts = '', answered = now()"
+        execute(f"UPDATE batches SET {answer} WHERE id = ?", seqs, moved_to, waiting.id)
         return position
-
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        def change(connection: Connection) -> None:
-            with connection.transaction():
-                connection.execute(_LOCK, (LOCK_SPACE,))
-                work(_executing(connection))
-
-        self._session.run(doing, change)
 
 
 def _take_seat(connection: Connection, *, wait: bool = False) -> None:
@@ -344,28 +331,15 @@ def _taken() -> TemporaryFault:
     return TemporaryFault("another control plane runs on this ledger")
 
 
-def _begin(
-    connection: Connection, *, signers: KeyDirectory, ledger: str | None, time_ms: int | None
-) -> None:
-    """The first entry, unless another replica was quicker."""
-    with connection.transaction():
-        connection.execute(_LOCK, (LOCK_SPACE,))
-        if not store.has_begun(_executing(connection)):
-            _store(connection, first_entry(signers, ledger, time_ms))
-
-
-def _withdraw(connection: Connection, waiting: _Waiting) -> bool:
+def _withdraw(execute: Execute, waiting: _Waiting) -> bool:
     """Whether a batch was still waiting, and is gone. Waits for a sequencer that has it in hand."""
-    done = connection.execute(
-        "DELETE FROM batches WHERE id = %s AND answered IS NULL", (waiting.id,)
-    )
+    done = execute("DELETE FROM batches WHERE id = ? AND answered IS NULL", waiting.id)
     return done.rowcount == 1
 
 
-def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | None:
-    row = connection.execute(
-        "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = %s", (waiting.id,)
-    ).fetchone()
+def _answer(execute: Execute, waiting: _Waiting) -> list[store.Found] | None:
+    text = "SELECT answered IS NOT NULL, seqs, moved_to FROM batches WHERE id = ?"
+    row = execute(text, waiting.id).fetchone()
     if row is None:
         raise PermanentFault("a batch has vanished from the database")
     answered, seqs, moved_to = row
@@ -373,38 +347,27 @@ def _answer(connection: Connection, waiting: _Waiting) -> list[store.Found] | No
         return None
     if moved_to is not None:
         raise HeadMoved(expected=waiting.expected_size or 0, size=moved_to)
-    rows = connection.execute(
-        "SELECT seq, data FROM entries WHERE seq = ANY(%s)", (seqs,), binary=True
-    ).fetchall()
+    rows = execute("SELECT seq, data FROM entries WHERE seq = ANY(?)", seqs)
     found = {row[0]: store.Found(*row) for row in rows}
     return [found[seq] for seq in seqs]
 
 
-def _recorded(
-    connection: Connection, drafts: Sequence[Prepared]
-) -> dict[store.Effect, store.Found]:
+def _recorded(execute: Execute, drafts: Sequence[Prepared]) -> dict[store.Effect, store.Found]:
     """Which of the drafts' effects are recorded; the writer that asked reads their bytes."""
     effects = [(draft.plan_id, draft.effect) for draft in drafts if draft.effect is not None]
     if not effects:
         return {}
-    rows = connection.execute(
+    rows = execute(
         "SELECT plan_id, effect, seq FROM entries "
-        "JOIN unnest(%s::text[], %s::text[]) AS wanted (plan, name) "
+        "JOIN unnest(?::text[], ?::text[]) AS wanted (plan, name) "
         "ON plan_id = plan AND effect = name",
-        ([plan for plan, _ in effects], [name for _, name in effects]),
+        [plan for plan, _ in effects],
+        [name for _, name in effects],
     )
     return {(plan, name): store.Found(seq, None) for plan, name, seq in rows}
 
 
-def _store(connection: Connection, done: Numbered) -> None:
-    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        copy.set_types(["int8", "text", "text", "text", "bytea", "bytea"])
-        for row in done.rows:
-            copy.write_row(row)
-    store_beside(_executing(connection), done)
-
-
-def _executing(connection: Connection) -> Callable[..., Cursor]:
+def _executing(connection: Connection) -> Execute:
     """Runs texts in which `?` stands for a value: bytes are sent as they are."""
 
     def execute(text: str, *values: object) -> Cursor:

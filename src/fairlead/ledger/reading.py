@@ -11,7 +11,7 @@ from fairlead.host import files
 from fairlead.ledger.entries import parse
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
-from fairlead.ledger.store import Found, Query, SqlSource, read_kept, read_nodes
+from fairlead.ledger.store import Execute, Found, SqlSource, read_kept, read_nodes
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import faults
 from fairlead.ports.ledger import (
@@ -62,10 +62,10 @@ class StoreReader:
         return entry_of(Found(*rows[0])) if rows else None
 
     def archived_to(self) -> int:
-        return read_kept(self._query).archived_to
+        return read_kept(self._query)[1]
 
     def head(self) -> SignedHead:
-        return read_kept(self._query).head
+        return read_kept(self._query)[0]
 
     def keys(self) -> Mapping[str, bytes]:
         return identity_at(self._query, self.head().head.size).keys
@@ -98,8 +98,9 @@ class StoreReader:
             return LedgerWalk(view, held, progress=progress).run()
 
     def verify_archive(self, directory: Path, *, progress: Progress | None = None) -> Verification:
-        kept = read_kept(self._query)
-        return verify_archive(directory, kept, self._nodes, self.keys(), progress)
+        head, archived_to = self.head().head, self.archived_to()
+        segments = sorted(directory.glob(f"{head.ledger}-*.jsonl"))
+        return verify_archive(segments, archived_to, self._nodes, self.keys(), progress)
 
     def export(
         self,
@@ -132,7 +133,7 @@ class StoreReader:
         self.close()
 
 
-def identity_at(query: Query, size: int) -> LedgerIdentity:
+def identity_at(query: Execute, size: int) -> LedgerIdentity:
     """The identity after `size` entries, from the few that change it; signatures are checked."""
     text = "SELECT seq, data FROM entries WHERE kind IN (?, ?, ?) AND seq <= ? ORDER BY seq"
     identity = LedgerIdentity()

@@ -18,7 +18,6 @@ from fairlead.core.audit import Frontier, SignedHead, TreeNode, check_consistenc
 from fairlead.core.canonical import canonical
 from fairlead.ledger.entries import blobs_named, parse
 from fairlead.ledger.keys import signature_holds
-from fairlead.ledger.store import Kept
 from fairlead.ledger.verify import answer
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged, Entry, LedgerReader, Progress, Verification
@@ -178,19 +177,19 @@ def segment_name(ledger: str, first: int, last: int) -> str:
 
 
 def verify_archive(
-    directory: Path,
-    kept: Kept,
+    segments: Sequence[Path],
+    archived_to: int,
     nodes: ReadNodes,
     keys: Mapping[str, bytes],
     progress: Progress | None = None,
 ) -> Verification:
-    """Whether the segments in a directory hold every archived entry, exactly as the tree has them.
+    """Whether these segments, in order, hold every archived entry exactly as the tree has them.
 
     A segment's entries are the tree's if the frontiers at both ends are the tree's.
     """
     done, root = 0, Frontier().root().hex()
-    for path in sorted(directory.glob(f"{kept.head.head.ledger}-*.jsonl")):
-        if done >= kept.archived_to:
+    for path in segments:
+        if done >= archived_to:
             break
         try:
             with open_segment(path) as segment:
@@ -208,6 +207,6 @@ def verify_archive(
             problem = found.problem or "its entries are not those of the ledger"
             return Verification(done, root, f"{path.name}: {problem}", found.seq)
         done, root = header.last, end
-    if done < kept.archived_to:
+    if done < archived_to:
         return Verification(done, root, f"no segment holds entry {done + 1}", done + 1)
     return Verification(done, root)

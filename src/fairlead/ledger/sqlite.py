@@ -14,16 +14,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from fairlead.host import files
-from fairlead.ledger import entries, store
+from fairlead.ledger import store
+from fairlead.ledger.entries import Numbered, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
-from fairlead.ledger.writing import StoreWriter, check_opening
+from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, HeadMoved
 
+T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 # Pages that may wait in the log before they are moved into the file: a bulk of appends then
 # syncs the file once per 16 MiB rather than once per 4.
@@ -40,22 +42,11 @@ class SqliteReader(StoreReader):
     """Reads a ledger's file."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(SqliteSource(Path(path)))
+        super().__init__(SqliteSession(Path(path), open_reader(Path(path))))
 
 
-class SqliteLedger(StoreWriter):
+class SqliteLedger(StoreWriter[sqlite3.Connection]):
     """Writes a ledger's file; `open` is the way to get one."""
-
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        source: "SqliteSource",
-        position: entries.Position,
-        signers: KeyDirectory,
-        resources: ExitStack,
-    ) -> None:
-        super().__init__(source, position, signers, resources)
-        self._connection, self._writer = connection, threading.Lock()
 
     @classmethod
     def open(
@@ -79,86 +70,90 @@ class SqliteLedger(StoreWriter):
                 # writer may append, because the frontier is kept in memory.
                 resources.callback(os.close, files.lock_alone(lock_file(path), of=path))
                 create(path)
-            connection = resources.enter_context(closing(open_writer(path)))
-            if not store.has_begun(connection.execute):
-                with sqlite_faults("begin a ledger"), transaction(connection):
-                    _store(connection, entries.first_entry(signers, ledger_id, time_ms))
-            source = resources.enter_context(closing(SqliteSource(path)))
-            position = check_opening(source, signers)
-            return cls(connection, source, position, signers, resources.pop_all())
+            session = resources.enter_context(closing(SqliteSession(path, open_writer(path))))
+            begin(session, signers, ledger_id, time_ms)
+            source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
+            return cls(session, source, signers, resources)
 
     def _record(
-        self, drafts: Sequence[entries.Prepared], *, time_ms: int, expected_size: int | None
+        self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
-        """Number and store under the writer's lock.
+        """Number and store.
 
         Hardly any effect is a repeated one, and the index over them is written anyway: only when
         it refuses are they looked up.
         """
-        with self._writer, sqlite_faults("append to the ledger"):
+
+        def append(connection: sqlite3.Connection) -> list[store.Found]:
             size = self._position.frontier.size
             if expected_size not in (None, size):
                 raise HeadMoved(expected=expected_size or 0, size=size)
             try:
-                return self._try(drafts, {}, time_ms)
+                return self._store(connection, drafts, {}, time_ms)
             except sqlite3.IntegrityError:
-                return self._try(drafts, dict(self._recorded(drafts)), time_ms)
+                known = dict(_recorded(connection, drafts))
+                return self._store(connection, drafts, known, time_ms)
 
-    def _try(
+        return self._session.run("append to the ledger", append)
+
+    def _store(
         self,
-        drafts: Sequence[entries.Prepared],
+        connection: sqlite3.Connection,
+        drafts: Sequence[Prepared],
         known: Mapping[store.Effect, store.Found],
         time_ms: int,
     ) -> list[store.Found]:
-        done = entries.number(self._position, drafts, known, self._signers, time_ms=time_ms)
+        done = number(self._position, drafts, known, self._signers, time_ms=time_ms)
         if done.rows:
-            with transaction(self._connection):
-                _store(self._connection, done)
+            with self._session.changing(connection):
+                self._session.store(connection, done)
             self._position = done.position  # only now: what is not durable never was
         return done.answers
 
-    def _recorded(
-        self, drafts: Sequence[entries.Prepared]
-    ) -> Iterator[tuple[store.Effect, store.Found]]:
-        sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
-        for draft in drafts:
-            for row in self._connection.execute(sql, (draft.plan_id, draft.effect)):
-                yield (draft.plan_id, draft.effect), store.Found(*row)
 
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        with self._writer, sqlite_faults(doing), transaction(self._connection):
-            work(_executing(self._connection))
-
-    def close(self) -> None:
-        with self._writer:
-            super().close()
+def _recorded(
+    connection: sqlite3.Connection, drafts: Sequence[Prepared]
+) -> Iterator[tuple[store.Effect, store.Found]]:
+    sql = "SELECT seq, data FROM entries WHERE plan_id = ? AND effect = ?"
+    for draft in drafts:
+        for row in connection.execute(sql, (draft.plan_id, draft.effect)):
+            yield (draft.plan_id, draft.effect), store.Found(*row)
 
 
-def _executing(connection: sqlite3.Connection) -> Callable[..., sqlite3.Cursor]:
-    return lambda text, *values: connection.execute(text, values)
+class SqliteSession:
+    """A connection to one file, for writing or for reading."""
 
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection, self._lock = path, connection, threading.Lock()
 
-def _store(connection: sqlite3.Connection, done: entries.Numbered) -> None:
-    """All rows of a step, inside the caller's transaction."""
-    connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
-    entries.store_beside(_executing(connection), done)
-
-
-class SqliteSource:
-    """Queries of one file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._connection, self._lock = path, open_reader(path), threading.Lock()
+    def run(self, doing: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock, sqlite_faults(doing):
+            return work(self._connection)
 
     def query(self, text: str, *values: object) -> list[store.Row]:
-        with self._lock, sqlite_faults(f"read {self.path}"):
-            return self._connection.execute(text, values).fetchall()
+        return self.run(f"read {self.path}", lambda found: found.execute(text, values).fetchall())
 
     @contextmanager
     def view(self) -> Iterator[store.SqlView]:
         with closing(open_reader(self.path)) as connection, sqlite_faults(f"read {self.path}"):
             connection.execute("BEGIN")
             yield view_of(connection, self.path)
+
+    @contextmanager
+    def changing(self, connection: sqlite3.Connection) -> Iterator[store.Execute]:
+        """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield lambda text, *values: connection.execute(text, values)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def store(self, connection: sqlite3.Connection, done: Numbered) -> None:
+        connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", done.rows)
+        store_beside(lambda text, *values: connection.execute(text, values), done)
 
     def close(self) -> None:
         with self._lock:
@@ -192,19 +187,6 @@ def sqlite_faults(doing: str) -> Iterator[None]:
         elif code & 0xFF in _DAMAGED:
             kind = Damaged
         raise kind(f"cannot {doing}: {error}") from error
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it, durably, or nothing: also when what goes wrong is an interrupt."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def lock_file(path: Path) -> Path:
@@ -271,7 +253,7 @@ def _missing(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    for number, _, sql in _missing(connection):
+    for version, _, sql in _missing(connection):
         connection.executescript(
-            f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {number};\nCOMMIT;"
+            f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {version};\nCOMMIT;"
         )

@@ -35,13 +35,6 @@ class Found(NamedTuple):
     data: bytes | None
 
 
-class Kept(NamedTuple):
-    """The one changing row of a ledger: its head, and how far its content was archived."""
-
-    head: SignedHead
-    archived_to: int
-
-
 Effect = tuple[str | None, str | None]
 """A plan and one of its effects."""
 Row = tuple[Any, ...]
@@ -60,10 +53,8 @@ class SqlSource(Protocol):
         """Let go."""
 
 
-Query = Callable[..., Iterable[Row]]
-"""A query's text and values to its rows."""
-Execute = Callable[..., object]
-"""The same for a statement without rows, inside the caller's transaction."""
+Execute = Callable[..., Iterable[Row]]
+"""A text and its values to its rows; for a statement inside the caller's transaction, to none."""
 _COLUMNS = (*(field.name for field in fields(Head)), "signature")
 _HEAD, _MARKS = ", ".join(_COLUMNS), ", ".join("?" * len(_COLUMNS))
 _EXCLUDED = ", ".join(f"excluded.{name}" for name in _COLUMNS)
@@ -77,11 +68,13 @@ _STORE_CHECKPOINT = f"INSERT INTO checkpoints ({_HEAD}) VALUES ({_MARKS})"
 class SqlView:
     """The whole ledger at one moment, to be streamed; nothing that comes later is in it."""
 
-    def __init__(self, stream: Query, *, hint: str = "", complaint: Callable[[], str]) -> None:
+    def __init__(
+        self, stream: Execute, *, hint: str = "", complaint: Callable[[], str] = lambda: ""
+    ) -> None:
         self._stream, self._hint, self.complaint = stream, hint, complaint
         """`complaint`: what the database finds wrong with itself, its indexes above all."""
 
-    def kept(self) -> Kept:
+    def kept(self) -> tuple[SignedHead, int]:
         return read_kept(self._stream)
 
     def checkpoints(self, *, above: int) -> list[SignedHead]:
@@ -96,17 +89,18 @@ class SqlView:
         return ((row[0], row[1]) for row in self._stream("SELECT digest, data FROM blobs"))
 
 
-def read_kept(query: Query) -> Kept:
+def read_kept(query: Execute) -> tuple[SignedHead, int]:
+    """The head, and the last entry whose content was archived."""
     for row in query(f"SELECT archived_to, {_HEAD} FROM kept"):
-        return Kept(_signed_head(row[1:]), row[0])
+        return _signed_head(row[1:]), row[0]
     raise Damaged("there is no head: the ledger was never begun, or lost it")
 
 
-def has_begun(query: Query) -> bool:
+def has_begun(query: Execute) -> bool:
     return bool(list(query("SELECT 1 FROM kept")))
 
 
-def read_nodes(query: Query, nodes: Sequence[TreeNode]) -> list[bytes]:
+def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
     """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
     seqs = sorted({node.last_leaf + 1 for node in nodes})
     marks = ", ".join("?" * len(seqs))
@@ -144,13 +138,8 @@ KEEP_SNAPSHOT = (
 
 def drop_content(execute: Execute, last: int, kinds: Sequence[str]) -> None:
     """Forget the bytes of entries up to `last`, but for these kinds, and their blobs."""
-    marks = ", ".join("?" * len(kinds))
-    execute(
-        "UPDATE entries SET data = NULL WHERE seq <= ? AND data IS NOT NULL "
-        f"AND kind NOT IN ({marks})",
-        last,
-        *kinds,
-    )
+    old = f"seq <= ? AND data IS NOT NULL AND kind NOT IN ({', '.join('?' * len(kinds))})"
+    execute(f"UPDATE entries SET data = NULL WHERE {old}", last, *kinds)
     execute("DELETE FROM blobs WHERE seq <= ?", last)
     execute("UPDATE kept SET archived_to = ?", last)
 

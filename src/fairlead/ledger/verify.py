@@ -60,14 +60,14 @@ class LedgerWalk:
         return answer(self.frontier)
 
     def _entries(self) -> None:
-        kept = self.view.kept()
-        total, start = kept.head.head.size, self.frontier.size
+        newest, archived_to = self.view.kept()
+        total, start = newest.head.size, self.frontier.size
         heads = {head.head.size: head for head in self.view.checkpoints(above=start)}
-        heads[total] = kept.head
+        heads[total] = newest
         cuts = heads.keys() | {head.head.size for head in self.held}
         self.roots = {start: self.frontier.root()}
         for batch in _batches(self.view.rows(after=start), cuts):
-            self._batch(batch, kept.archived_to)
+            self._batch(batch, archived_to)
             size = self.frontier.size
             if size in cuts:
                 self.roots[size] = self.frontier.root()

@@ -2,47 +2,59 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
-from fairlead.ledger.entries import Position, Prepared, prepare
+from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, prepare
 from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
 from fairlead.ledger.statements import ARCHIVED, KEPT_KINDS, LedgerIdentity, restored, rotated
+from fairlead.ledger.store import SqlSource
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
 
+C = TypeVar("C")
+T = TypeVar("T")
 
-class StoreWriter(StoreReader, ABC):
-    """A `Ledger` over any database that can record. `resources`: what closing it lets go of."""
+
+class SqlSession(SqlSource, Protocol[C]):
+    """One connection that writes, used by one thread at a time."""
+
+    def run(self, doing: str, work: Callable[[C], T]) -> T:
+        """Do some work, which must bear being done twice."""
+
+    def changing(self, connection: C) -> AbstractContextManager[store.Execute]:
+        """A transaction beside which no other appends: all of it, durably, or nothing."""
+
+    def store(self, connection: C, done: Numbered) -> None:
+        """All rows of a step, inside such a transaction."""
+
+
+class StoreWriter(StoreReader, ABC, Generic[C]):
+    """A `Ledger` over any database that can record. Takes over `resources`."""
 
     def __init__(
-        self,
-        source: store.SqlSource,
-        position: Position,
-        signers: KeyDirectory,
-        resources: ExitStack,
+        self, session: SqlSession[C], source: SqlSource, keys: KeyDirectory, resources: ExitStack
     ) -> None:
         super().__init__(source)
-        self._position, self._signers, self._resources = position, signers, resources
+        self._session, self._signers = session, keys
+        self._position = check_opening(source, keys)
         self._failure: str | None = None
+        self._resources = resources.pop_all()
 
     @abstractmethod
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
         """Number and store, all or none, durably; `HeadMoved` if the size is another."""
-
-    @abstractmethod
-    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
-        """Change something else than entries, in a transaction of its own."""
 
     def append(self, drafts: Sequence[Draft], *, expected_size: int | None = None) -> list[Entry]:
         require(len(drafts) > 0, "there is something to append")
@@ -82,8 +94,8 @@ class StoreWriter(StoreReader, ABC):
         Their places in the tree stay, so everything still proves and verifies; so do their plans
         and effects. Kinds that are never moved are in the segment too, but are kept.
         """
-        kept = store.read_kept(self._query)
-        first, head = kept.archived_to + 1, kept.head.head
+        signed, archived_to = store.read_kept(self._query)
+        first, head = archived_to + 1, signed.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
         path = directory / segment_name(head.ledger, first, last)
         self.export(path, first=first, last=last)
@@ -116,11 +128,33 @@ class StoreWriter(StoreReader, ABC):
                 continue
             return entry_of(recorded)
 
+    def _change(self, doing: str, work: Callable[[store.Execute], object]) -> None:
+        """Change something else than entries, in a transaction of its own."""
+
+        def change(connection: C) -> None:
+            with self._session.changing(connection) as execute:
+                work(execute)
+
+        self._session.run(doing, change)
+
     def close(self) -> None:
         self._resources.close()
 
 
-def check_opening(source: store.SqlSource, signers: KeyDirectory) -> Position:
+def begin(
+    session: SqlSession[C], signers: KeyDirectory, ledger_id: str | None, time_ms: int | None
+) -> None:
+    """Store the first entry, unless there is one."""
+
+    def first(connection: C) -> None:
+        with session.changing(connection) as execute:
+            if not store.has_begun(execute):
+                session.store(connection, first_entry(signers, ledger_id, time_ms))
+
+    session.run("begin a ledger", first)
+
+
+def check_opening(source: SqlSource, signers: KeyDirectory) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
     A log of any length opens in the time that the entries since then take, about 10 µs each; what
@@ -129,7 +163,7 @@ def check_opening(source: store.SqlSource, signers: KeyDirectory) -> Position:
     """
     nodes = partial(store.read_nodes, source.query)
     with source.view() as view:
-        signed = view.kept().head
+        signed, _ = view.kept()
         head = signed.head
         checkpoints = [kept for kept in view.checkpoints(above=0) if kept.head.size <= head.size]
         frontier, identity = Frontier(), LedgerIdentity()

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from fairlead.dataplane import proxy
 from fairlead.dataplane.envoy.documents import EnvoyFiles, EnvoySettings
 from fairlead.host.clock import wait_until
-from fairlead.host.http import HttpEndpoint, NoReply, exchange
+from fairlead.host.http import HttpEndpoint, NoReply, stream
 from fairlead.host.process import spawn
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -43,9 +43,9 @@ _SENT = re.compile(r"^cluster\.(.*)_[abf]\.upstream_rq_(?:total|pending_failure_
 
 def ask(path: Path, target: str, *, method: str = "GET") -> bytes:
     try:
-        reply = exchange(
-            HttpEndpoint("envoy", unix=str(path)), method, target, timeout_s=_TIMEOUT_S
-        )
+        endpoint = HttpEndpoint("envoy", unix=str(path))
+        with stream(endpoint, method, target, timeout_s=_TIMEOUT_S) as reply:
+            reply.read()
     except NoReply as error:
         raise TemporaryFault(f"Envoy does not answer at {path}: {error}") from error
     if reply.status != HTTPStatus.OK:
