@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from fairlead.ledger.entries import first_entry
 from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.sqlite import SqliteLedger, SqliteSession, migrate, view_of
 from fairlead.ledger.store import SqlView
@@ -38,13 +39,13 @@ class MemoryLedger(SqliteLedger):
     """A ledger that lives as long as the object."""
 
     def __init__(
-        self, signers: KeyDirectory | None = None, *, ledger_id: str | None = None, time_ms: int = 0
+        self, signers: KeyDirectory | None = None, *, ledger_id: str = "", time_ms: int = 0
     ) -> None:
-        signers, self.connection = signers or MemoryKeys(), _connect()
+        keys, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)
         session = MemorySession(Path("memory"), self.connection)
-        begin(session, signers, ledger_id, time_ms)
-        super().__init__(session, session, signers, ExitStack())
+        begin(session, lambda: first_entry(keys, ledger_id, time_ms))
+        super().__init__(session, session, keys, ExitStack())
 
 
 def _connect() -> sqlite3.Connection:

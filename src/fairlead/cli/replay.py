@@ -85,12 +85,12 @@ def _replay_one(seq: int, ledger: str, out: Output) -> int:
 def _decisions(places: Iterable[str]) -> Iterator[tuple[str, "Replayed"]]:
     """Every decision of every place, with where it is recorded."""
     from fairlead.ledger.replay import replay_ledger, replay_segment
-    from fairlead.recorder import replay_record
+    from fairlead.recorder import read, replay
 
     for place in places:
         records = [] if is_postgres(place) else _records(Path(place))
         for record in records:
-            yield from zip(itertools.repeat(str(record)), replay_record(record), strict=False)
+            yield from zip(itertools.repeat(str(record)), replay(read(record)), strict=False)
         if records:
             continue
         if not is_postgres(place) and _is_segment(Path(place)):

@@ -65,9 +65,8 @@ def _real() -> tuple[Device, ...]:
     try:
         import pynvml as nvml  # noqa: PLC0415 - an extra, and 8000 lines
     except ImportError as error:
-        raise NvmlUnavailable(
-            "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
-        ) from error
+        missing = "nvidia-ml-py is not installed (pip install 'fairlead[gpu]')"
+        raise NvmlUnavailable(missing) from error
 
     def call(function: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -80,19 +79,15 @@ def _real() -> tuple[Device, ...]:
         count = call(nvml.nvmlDeviceGetCount)
         if count > _DEVICES_MAX:
             raise NvmlUnavailable(f"nvmlDeviceGetCount: {count} devices cannot be true")
-        handles = [call(nvml.nvmlDeviceGetHandleByIndex, ordinal) for ordinal in range(count)]
-        found = tuple(
-            Device(
-                ordinal,
-                call(nvml.nvmlDeviceGetUUID, handle),
-                call(nvml.nvmlDeviceGetName, handle),
-                int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total),
-            )
-            for ordinal, handle in enumerate(handles)
-        )
+        found = []
+        for ordinal in range(count):
+            handle = call(nvml.nvmlDeviceGetHandleByIndex, ordinal)
+            uuid, name = call(nvml.nvmlDeviceGetUUID, handle), call(nvml.nvmlDeviceGetName, handle)
+            memory = int(call(nvml.nvmlDeviceGetMemoryInfo, handle).total)
+            found.append(Device(ordinal, uuid, name, memory))
     finally:
         call(nvml.nvmlShutdown)
-    return found
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ the conventions of the shell: 127 for a command that is not there, 126 for one t
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import stat
@@ -33,9 +32,8 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
             _drop_to(job, shim_pid)
             _enter(job)
             secrets = {name: _secret(name, path) for name, path in job["secrets"].items()}
-            environment = {**job["env"], **secrets}
             _default_signals()
-            os.execvpe(job["argv"][0], job["argv"], environment)
+            os.execvpe(job["argv"][0], job["argv"], {**job["env"], **secrets})
     except CannotStart as failure:
         reason = str(failure)
     except FileNotFoundError:
@@ -45,8 +43,7 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
     except BaseException as failure:  # noqa: BLE001 - a forked child must never return
         # Only its kind: the message of an unforeseen error might quote a secret.
         reason = f"{job['argv'][0]}: cannot be started ({type(failure).__name__})"
-    if reason:
-        os.write(error, json.dumps({"code": code, "reason": reason}).encode())
+    os.write(error, reason.encode(errors="backslashreplace"))
     os._exit(code)
 
 

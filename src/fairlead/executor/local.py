@@ -278,11 +278,10 @@ class LocalExecutor:
             if not job.command:
                 raise environment.BadEnvironment("the run has no command")
             user = environment.resolve(job.user, allow_root=self._allow_root)
+            width = str(self._widths / folder.path.name / WIDTH_FILE)
             document |= {
                 "argv": list(job.command),
-                "env": environment.compose(
-                    job, user, self._visible, str(self._widths / folder.path.name / WIDTH_FILE)
-                ),
+                "env": environment.compose(job, user, self._visible, width),
                 "secrets": dict(job.secret_env),
                 "cwd": job.working_directory,
                 "gid": user.gid,
@@ -332,9 +331,8 @@ class LocalExecutor:
                 holding.kill()
             if holding.empty():  # else at the next poll: the exit must mean that devices are free
                 same = begun["boot"] == identity.boot_id()
-                reason = (
-                    "its shim was killed, so it was ended" if same else "the machine was restarted"
-                )
+                reason = "its shim was killed, so it was ended"
+                reason = reason if same else "the machine was restarted"
                 folder.end(now_ms, lost=True, reason=reason)
                 holding.remove()
         elif job["refused"] is not None:

@@ -10,7 +10,6 @@ and `exit.json`. Standard library only, and little of it: one stays in memory fo
 
 import contextlib
 import errno
-import json
 import os
 import select
 import signal
@@ -39,20 +38,17 @@ class Shim:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        job = files.read_json(self._path(JOB))
-        if job is None:
-            raise FileNotFoundError(self._path(JOB))
-        self._job = job
+        self._job = job = known(
+            files.read_json(self._path(JOB)), "a job is written before its shim"
+        )
         self._confine = confine.described(job)
         self._output = OutputFile(folder, job["log_bytes_max"])
         self._poll = select.poll()
         self._wake = self._listen()
         self._pipe = self._complaint = -1
         self._reason = b""  # why the command could not be started, as its own process reports
-        self._child = 0
+        self._child, self._paused, self._deadline = 0, False, inf
         self._status: int | None = None
-        self._deadline = inf
-        self._paused = False
         self._widths = 0  # how many changes of its width the command was signalled
 
     def run(self) -> None:
@@ -208,7 +204,7 @@ class Shim:
         os.set_blocking(self._complaint, False)
         with contextlib.suppress(BlockingIOError):
             self._reason += os.read(self._complaint, _CHUNK)
-        reason = str(json.loads(self._reason)["reason"]) if self._reason else None
+        reason = self._reason.decode(errors="replace") or None
         code = os.waitstatus_to_exitcode(status)
         self._record(**({"signal": -code} if code < 0 else {"code": code}), reason=reason)
 

@@ -127,9 +127,9 @@ def stream(
     endpoint: HttpEndpoint,
     method: str,
     target: str,
-    *,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    *,
     timeout_s: float,
 ) -> Iterator[HttpStream]:
     """One request, and its reply up to the body; raises `NoReply`."""

@@ -173,8 +173,8 @@ def store_beside(execute: Execute, done: Numbered) -> None:
     store_head(execute, done.position.signed, done.rows[0].seq - 1)
 
 
-def first_entry(signers: KeyDirectory, ledger: str | None, time_ms: int | None) -> Numbered:
-    """What begins a ledger: its first entry, which introduces it and its key. None: new, now."""
+def first_entry(signers: KeyDirectory, ledger: str = "", time_ms: int | None = None) -> Numbered:
+    """What begins a ledger: its first entry, which introduces it and its key."""
     key, ledger = signers.create(), ledger or secrets.token_hex(8)
     time_ms = now_ms() if time_ms is None else time_ms
     draft = prepare(created(ledger, key, time_ms=time_ms), own=True)

@@ -20,7 +20,7 @@ import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
+from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, begin
@@ -225,16 +225,9 @@ class PostgresLedger(StoreWriter[Connection]):
 
     @classmethod
     def open(
-        cls,
-        dsn: str,
-        signers: KeyDirectory,
-        *,
-        schema: str = SCHEMA,
-        ledger_id: str | None = None,
-        time_ms: int | None = None,
-        alone: bool = False,
+        cls, dsn: str, signers: KeyDirectory, *, schema: str = SCHEMA, alone: bool = False
     ) -> Self:
-        """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
+        """Open a ledger for writing, or begin one.
 
         Every replica needs the key in force: any of them may be the one that numbers and signs.
         `alone`: a `TemporaryFault` while another writer is open that wants to be alone, too.
@@ -242,7 +235,7 @@ class PostgresLedger(StoreWriter[Connection]):
         with ExitStack() as resources:
             session = source = resources.enter_context(closing(Session(dsn, schema)))
             session.run("open the ledger", session.migrate)
-            begin(session, signers, ledger_id, time_ms)
+            begin(session, partial(first_entry, signers))
             if alone:
                 session.run("open the ledger", partial(_take_seat, wait=True))
                 session.claim = _take_seat

@@ -13,12 +13,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
 from fairlead.host import files
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Prepared, number, store_beside
+from fairlead.ledger.entries import Numbered, Prepared, first_entry, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, begin
@@ -49,15 +50,8 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
     """Writes a ledger's file; `open` is the way to get one."""
 
     @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        signers: KeyDirectory,
-        *,
-        ledger_id: str | None = None,
-        time_ms: int | None = None,
-    ) -> Self:
-        """Open a ledger for writing, or begin one (`ledger_id`, `time_ms`: of its first entry).
+    def open(cls, path: str | Path, signers: KeyDirectory) -> Self:
+        """Open a ledger for writing, or begin one.
 
         Verifies what came after the last checkpoint, so that damage at the end of the log, where
         a crash may have left it, is found before anything is built on it.
@@ -71,7 +65,7 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
                 resources.callback(os.close, files.lock_alone(lock_file(path), of=path))
                 create(path)
             session = resources.enter_context(closing(SqliteSession(path, open_writer(path))))
-            begin(session, signers, ledger_id, time_ms)
+            begin(session, partial(first_entry, signers))
             source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
             return cls(session, source, signers, resources)
 

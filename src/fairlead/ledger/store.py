@@ -96,10 +96,6 @@ def read_kept(query: Execute) -> tuple[SignedHead, int]:
     raise Damaged("there is no head: the ledger was never begun, or lost it")
 
 
-def has_begun(query: Execute) -> bool:
-    return bool(list(query("SELECT 1 FROM kept")))
-
-
 def read_nodes(query: Execute, nodes: Sequence[TreeNode]) -> list[bytes]:
     """Hashes of the tree's nodes, in the order asked; `Damaged` if one is missing."""
     seqs = sorted({node.last_leaf + 1 for node in nodes})

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, prepare
+from fairlead.ledger.entries import Numbered, Position, Prepared, prepare
 from fairlead.ledger.keys import KeyDirectory, SecretKey
 from fairlead.ledger.reading import StoreReader, entry_of, identity_at
 from fairlead.ledger.segment import segment_name
@@ -141,17 +141,17 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         self._resources.close()
 
 
-def begin(
-    session: SqlSession[C], signers: KeyDirectory, ledger_id: str | None, time_ms: int | None
-) -> None:
-    """Store the first entry, unless there is one."""
+def begin(session: SqlSession[C], first: Callable[[], Numbered]) -> None:
+    """Store the first entry, unless there is one, or another replica is quicker."""
+    begun = "SELECT 1 FROM kept"
 
-    def first(connection: C) -> None:
+    def start(connection: C) -> None:
         with session.changing(connection) as execute:
-            if not store.has_begun(execute):
-                session.store(connection, first_entry(signers, ledger_id, time_ms))
+            if not list(execute(begun)):
+                session.store(connection, first())
 
-    session.run("begin a ledger", first)
+    if not session.query(begun):
+        session.run("begin a ledger", start)
 
 
 def check_opening(source: SqlSource, signers: KeyDirectory) -> Position:

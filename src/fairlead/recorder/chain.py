@@ -51,21 +51,14 @@ class Header:
 Link = Header | RecordEntry | Mark
 
 
-def link(previous: bytes, body: bytes) -> bytes:
-    hashed = sha256(previous)
-    hashed.update(body)
-    return hashed.digest()
+def seal(previous: bytes, document: Document) -> tuple[bytes, bytes]:
+    """The next line of a chain, and its hash.
 
-
-def seal(body: bytes, hash: str) -> bytes:
-    """The line of a body. "hash" sorts before every other key in use, so the line is canonical."""
-    return b'{"hash":"%s",%s\n' % (hash.encode(), body[1:])
-
-
-def header_body(seq: int, *, chain: bytes, pending: list[int]) -> bytes:
-    """A segment's first line: what it continues from, and which entries had no mark by then."""
-    header = {"chain": chain.hex(), "format": FORMAT, "pending": pending}
-    return canonical({"header": header, "seq": seq})
+    "hash" sorts before every other key in use, so the line is canonical.
+    """
+    body = canonical(document)
+    hash = sha256(previous + body).digest()
+    return b'{"hash":"%s",%s\n' % (hash.hex().encode(), body[1:]), hash
 
 
 def parse(data: bytes) -> Any:
@@ -107,12 +100,11 @@ class RecordChain:
         """The first line of a segment, newline included; raises `BrokenLink`."""
         with _reading():
             document, body, claimed = _open(line)
-            if not _has(document, _HEADER) or not _has(document["header"], _IN_HEADER):
+            header: Document = document["header"] if _has(document, _HEADER) else {}
+            pending = header.get("pending", ())
+            if not _has(header, _IN_HEADER) or not all(type(seq) is int for seq in pending):
                 raise BrokenLink("is not a segment's header")
-            pending = document["header"]["pending"]
-            if not all(type(seq) is int for seq in pending):
-                raise BrokenLink("is not a segment's header")
-            self._continue(document["header"], document["seq"])
+            self._continue(header, document["seq"])
             self._advance(body, claimed)
             self.pending, self._last = set(pending), {}
             return Header(self.seq, tuple(pending), claimed)
@@ -171,7 +163,7 @@ class RecordChain:
 
     def _advance(self, body: bytes, claimed: str) -> None:
         """One link further, if its hash is the one the line claims."""
-        hash = link(self.hash or GENESIS, body)
+        hash = sha256((self.hash or GENESIS) + body).digest()
         if hash.hex() != claimed:
             raise BrokenLink("does not match its hash: it, or a line before it, was changed")
         self.seq, self.hash = self.seq + 1, hash

@@ -1,7 +1,7 @@
 """Reads what a recorder wrote: whole entries, every link verified, one line in memory at a time.
 
     for entry in read("/var/lib/fairlead/recorder"): ...       # a directory or a single segment
-    for result in replay_record("/var/lib/fairlead/recorder"): ...
+    for result in replay(read("/var/lib/fairlead/recorder")): ...
 
 A reader takes no lock and changes nothing; a writer may be at work meanwhile.
 """
@@ -147,11 +147,6 @@ def replay(entries: Iterable[RecordEntry], kinds: Shipped = SHIPPED) -> Iterator
     replayer = Replayer(kinds)
     for entry in entries:
         yield replayer.run(entry.seq, entry.kind, entry.version, entry.input, entry.output)
-
-
-def replay_record(path: str | Path) -> Iterator[Replayed]:
-    """Run every decision of a directory or of one segment again; `CorruptRecord` as in `read`."""
-    return replay(read(path))
 
 
 def verify(path: str | Path, *, anchors: Iterable[RecordHead] = ()) -> RecordVerified:

@@ -10,17 +10,16 @@ verifies the newest segment, which it goes on writing; `verify` follows the whol
 import gzip
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import known, require
 from fairlead.host import files
 from fairlead.ports.faults import faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
-from fairlead.recorder.chain import GENESIS, Document, RecordChain, header_body, link, seal
+from fairlead.recorder.chain import FORMAT, GENESIS, Document, RecordChain, seal
 from fairlead.recorder.reader import (
     SEALED,
     CorruptRecord,
@@ -39,8 +38,7 @@ _LEVEL = 6
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A segment's place, in the directory and in the chain."""
 
     path: Path
@@ -48,8 +46,7 @@ class _Part:
     disk_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(NamedTuple):
     """Where the chain ends. One value, so that it changes at once or not at all."""
 
     seq: int
@@ -74,9 +71,8 @@ class FileRecorder:
         bytes_max: int = BYTES_MAX,
         sync_each: bool = True,
     ) -> None:
-        self._directory = Path(directory)
+        self._directory, self._sync_each = Path(directory), sync_each
         self._segment_bytes, self._bytes_max = segment_bytes, bytes_max
-        self._sync_each = sync_each
         self._file: int | None = None
         self._lock: int | None = None
         try:
@@ -185,9 +181,7 @@ class FileRecorder:
     def _write(self, document: Document, *, doing: str) -> None:
         """Make a line the end of the chain, durably, or raise a fault and leave all as it was."""
         file, end = known(self._file, "an open recorder is written to"), self._end
-        body = canonical({**document, "seq": end.seq + 1})
-        hash = link(end.hash, body)
-        line = seal(body, hash.hex())
+        line, hash = seal(end.hash, {**document, "seq": end.seq + 1})
         with faults(doing):
             if not self._names_durable:
                 files.sync_directory(self._directory)
@@ -205,12 +199,12 @@ class FileRecorder:
             self._drop_oldest()
             if self._file is not None and not self._sync_each:
                 os.fdatasync(self._file)  # only the newest segment may end in what a machine forgot
-            body = header_body(seq, chain=chain, pending=sorted(self._pending))
-            hash = link(chain, body)
-            header = seal(body, hash.hex())
-            file = _create(path, header)
+            # What it continues from, and which entries had no mark by then.
+            about = {"chain": chain.hex(), "format": FORMAT, "pending": sorted(self._pending)}
+            line, hash = seal(chain, {"header": about, "seq": seq})
+            file = _create(path, line)
         old, self._file = self._file, file
-        self._end = _End(seq, hash, len(header))
+        self._end = _End(seq, hash, len(line))
         self._parts.append(_Part(path, seq, self._segment_bytes))
         self._kinds, self._names_durable = set(), False
         if old is not None:
@@ -238,7 +232,7 @@ class FileRecorder:
                     data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
                     Path(draft).write_bytes(data)
                 index = self._parts.index(part)
-                self._parts[index] = replace(part, path=target, disk_bytes=len(data))
+                self._parts[index] = part._replace(path=target, disk_bytes=len(data))
                 part.path.unlink()
 
     def _forget_dropped(self) -> None:
