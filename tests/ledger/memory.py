@@ -44,7 +44,7 @@ class MemoryLedger(SqliteLedger):
         keys, self.connection = signers or MemoryKeys(), _connect()
         migrate(self.connection)
         session = MemorySession(Path("memory"), self.connection)
-        begin(session, lambda: first_entry(keys, ledger_id, time_ms))
+        begin(session, keys, lambda keys: first_entry(keys, ledger_id, time_ms))
         super().__init__(session, session, keys, ExitStack())
 
 

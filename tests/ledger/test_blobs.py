@@ -9,9 +9,8 @@ import pytest
 
 from fairlead.core.canonical import canonical
 from fairlead.core.invariant import InvariantBroken
-from fairlead.ledger.backup import backup
 from fairlead.ledger.segment import open_segment
-from fairlead.ledger.sqlite import SqliteReader
+from fairlead.ledger.sqlite import SqliteReader, backup
 from fairlead.ledger.writing import StoreWriter
 from fairlead.ports.ledger import Damaged, Draft, HeadMoved
 from tests.ledger.drafts import TIME_MS, draft, drafts

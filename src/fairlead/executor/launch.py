@@ -26,7 +26,8 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
     code, reason = CANNOT, ""
     try:
         os.setsid()
-        _standard_streams(output)
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+            os.dup2(source, target, inheritable=True)
         # No word means that the shim died before it wrote down that we exist: do nothing.
         if os.read(go, 1):
             _drop_to(job, shim_pid)
@@ -45,12 +46,6 @@ def become(job: dict[str, Any], *, shim_pid: int, go: int, error: int, output: i
         reason = f"{job['argv'][0]}: cannot be started ({type(failure).__name__})"
     os.write(error, reason.encode(errors="backslashreplace"))
     os._exit(code)
-
-
-def _standard_streams(output: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target, inheritable=True)
 
 
 def _drop_to(job: dict[str, Any], shim_pid: int) -> None:

@@ -69,35 +69,19 @@ class JobFolder:
         return self._job
 
     @property
-    def id(self) -> str:
-        return str(self.job["id"])
-
-    @property
-    def run(self) -> str:
-        return str(self.job["run"])
-
-    @property
     def exit(self) -> Exit | None:
         """How it ended; None while it has not."""
         if self._exit is None:
             found = files.read_json(self.path / shim.EXIT)
             if found is not None:
                 how = {name: found[name] for name in _HOW if name in found}
-                self._exit = Exit(self.id, self.run, **how)
+                self._exit = Exit(self.job["id"], self.job["run"], **how)
         return self._exit
-
-    def end(self, time_ms: int, **how: Any) -> None:
-        """Write down an end that no shim can write."""
-        files.replace_json(self.path / shim.EXIT, {"time_ms": time_ms, **how})
 
     def ask(self, name: str, request: dict[str, Any], *, durable: bool = False) -> None:
         """Ask the shim for something; holds even if no shim is alive now."""
         files.replace_json(self.path / name, request, durable=durable)
-        self._wake()
-
-    def withdraw(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
-        self._wake()
+        self.wake()
 
     def confinement(self) -> confine.Confinement:
         return confine.described(self.job)
@@ -108,7 +92,7 @@ class JobFolder:
             return self.errors.read_bytes().count(_LAUNCH)
         return 0
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         # Written first, signalled second; the shim names itself first and looks second.
         identity.send(files.read_json(self.path / shim.SHIM), shim.WAKE)
 
@@ -144,7 +128,7 @@ class LocalExecutor:
                 part.chmod(0o711)  # commands of other users find their width file, and no other
             self.kind, self._cgroups = confine.find(kinds)
             folders = (JobFolder(path) for path in sorted(self._jobs.iterdir()))
-            self._open = {folder.id: folder for folder in folders if folder.job}
+            self._open = {folder.job["id"]: folder for folder in folders if folder.job}
 
     def start(self, job: Job) -> None:
         with self._mutex, faults(f"start {job.id}"):
@@ -152,7 +136,11 @@ class LocalExecutor:
             if (self._done / folder.path.name).exists():
                 return
             if not folder.job:
-                self._refuse_second(job)
+                for other in self._of(job.run):
+                    self._mend(other)
+                    if other.exit is None:
+                        running = f"{job.run} is still running as {other.job['id']}"
+                        raise TemporaryFault(running)
                 self._create(folder, job)
             self._open.setdefault(job.id, folder)
             self._mend(self._open[job.id])
@@ -172,7 +160,8 @@ class LocalExecutor:
     def resume(self, run: str, *, decision: str) -> None:
         with self._mutex, faults(f"resume {run}"):
             for folder in self._of(run):
-                folder.withdraw(shim.PAUSED)
+                (folder.path / shim.PAUSED).unlink(missing_ok=True)
+                folder.wake()
 
     def resize(self, run: str, devices: tuple[str, ...], *, decision: str) -> None:
         with self._mutex, faults(f"resize {run}"):
@@ -212,7 +201,7 @@ class LocalExecutor:
 
     def running(self) -> set[str]:
         with self._mutex, faults("look after the jobs"):
-            return {folder.id for folder in self._mended() if folder.exit is None}
+            return {folder.job["id"] for folder in self._mended() if folder.exit is None}
 
     def _mended(self) -> Collection[JobFolder]:
         for folder in self._open.values():
@@ -224,7 +213,7 @@ class LocalExecutor:
             newest = files.read_json(self._runs / key(run)) or {}
             for parent in (self._jobs, self._done) if newest else ():
                 folder = JobFolder(parent / str(newest["folder"]))
-                if folder.job and folder.id.startswith(jobs):
+                if folder.job and folder.job["id"].startswith(jobs):
                     parts = (folder.path / shim.OLDER_OUTPUT, folder.path / shim.OUTPUT)
                     return [part for part in parts if part.exists()]
             return []
@@ -251,9 +240,9 @@ class LocalExecutor:
     def _forget(self, folder: JobFolder, ended_before_ms: int, living: Collection[str]) -> bool:
         # Only what has ended is put away: what lacks its end is the rest of a broken removal.
         if folder.job and folder.exit is not None:
-            if folder.exit.time_ms >= ended_before_ms or folder.run in living:
+            if folder.exit.time_ms >= ended_before_ms or folder.job["run"] in living:
                 return False
-            newest = self._runs / key(folder.run)
+            newest = self._runs / key(folder.job["run"])
             if files.read_json(newest) == {"folder": folder.path.name}:
                 newest.unlink()
         with contextlib.suppress(FileNotFoundError):
@@ -262,13 +251,7 @@ class LocalExecutor:
 
     def _of(self, run: str) -> list[JobFolder]:
         open_ = self._open.values()
-        return [folder for folder in open_ if folder.run == run and folder.exit is None]
-
-    def _refuse_second(self, job: Job) -> None:
-        for other in self._of(job.run):
-            self._mend(other)
-            if other.exit is None:
-                raise TemporaryFault(f"{job.run} is still running as {other.id}")
+        return [folder for folder in open_ if folder.job["run"] == run and folder.exit is None]
 
     def _create(self, folder: JobFolder, job: Job) -> None:
         """Write the job down. What can be refused already ends it here, with the reason."""
@@ -323,27 +306,29 @@ class LocalExecutor:
 
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
-        job, now_ms = folder.job, self._now_ms()
+        job, holding = folder.job, folder.confinement()
         begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
+        how: dict[str, Any]
         if begun is not None:
-            holding = folder.confinement()
             if not holding.empty():
                 holding.kill()
-            if holding.empty():  # else at the next poll: the exit must mean that devices are free
-                same = begun["boot"] == identity.boot_id()
-                reason = "its shim was killed, so it was ended"
-                reason = reason if same else "the machine was restarted"
-                folder.end(now_ms, lost=True, reason=reason)
-                holding.remove()
+            if not holding.empty():
+                return False  # till the next poll: the exit must mean that devices are free
+            reason = "its shim was killed, so it was ended"
+            if begun["boot"] != identity.boot_id():
+                reason = "the machine was restarted"
+            how = {"lost": True, "reason": reason}
         elif job["refused"] is not None:
-            folder.end(now_ms, code=launch.CANNOT, reason=job["refused"])
+            how = {"code": launch.CANNOT, "reason": job["refused"]}
         elif (folder.path / shim.STOP).exists():
-            folder.end(now_ms, signal=int(SIGTERM), reason="stopped before it was started")
+            how = {"signal": int(SIGTERM), "reason": "stopped before it was started"}
         elif folder.launches() >= _LAUNCHES_MAX:
             reason = "its shim cannot be started; see shim.err in the job's folder"
-            folder.end(now_ms, code=launch.CANNOT, reason=reason)
+            how = {"code": launch.CANNOT, "reason": reason}
         else:
             return True
+        files.replace_json(folder.path / shim.EXIT, {"time_ms": self._now_ms(), **how})
+        holding.remove()
         return False
 
     def _launch(self, folder: JobFolder) -> None:

@@ -12,10 +12,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own: no terminal signal reaches it, it has no input.
-
-    `output` takes what it writes; None: it shares our streams.
-    """
+    """No terminal signal reaches it. `output` takes what it writes; None: it shares our streams."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

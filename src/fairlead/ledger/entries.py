@@ -22,9 +22,9 @@ from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host.clock import now_ms
 from fairlead.ledger.keys import KeyDirectory, sign_head
-from fairlead.ledger.statements import EPOCH, ROTATED, created
+from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, statement
 from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow, store_head
-from fairlead.ports.ledger import Damaged, Draft, Entry, EntryFields
+from fairlead.ports.ledger import Archived, Damaged, Draft, Entry, EntryFields
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
 RESERVED = ("ledger.", "key.")
@@ -110,6 +110,15 @@ def parse(data: bytes, seq: int) -> Entry:
         raise Damaged(f"entry {seq} cannot be read: {error}", seq) from error
 
 
+def entry_of(found: Found) -> Entry:
+    if found.data is None:
+        raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
+    entry = parse(found.data, found.seq)
+    if entry.seq != found.seq:
+        raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
+    return entry
+
+
 class Position(NamedTuple):
     """Where a ledger stands: all that appending needs to know."""
 
@@ -162,8 +171,8 @@ def number(
             head = replace(head, key_id=str(parse(data, seq).body["new_key_id"]))
         elif draft.kind == EPOCH:
             head = replace(head, epoch=head.epoch + 1)
-    signed = sign_head(head, signers.load(head.key_id))
-    return Numbered(Position(signed, frontier), answers, rows, blobs)
+    position = Position(sign_head(head, signers.load(head.key_id)), frontier)
+    return Numbered(position, answers, rows, blobs)
 
 
 def store_beside(execute: Execute, done: Numbered) -> None:
@@ -177,7 +186,8 @@ def first_entry(signers: KeyDirectory, ledger: str = "", time_ms: int | None = N
     """What begins a ledger: its first entry, which introduces it and its key."""
     key, ledger = signers.create(), ledger or secrets.token_hex(8)
     time_ms = now_ms() if time_ms is None else time_ms
-    draft = prepare(created(ledger, key, time_ms=time_ms), own=True)
+    body = {"format": 1, "ledger": ledger, "public_key": key.public_key.hex()}
+    draft = statement(CREATED, ledger, body, key, time_ms=time_ms, author="ledger")
     head = Head(ledger=ledger, epoch=0, size=0, root="", time_ms=time_ms, key_id=key.key_id)
     start = Position(SignedHead(head, ""), Frontier())
-    return number(start, [draft], {}, signers, time_ms=time_ms)
+    return number(start, [prepare(draft, own=True)], {}, signers, time_ms=time_ms)

@@ -11,13 +11,8 @@ from hmac import digest as hmac
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from fairlead.core.audit import Head, SignedHead, key_id
 from fairlead.core.lottery.pseudonym import SECRET_BYTES
@@ -51,7 +46,8 @@ class KeyDirectory:
     def create(self) -> SecretKey:
         """A new key, in a file of mode 0600 that is durable when this returns."""
         key = SecretKey.generate()
-        pem = key.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+        pem = key.key.private_bytes(*form, serialization.NoEncryption())
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.replace(self._path / f"{key.key_id}.pem", pem, new=True)
@@ -65,11 +61,10 @@ class KeyDirectory:
             return self._loaded[key_id]
         path = self._path / f"{key_id}.pem"
         try:
-            key = load_pem_private_key(files.read_private(path), password=None)
+            key = serialization.load_pem_private_key(files.read_private(path), password=None)
         except FileNotFoundError as error:
-            raise PermanentFault(
-                f"the ledger is signed with key {key_id}, which is not in {self._path}"
-            ) from error
+            problem = f"the ledger is signed with key {key_id}, which is not in {self._path}"
+            raise PermanentFault(problem) from error
         except (OSError, ValueError) as error:
             raise PermanentFault(f"cannot read the key {path}: {error}") from error
         if not isinstance(key, Ed25519PrivateKey) or SecretKey(key).key_id != key_id:

@@ -1,7 +1,5 @@
 """The ledger in PostgreSQL: several replicas append, one at a time numbers.
 
-    with PostgresLedger.open("postgresql://…", KeyDirectory("keys")) as ledger: ...
-
 An append writes its drafts, without numbers, in a transaction of its own. Then it takes the
 sequencer's advisory lock. Its holder numbers everything that waits, in the order of tickets, for
 all replicas at once; the next one often finds its answer already there. A replica that dies loses
@@ -20,7 +18,7 @@ import msgspec
 
 from fairlead.core.audit import Frontier
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Position, Prepared, first_entry, number, store_beside
+from fairlead.ledger.entries import Numbered, Position, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, begin
@@ -55,7 +53,6 @@ SCHEMA = "fairlead"
 BATCHES_AT_ONCE = 64
 # Answers are kept so long for a writer that lost its connection and asks again.
 ANSWERS_KEPT = "1 hour"
-_SEAT = "(%s, 'snapshots'::regclass::oid::int)"
 DOING = "read the ledger"
 _PAGE = 2_000
 # Drafts as one value: a batch is one row, so it is there whole or not at all.
@@ -235,7 +232,7 @@ class PostgresLedger(StoreWriter[Connection]):
         with ExitStack() as resources:
             session = source = resources.enter_context(closing(Session(dsn, schema)))
             session.run("open the ledger", session.migrate)
-            begin(session, partial(first_entry, signers))
+            begin(session, signers)
             if alone:
                 session.run("open the ledger", partial(_take_seat, wait=True))
                 session.claim = _take_seat
@@ -311,17 +308,14 @@ def _take_seat(connection: Connection, *, wait: bool = False) -> None:
 
     After a broken connection without waiting: the caller tries again.
     """
+    lock = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
+    seat = f"SELECT {lock}(%s, 'snapshots'::regclass::oid::int)"
     try:
-        lock = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
-        row = connection.execute(f"SELECT {lock}{_SEAT}", (LOCK_SPACE,)).fetchone()
-    except errors.LockNotAvailable as error:
-        raise _taken() from error
-    if row == (False,):
-        raise _taken()
-
-
-def _taken() -> TemporaryFault:
-    return TemporaryFault("another control plane runs on this ledger")
+        taken = connection.execute(seat, (LOCK_SPACE,)).fetchone() == (False,)
+    except errors.LockNotAvailable:
+        taken = True
+    if taken:
+        raise TemporaryFault("another control plane runs on this ledger")
 
 
 def _withdraw(execute: Execute, waiting: _Waiting) -> bool:

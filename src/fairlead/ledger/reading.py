@@ -8,20 +8,13 @@ from fairlead.core.audit import Proof, SignedHead, TreeNode, consistency_proof, 
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
-from fairlead.ledger.entries import parse
+from fairlead.ledger.entries import entry_of
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
 from fairlead.ledger.store import Execute, Found, SqlSource, read_kept, read_nodes
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import faults
-from fairlead.ports.ledger import (
-    Archived,
-    Damaged,
-    Entry,
-    Progress,
-    ProjectionSnapshot,
-    Verification,
-)
+from fairlead.ports.ledger import Damaged, Entry, Progress, ProjectionSnapshot, Verification
 
 LIMIT_MAX = 100_000
 """Entries in one answer: a projection reads page by page."""
@@ -117,11 +110,12 @@ class StoreReader:
         size = self.head().head.size
         last = size if last is None else last
         require(1 <= first <= last <= size, "a run of entries that are there")
+        run = range(first, last + 1)
         if not isinstance(out, Path):
-            write_segment(self, self._nodes, first, last, out, progress=progress)
+            write_segment(self, self._nodes, run, out, progress)
             return
         with faults(f"write {out}"), files.draft(out) as draft, open(draft, "wb") as file:
-            write_segment(self, self._nodes, first, last, file, progress=progress)
+            write_segment(self, self._nodes, run, file, progress)
 
     def close(self) -> None:
         self._source.close()
@@ -142,12 +136,3 @@ def identity_at(query: Execute, size: int) -> LedgerIdentity:
         if problem := identity.follow(entry):
             raise Damaged(f"entry {entry.seq}: {problem}")
     return identity
-
-
-def entry_of(found: Found) -> Entry:
-    if found.data is None:
-        raise Archived(f"the content of entry {found.seq} was moved to an archive segment")
-    entry = parse(found.data, found.seq)
-    if entry.seq != found.seq:
-        raise Damaged(f"entry {found.seq} says that it is entry {entry.seq}")
-    return entry

@@ -1,19 +1,14 @@
 """Runs the decisions of a ledger again. An input is in the entry's body, or among the blobs.
 
-    replay_ledger(reader)            # every decision, in order
-    replay_segment(path)             # those of an export or an archive
-    replay(reader, reader.entry(42))
-
 The result of a lottery stands in the entry of its draw; its input, in the one of its commitment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead.core.canonical import canonical
 from fairlead.core.lottery import Commitment, Reveal, check_reveal
@@ -36,18 +31,11 @@ def replay_ledger(reader: LedgerReader, kinds: Shipped = SHIPPED) -> Iterator[Re
                 yield replay(reader, entry, kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Exported:
+class _Exported(NamedTuple):
     """What a replay reads of a segment."""
 
-    entries: dict[int, Entry]
-    blobs: dict[str, bytes]
-
-    def entry(self, seq: int) -> Entry | None:
-        return self.entries.get(seq)
-
-    def blob_get(self, digest: str) -> bytes | None:
-        return self.blobs.get(digest)
+    entry: Callable[[int], Entry | None]
+    blob_get: Callable[[str], bytes | None]
 
 
 EntrySource = LedgerReader | _Exported
@@ -57,10 +45,10 @@ def replay_segment(path: Path, kinds: Shipped = SHIPPED) -> Iterator[Replayed]:
     """Run every decision of an exported or archived segment again; raises BadInput."""
     with open_segment(path) as segment:
         entries = {entry.seq: entry for entry in segment.entries()}
-        source = _Exported(entries, {sha256(blob).hexdigest(): blob for blob in segment.blobs()})
+        blobs = {sha256(blob).hexdigest(): blob for blob in segment.blobs()}
     for entry in entries.values():
         if is_decision(entry):
-            yield replay(source, entry, kinds)
+            yield replay(_Exported(entries.get, blobs.get), entry, kinds)
 
 
 def is_decision(entry: Entry) -> bool:

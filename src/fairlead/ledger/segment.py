@@ -1,11 +1,9 @@
 """Segments: a run of entries in a file that can be verified by itself, for archives and exports.
 
-An archive is a directory of segments that together hold what a ledger has moved away.
-
 One line of JSON about the run, then each entry's canonical bytes as a line of its own, then the
 blobs that these entries name, each once, as a line of canonical JSON. The first line holds the
 frontier before the run, a signed head of the ledger, and the proof that the log up to the end of
-the run begins the log of that head.
+the run begins the log of that head. An archive is a directory of segments.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,21 +24,17 @@ from fairlead.schema.border import DOCUMENT_BYTES_MAX, BadInput
 
 ReadNodes = Callable[[Sequence[TreeNode]], list[bytes]]
 """Hashes of the tree's nodes, in the order asked."""
+Keys = Mapping[str, bytes]
+Reported = Progress | None
 _PAGE = 1_000
 # What a first line can come to: 64 hashes of 64 digits twice, and a few hundred keys.
 _HEADER_BYTES_MAX = 1 << 20
 
 
 def write_segment(
-    reader: LedgerReader,
-    nodes: ReadNodes,
-    first: int,
-    last: int,
-    out: BinaryIO,
-    *,
-    progress: Progress | None = None,
+    reader: LedgerReader, nodes: ReadNodes, run: range, out: BinaryIO, progress: Reported
 ) -> None:
-    head = reader.head()
+    first, last, head = run[0], run[-1], reader.head()
     header = {
         "format": SEGMENT_FORMAT,
         "first": first,
@@ -95,8 +89,8 @@ class Segment:
         self,
         held: Sequence[SignedHead] = (),
         *,
-        keys: Mapping[str, bytes] | None = None,
-        progress: Progress | None = None,
+        keys: Keys | None = None,
+        progress: Reported = None,
     ) -> Verification:
         """Follow the entries to the head. `keys`: those of the ledger, else those in the file."""
         header, head = self.header, self.header.head.to_head()
@@ -131,9 +125,7 @@ class Segment:
         for seq in named.values():
             raise Damaged(f"a blob of entry {seq} is missing or was changed", seq)
 
-    def _check_head(
-        self, signed: SignedHead, frontier: Frontier, keys: Mapping[str, bytes] | None
-    ) -> None:
+    def _check_head(self, signed: SignedHead, frontier: Frontier, keys: Keys | None) -> None:
         head = signed.head
         known = {name: bytes.fromhex(key) for name, key in self.header.keys.items()}
         key = (known if keys is None else keys).get(head.key_id)
@@ -172,16 +164,8 @@ def _check_held(held: Sequence[SignedHead], own: SignedHead, roots: dict[int, by
             raise Damaged(f"the entries up to {size} are not those of the head held elsewhere")
 
 
-def segment_name(ledger: str, first: int, last: int) -> str:
-    return f"{ledger}-{first:012d}-{last:012d}.jsonl"
-
-
 def verify_archive(
-    segments: Sequence[Path],
-    archived_to: int,
-    nodes: ReadNodes,
-    keys: Mapping[str, bytes],
-    progress: Progress | None = None,
+    segments: Sequence[Path], archived_to: int, nodes: ReadNodes, keys: Keys, progress: Reported
 ) -> Verification:
     """Whether these segments, in order, hold every archived entry exactly as the tree has them.
 

@@ -1,11 +1,12 @@
 """The ledger in one SQLite file: the embedded default.
 
-    with SqliteLedger.open("ledger.db", KeyDirectory("keys")) as ledger: ...
-    with SqliteReader("ledger.db") as reader: ...        # beside a running writer, without a key
-
 WAL, synced in full. One process writes, which a lock beside the file makes sure of; it keeps the
 tree's frontier in memory, so an append reads nothing but the effects it must not repeat. Reads have
 a connection of their own: they see what is durable and never wait for the writer, nor it for them.
+
+A backup is a whole ledger as of one moment. Restoring one loses what came after it; the restored
+ledger says so in a signed entry that begins a new epoch, so that a holder of a later head learns
+that entries are gone, and how many, instead of finding a log that seems to be forged.
 """
 
 import os
@@ -13,18 +14,18 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from fairlead.core.audit import SignedHead
 from fairlead.host import files
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Prepared, first_entry, number, store_beside
+from fairlead.ledger.entries import Numbered, Prepared, number, store_beside
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader
 from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
-from fairlead.ports.ledger import Damaged, HeadMoved
+from fairlead.ports.ledger import Damaged, Entry, HeadMoved
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
@@ -65,7 +66,7 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
                 resources.callback(os.close, files.lock_alone(lock_file(path), of=path))
                 create(path)
             session = resources.enter_context(closing(SqliteSession(path, open_writer(path))))
-            begin(session, partial(first_entry, signers))
+            begin(session, signers)
             source = resources.enter_context(closing(SqliteSession(path, open_reader(path))))
             return cls(session, source, signers, resources)
 
@@ -251,3 +252,54 @@ def migrate(connection: sqlite3.Connection) -> None:
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {version};\nCOMMIT;"
         )
+
+
+def backup(path: Path, target: Path) -> SignedHead:
+    """Copy a ledger as it is now into a file that appears whole or not at all; returns its head."""
+    if target.exists():
+        raise PermanentFault(f"{target} is there already")
+    with faults(f"write {target}"), files.draft(target) as draft:
+        return _copy(path, Path(draft))
+
+
+def restore(
+    source: Path,
+    path: Path,
+    signers: KeyDirectory,
+    *,
+    time_ms: int,
+    author: str,
+    reason: str,
+    lost: SignedHead | None = None,
+) -> Entry:
+    """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
+
+    `lost`: the newest head that is known of the ledger that went. A backup that does not verify is
+    refused, and nothing is written.
+    """
+    if path.exists():
+        raise PermanentFault(f"{path} is there already; move it away first")
+    with SqliteReader(source) as reader:
+        found = reader.verify()
+        if not found.ok:
+            raise Damaged(f"the backup {source} does not verify: {found.problem}")
+        signers.load(reader.head().head.key_id)
+    with faults(f"write {path}"), files.draft(path) as name:
+        draft = Path(name)
+        _copy(source, draft)
+        # The epoch begins before the file gets its name: no crash leaves a restored ledger that
+        # does not say so. Closing moves the log into the file, which is then whole by itself.
+        with SqliteLedger.open(draft, signers) as ledger:
+            entry = ledger.begin_epoch(time_ms=time_ms, author=author, reason=reason, lost=lost)
+        lock_file(draft).unlink()
+    return entry
+
+
+def _copy(source: Path, target: Path) -> SignedHead:
+    with (
+        closing(open_reader(source)) as reader,
+        sqlite_faults(f"write {target}"),
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        reader.backup(copy)
+        return store.read_kept(copy.execute)[0]

@@ -11,7 +11,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.core.audit import Head, SignedHead, key_id, statement_to_sign
+from fairlead.core.audit import SignedHead, key_id, statement_to_sign
 from fairlead.ledger.keys import SecretKey, signature_holds
 from fairlead.ports.ledger import Draft, Entry
 
@@ -20,33 +20,16 @@ ARCHIVED = "ledger.archived"
 OWN_KINDS = (CREATED, ROTATED, EPOCH, ARCHIVED)
 """Entries that verifying begins with."""
 _PROVED = ("owner.pseudonym", "gpu.resolve.scope", "gpu.resolve.draw", "gpu.resolve.void")
-KEPT_KINDS = (*OWN_KINDS, *_PROVED)
+KEPT = (*OWN_KINDS, *_PROVED)
 """Entries that are never moved to an archive; exports of later outcomes prove the others."""
-FORMAT = 1
 
 
-def created(ledger: str, key: SecretKey, *, time_ms: int) -> Draft:
-    body = {"format": FORMAT, "ledger": ledger, "public_key": key.public_key.hex()}
-    return _signed(CREATED, ledger, body, key, time_ms=time_ms, author="ledger")
-
-
-def rotated(ledger: str, old: SecretKey, new: SecretKey, *, time_ms: int, author: str) -> Draft:
-    """The old key introduces the new one."""
-    body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
-    return _signed(ROTATED, ledger, body, old, time_ms=time_ms, author=author)
-
-
-def restored(
-    head: Head, key: SecretKey, about: dict[str, Any], *, time_ms: int, author: str
-) -> Draft:
-    """A new epoch begins after `head`, the end of the backup; `about` says why and what is lost."""
-    body = {"epoch": head.epoch + 1, "size": head.size, "root": head.root, **about}
-    return _signed(EPOCH, head.ledger, body, key, time_ms=time_ms, author=author)
-
-
-def _signed(
+def statement(
     kind: str, ledger: str, body: dict[str, Any], key: SecretKey, *, time_ms: int, author: str
 ) -> Draft:
+    """One of the ledger's own entries; the key in force signs it, unless the head alone does."""
+    if kind == ARCHIVED:
+        return Draft(kind=kind, time_ms=time_ms, author=author, body=body)
     body = {**body, "key_id": key.key_id}
     signature = key.sign(statement_to_sign(ledger, {"kind": kind, **body})).hex()
     return Draft(kind=kind, time_ms=time_ms, author=author, body={**body, "signature": signature})

@@ -95,15 +95,13 @@ class LedgerWalk:
             else:
                 raise Damaged(f"the content of entry {seq} is missing", seq)
         if batch[0].kind in OWN_KINDS or size == 0:
-            self._own(batch[0])
+            root = self.frontier.root()
+            if problem := self.identity.follow(_entry(batch[0]), root_before=root):
+                raise Damaged(f"entry {batch[0].seq}: {problem}", batch[0].seq)
         frontier, completed = self.frontier.extend(leaves)
         if completed != [row.nodes for row in batch]:
             raise _difference(completed, batch)
         self.frontier = frontier
-
-    def _own(self, row: StoredRow) -> None:
-        if problem := self.identity.follow(_entry(row), root_before=self.frontier.root()):
-            raise Damaged(f"entry {row.seq}: {problem}", row.seq)
 
     def _head(self, signed: SignedHead, which: str) -> None:
         size = signed.head.size

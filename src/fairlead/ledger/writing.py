@@ -6,16 +6,15 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
 from fairlead.ledger import store
-from fairlead.ledger.entries import Numbered, Position, Prepared, prepare
-from fairlead.ledger.keys import KeyDirectory, SecretKey
-from fairlead.ledger.reading import StoreReader, entry_of, identity_at
-from fairlead.ledger.segment import segment_name
-from fairlead.ledger.statements import ARCHIVED, KEPT_KINDS, LedgerIdentity, restored, rotated
+from fairlead.ledger.entries import Numbered, Position, Prepared, entry_of, first_entry, prepare
+from fairlead.ledger.keys import KeyDirectory
+from fairlead.ledger.reading import StoreReader, identity_at
+from fairlead.ledger.statements import ARCHIVED, EPOCH, KEPT, ROTATED, LedgerIdentity, statement
 from fairlead.ledger.store import SqlSource
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import Fault
@@ -76,17 +75,17 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
 
     def rotate_key(self, *, time_ms: int, author: str) -> Entry:
         new = self._signers.create()
-        return self._state(
-            lambda head, key: rotated(head.ledger, key, new, time_ms=time_ms, author=author)
-        )
+        body = {"new_key_id": new.key_id, "public_key": new.public_key.hex()}
+        return self._state(ROTATED, lambda _: body, time_ms=time_ms, author=author)
 
     def begin_epoch(
         self, *, time_ms: int, author: str, reason: str, lost: SignedHead | None = None
     ) -> Entry:
-        about = {"reason": reason, "lost": lost.as_document() if lost else None}
-        return self._state(
-            lambda head, key: restored(head, key, about, time_ms=time_ms, author=author)
-        )
+        def body(head: Head) -> dict[str, Any]:  # where the backup ends, and the epoch begins
+            place = {"epoch": head.epoch + 1, "size": head.size, "root": head.root}
+            return {**place, "reason": reason, "lost": lost.as_document() if lost else None}
+
+        return self._state(EPOCH, body, time_ms=time_ms, author=author)
 
     def archive(self, directory: Path, *, last: int, time_ms: int, author: str) -> Path:
         """Move the content of the entries up to `last` into a segment; returns its file.
@@ -97,13 +96,12 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         signed, archived_to = store.read_kept(self._query)
         first, head = archived_to + 1, signed.head
         require(first <= last <= head.size, f"what is archived lies in {first} to {head.size}")
-        path = directory / segment_name(head.ledger, first, last)
+        path = directory / f"{head.ledger}-{first:012d}-{last:012d}.jsonl"
         self.export(path, first=first, last=last)
         body = {"segment": path.name, "first": first, "last": last}
-        statement = Draft(kind=ARCHIVED, time_ms=time_ms, author=author, body=body)
         # Said before it is done: a crash in between leaves the content in both places.
-        self._state(lambda *_: statement)
-        self._change("archive entries", partial(store.drop_content, last=last, kinds=KEPT_KINDS))
+        self._state(ARCHIVED, lambda _: body, time_ms=time_ms, author=author)
+        self._change("archive entries", partial(store.drop_content, last=last, kinds=KEPT))
         return path
 
     def blob_put(self, data: bytes) -> str:
@@ -115,11 +113,14 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         row = (name, seq, state)
         self._change("keep a snapshot", lambda execute: execute(store.KEEP_SNAPSHOT, *row))
 
-    def _state(self, make: Callable[[Head, SecretKey], Draft]) -> Entry:
+    def _state(
+        self, kind: str, body: Callable[[Head], dict[str, Any]], *, time_ms: int, author: str
+    ) -> Entry:
         """Record a statement about the head as it is; if others were quicker, about theirs."""
         while True:
             head = self.head().head
-            draft = make(head, self._signers.load(head.key_id))
+            key = self._signers.load(head.key_id)
+            draft = statement(kind, head.ledger, body(head), key, time_ms=time_ms, author=author)
             try:
                 (recorded,) = self._record(
                     [prepare(draft, own=True)], time_ms=draft.time_ms, expected_size=head.size
@@ -141,14 +142,18 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
         self._resources.close()
 
 
-def begin(session: SqlSession[C], first: Callable[[], Numbered]) -> None:
+def begin(
+    session: SqlSession[C],
+    keys: KeyDirectory,
+    first: Callable[[KeyDirectory], Numbered] = first_entry,
+) -> None:
     """Store the first entry, unless there is one, or another replica is quicker."""
     begun = "SELECT 1 FROM kept"
 
     def start(connection: C) -> None:
         with session.changing(connection) as execute:
             if not list(execute(begun)):
-                session.store(connection, first())
+                session.store(connection, first(keys))
 
     if not session.query(begun):
         session.run("begin a ledger", start)
@@ -157,9 +162,8 @@ def begin(session: SqlSession[C], first: Callable[[], Numbered]) -> None:
 def check_opening(source: SqlSource, signers: KeyDirectory) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
-    A log of any length opens in the time that the entries since then take, about 10 µs each; what
-    lies before is what `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault`
-    without the key.
+    About 10 µs for each entry since then, whatever the length of the log; what lies before is what
+    `fairlead audit verify` is for. Raises `Damaged`, or a `PermanentFault` without the key.
     """
     nodes = partial(store.read_nodes, source.query)
     with source.view() as view:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.host import files
 from fairlead.host.clock import now_ms
-from fairlead.host.paths import default_state_directory, make_private
+from fairlead.host.paths import default_state_directory
 from fairlead.ports.faults import PermanentFault, TemporaryFault, faults
 
 STATE, ORIGINALS, STATUS = "state.json", "originals.json", "status.json"
@@ -35,7 +35,7 @@ class StateDirectory:
 
     def create(self) -> None:
         with faults(f"make {self.path}"):
-            make_private(self.path)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self) -> None:
         """One agent per directory: two would fight over the same limits."""

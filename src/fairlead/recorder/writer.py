@@ -1,8 +1,5 @@
 """The file adapter of the `Recorder` port: one writer, a bounded series of hash-chained segments.
 
-    with FileRecorder("/var/lib/fairlead/recorder") as recorder:
-        for entry in recorder.unapplied(): ...        # heal what a crash left behind
-
 The newest segment is plain lines, each durable by itself; a full one is compressed whole. Opening
 verifies the newest segment, which it goes on writing; `verify` follows the whole chain.
 """
@@ -20,15 +17,7 @@ from fairlead.host import files
 from fairlead.ports.faults import faults
 from fairlead.ports.recorder import RecordEntry, RecordHead, Status
 from fairlead.recorder.chain import FORMAT, GENESIS, Document, RecordChain, seal
-from fairlead.recorder.reader import (
-    SEALED,
-    CorruptRecord,
-    RecordSegment,
-    links,
-    number_of,
-    sealed,
-    segments,
-)
+from fairlead.recorder.reader import GZ, CorruptRecord, RecordSegment, links, number_of, segments
 
 LOCK = "recorder.lock"
 SEGMENT_BYTES = 2**20
@@ -96,7 +85,7 @@ class FileRecorder:
             newest = RecordSegment(self._parts[-1].path, chain)
             self._kinds = {found.kind for found in newest if isinstance(found, RecordEntry)}
             whole_bytes = newest.whole_bytes
-            if newest.path.suffix != SEALED:
+            if newest.path.suffix != GZ:
                 self._file = os.open(newest.path, _APPEND)
                 _cut(self._file, whole_bytes)
         self._end = _End(chain.seq, chain.hash or GENESIS, whole_bytes)
@@ -224,10 +213,10 @@ class FileRecorder:
 
         Two at a time, newest first: a caller must not wait for all that an earlier release left.
         """
-        plain = [part for part in self._parts[:-1] if part.path.suffix != SEALED]
+        plain = [part for part in self._parts[:-1] if part.path.suffix != GZ]
         for part in plain[-2:]:
             with suppress(OSError):
-                target = sealed(part.path)
+                target = part.path.with_name(part.path.name + GZ)
                 with files.draft(target) as draft:
                     data = gzip.compress(part.path.read_bytes(), _LEVEL, mtime=0)
                     Path(draft).write_bytes(data)
@@ -242,8 +231,8 @@ class FileRecorder:
 
 
 def _part(path: Path) -> _Part:
-    if path.suffix == SEALED:  # its writer died before it removed the plain one
-        path.with_name(path.name.removesuffix(SEALED)).unlink(missing_ok=True)
+    if path.suffix == GZ:  # its writer died before it removed the plain one
+        path.with_name(path.name.removesuffix(GZ)).unlink(missing_ok=True)
     header = next(iter(RecordSegment(path, RecordChain())))
     return _Part(path, header.seq, path.stat().st_size)
 

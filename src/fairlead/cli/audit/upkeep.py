@@ -10,7 +10,7 @@ from fairlead.cli.input import dry_run_option
 from fairlead.cli.progress import Counter
 from fairlead.compose.archive import archivable
 from fairlead.host.clock import now_ms
-from fairlead.ledger import backup as backups
+from fairlead.ledger import sqlite
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.place import KEYS, file_of, open_file, open_for_reading
 from fairlead.ports.faults import PermanentFault
@@ -38,7 +38,7 @@ def backup(*, target: Path, dry_run: bool, ledger: str) -> None:
             size = reader.head().head.size
         click.echo(f"{size} entries would be copied to {target} (dry run)")
     else:
-        print_head(backups.backup(file_of(ledger), target), "table")
+        print_head(sqlite.backup(file_of(ledger), target), "table")
 
 
 @click.command("restore")
@@ -73,7 +73,7 @@ def restore(*, source: Path, reason: str, lost: Path | None, dry_run: bool, ledg
             keys.load(reader.head().head.key_id)
         click.echo(f"{verification.size} entries would be restored to {path} (dry run)")
         return
-    entry = backups.restore(
+    entry = sqlite.restore(
         source, path, keys, time_ms=now_ms(), author=_author(), reason=reason, lost=held
     )
     click.echo(f"epoch {entry.body['epoch']} starts with entry {entry.seq}")
