@@ -147,10 +147,7 @@ def described(job: dict[str, Any]) -> Confinement:
 
 
 def find(kinds: tuple[Kind, ...] = KINDS) -> tuple[Kind, str]:
-    """The first of `kinds` that works here, tried and not guessed, and the folder for its cgroups.
-
-    The tree always works, so it is the answer when nothing else does.
-    """
+    """The first of `kinds` that works when tried, and the folder for its cgroups; else the tree."""
     for kind, point in _mounted():
         if kind in kinds and _works(kind, point):
             return kind, f"{point}/{CGROUP}"

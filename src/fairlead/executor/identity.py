@@ -16,10 +16,7 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> tuple[int, int] | None:
-    """Parent and start time (clock ticks since boot) of a process; None when there is none.
-
-    A zombie is none: it runs nothing and holds nothing but its number.
-    """
+    """Parent and start time (ticks since boot) of a process; None without one, or for a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The command's name stands in parentheses and may itself hold any of these bytes.

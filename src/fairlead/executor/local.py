@@ -100,8 +100,7 @@ class JobFolder:
 class LocalExecutor:
     """An `Executor` over processes of this machine. `folder` is its own, and survives it.
 
-    `visible` says what CUDA calls a leased slot (`node#0` to a UUID or an ordinal); a slot that
-    is not in it is called by its ordinal.
+    `visible` says what CUDA calls a leased slot (`node#0` to a UUID), if not by its ordinal.
     """
 
     def __init__(

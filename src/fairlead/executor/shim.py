@@ -80,8 +80,7 @@ class Shim:
         if os.WIFSIGNALED(status):
             self._record(signal=os.WTERMSIG(status), reason="killed before it began")
         else:
-            reason = f"cannot be confined or recorded: {error}"
-            self._record(code=launch.CANNOT, reason=reason)
+            self._record(code=launch.CANNOT, reason=f"cannot be confined or recorded: {error}")
 
     def _listen(self) -> int:
         """Turn signals into bytes on a pipe, and outlive what is meant for the control plane."""
@@ -99,7 +98,7 @@ class Shim:
     def _start(self) -> None:
         """Fork, confine, write down, and only then let the child go on to the command.
 
-        Killed before the word is given, the child sees its pipe close and ends without running.
+        If we are killed before, the child sees its pipe close and ends without running.
         """
         self._confine.prepare()
         self._pipe, output = os.pipe()
@@ -156,15 +155,10 @@ class Shim:
 
     def _reap(self) -> None:
         """Collect the command, and orphans that were left to us as their subreaper."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            if pid == self._child:
-                self._status = status
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self._child:
+                    self._status = found[1]
 
     def _obey(self) -> None:
         """Do what the folder asks for. A later stop may shorten the grace, never lengthen it."""
@@ -190,10 +184,7 @@ class Shim:
             os.kill(self._child, number)
 
     def _end(self) -> None:
-        """Let nothing of the job survive its command, then write down how it ended.
-
-        The exit is written when the last process is gone, so the devices really are free then.
-        """
+        """Let nothing of the job survive its command: at its exit, devices are free."""
         status = known(self._status, "the command has ended")
         while not self._confine.empty():
             self._confine.kill()
@@ -228,16 +219,12 @@ class Shim:
 
 
 class OutputFile:
-    """A job's output, bounded; at half the bound `output.log` becomes `output.1.log`.
-
-    A full disk costs output, never the job.
-    """
+    """A job's output, in two parts of half the bound. A full disk costs output, never the job."""
 
     def __init__(self, folder: str, bytes_max: int) -> None:
         self._path, self._older = os.path.join(folder, OUTPUT), os.path.join(folder, OLDER_OUTPUT)
         self._part_max = max(1, bytes_max // 2)
-        self.dropped = 0
-        """Bytes that are no longer, or were never, on disk."""
+        self.dropped = 0  # bytes that are no longer, or were never, on disk
         self._descriptor = self._open()
         self._size = os.fstat(self._descriptor).st_size
 
@@ -275,8 +262,7 @@ class OutputFile:
 
 def main(folder: str) -> int:
     """Take the lock, leave the caller, be the shim. A second shim for a job ends here."""
-    lock = files.try_lock(os.path.join(folder, LOCK))
-    if lock is None:
+    if files.try_lock(os.path.join(folder, LOCK)) is None:
         return 0
     if os.fork():
         os._exit(0)

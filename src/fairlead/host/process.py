@@ -33,7 +33,7 @@ def run_detached(
 ) -> int:
     """Run a program that leaves us by itself (it forks); its exit code when it has left.
 
-    `output` is a file, never a pipe: the process that stays would hold the pipe open.
+    `output` is a file, never a pipe: the process that stays would hold it open.
     """
     process = spawn(command, output=output, env=env, cwd="/")
     try:

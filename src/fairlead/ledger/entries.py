@@ -10,9 +10,9 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from fairlead.ledger.store import STORE_BLOB, Effect, Execute, Found, StoredRow,
 from fairlead.ports.ledger import Archived, Damaged, Draft, Entry, EntryFields
 from fairlead.schema.border import DOCUMENT_BYTES_MAX
 
+T = TypeVar("T")
 RESERVED = ("ledger.", "key.")
 BLOBS = "blobs"
 """In the body of an entry with blobs: their digests and sizes."""
@@ -60,14 +61,10 @@ class Index(msgspec.Struct):
 
 
 _fields = msgspec.json.Decoder(EntryFields)
-index_of = msgspec.json.Decoder(Index).decode
 
 
 def prepare(draft: Draft, *, own: bool = False) -> Prepared:
-    """Check and render a draft; `own` for the ledger's own kinds.
-
-    Raises `NotCanonical` for a body that JSON cannot carry.
-    """
+    """Check and render a draft (`own`: of the ledger's own kinds); raises `NotCanonical`."""
     require(bool(_is_kind(draft.kind)), "a kind is words joined by dots")
     require(own or not draft.kind.startswith(RESERVED), "the ledger's own kinds are its own")
     require(0 <= draft.time_ms <= INTEGER_MAX, "a time is milliseconds since 1970")
@@ -104,10 +101,17 @@ def blobs_named(entry: Entry) -> Mapping[str, int]:
 
 def parse(data: bytes, seq: int) -> Entry:
     """The entry that stored bytes are, which should be that of this number; raises `Damaged`."""
+    return Entry(**msgspec.structs.asdict(_decoded(_fields, data, seq)), data=data)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, seq: int) -> T:
     try:
-        return Entry(**msgspec.structs.asdict(_fields.decode(data)), data=data)
+        return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(f"entry {seq} cannot be read: {error}", seq) from error
+
+
+index_of = partial(_decoded, msgspec.json.Decoder(Index))
 
 
 def entry_of(found: Found) -> Entry:

@@ -7,6 +7,7 @@ cryptography (40 ms) to learn it.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairlead.host import files
 from fairlead.host.paths import state_directory
 from fairlead.ports.faults import PermanentFault
 
@@ -50,7 +51,7 @@ def open_up(data: Path, address: str | None) -> "SqliteLedger | PostgresLedger":
 
     ledger = PostgresLedger.open(address, KeyDirectory(data / KEYS), alone=True)
     try:
-        mark.touch()
+        files.replace(mark, b"")  # durable: a directory that forgot it would begin another ledger
     except OSError as error:
         ledger.close()
         raise PermanentFault(f"cannot write {mark}: {error.strerror}") from error

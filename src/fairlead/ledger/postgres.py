@@ -120,10 +120,7 @@ class Session:
         return connection
 
     def run(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do some work; if the connection turns out to be broken, once more on a new one.
-
-        So the work must bear being done twice.
-        """
+        """Do some work; if the connection turns out to be broken, once more on a new one."""
         with self._lock, postgres_faults(doing):
             try:
                 return work(self._open())
@@ -304,10 +301,7 @@ class PostgresLedger(StoreWriter[Connection]):
 
 
 def _take_seat(connection: Connection, *, wait: bool = False) -> None:
-    """Held as long as the connection; one that just died may hold it a moment longer.
-
-    After a broken connection without waiting: the caller tries again.
-    """
+    """Held as long as the connection. `wait`: one that just died may hold it a moment longer."""
     lock = "pg_advisory_lock" if wait else "pg_try_advisory_lock"
     seat = f"SELECT {lock}(%s, 'snapshots'::regclass::oid::int)"
     try:

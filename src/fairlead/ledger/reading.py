@@ -103,10 +103,7 @@ class StoreReader:
         last: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Write a run of entries as a segment, which verifies by itself.
-
-        A file appears whole, durably, or not at all.
-        """
+        """Write a run of entries as a segment; a file appears whole, durably, or not at all."""
         size = self.head().head.size
         last = size if last is None else last
         require(1 <= first <= last <= size, "a run of entries that are there")

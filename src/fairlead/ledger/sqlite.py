@@ -54,8 +54,7 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
     def open(cls, path: str | Path, signers: KeyDirectory) -> Self:
         """Open a ledger for writing, or begin one.
 
-        Verifies what came after the last checkpoint, so that damage at the end of the log, where
-        a crash may have left it, is found before anything is built on it.
+        Damage at the end of the log, where a crash may have left it, is found here (`Damaged`).
         """
         path = Path(path)
         with ExitStack() as resources:
@@ -73,11 +72,8 @@ class SqliteLedger(StoreWriter[sqlite3.Connection]):
     def _record(
         self, drafts: Sequence[Prepared], *, time_ms: int, expected_size: int | None
     ) -> list[store.Found]:
-        """Number and store.
-
-        Hardly any effect is a repeated one, and the index over them is written anyway: only when
-        it refuses are they looked up.
-        """
+        """Hardly any effect is a repeated one, and the index over them is written anyway: only
+        when it refuses are they looked up."""
 
         def append(connection: sqlite3.Connection) -> list[store.Found]:
             size = self._position.frontier.size
@@ -195,10 +191,7 @@ def create(path: Path) -> None:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes.
-
-    What was asked of SQLite is read back: a pragma that cannot be had is no error to it.
-    """
+    """A connection that writes. Pragmas are read back: a refused one is no error to SQLite."""
     with sqlite_faults(f"open {path}"), _opening(path, "rw") as connection:
         for pragma, value, wanted in _DURABLE:
             connection.execute(f"PRAGMA {pragma} = {value}")
@@ -274,8 +267,7 @@ def restore(
 ) -> Entry:
     """Put a backup where a ledger is to be, and begin a new epoch; returns the entry that says so.
 
-    `lost`: the newest head that is known of the ledger that went. A backup that does not verify is
-    refused, and nothing is written.
+    `lost`: the newest head that is known of the ledger that went. Refuses one that does not verify.
     """
     if path.exists():
         raise PermanentFault(f"{path} is there already; move it away first")

@@ -146,10 +146,7 @@ def _signed_head(row: Sequence[Any]) -> SignedHead:
 
 
 def missing_migrations(database: str, applied: int) -> list[tuple[int, str, str]]:
-    """Number, name and SQL of the files `0001_ledger.sql`, … of a database after `applied`.
-
-    `applied` is the last one that it has. Each is applied once, in a transaction of its own.
-    """
+    """Number, name and SQL of a database's files (`0001_ledger.sql`, …) after the last applied."""
     found = []
     for file in resources("fairlead.ledger").joinpath("migrations", database).iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")

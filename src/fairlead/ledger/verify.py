@@ -8,8 +8,6 @@ is to be compared, and around each of the ledger's own entries, which may change
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
-import msgspec
-
 from fairlead.core.audit import Frontier, SignedHead, leaf_hash
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ledger.entries import BLOBS, blobs_named, index_of, parse
@@ -29,10 +27,7 @@ def answer(frontier: Frontier, damage: Damaged | None = None) -> Verification:
 
 
 class LedgerWalk:
-    """One pass over a view; with `start`, over what came after a checkpoint.
-
-    The caller has verified the frontier and the identity that it starts with.
-    """
+    """One pass over a view; with `start`, over what came after a checkpoint that was verified."""
 
     def __init__(
         self,
@@ -100,7 +95,8 @@ class LedgerWalk:
                 raise Damaged(f"entry {batch[0].seq}: {problem}", batch[0].seq)
         frontier, completed = self.frontier.extend(leaves)
         if completed != [row.nodes for row in batch]:
-            raise _difference(completed, batch)
+            for row, nodes in zip(batch, completed, strict=True):
+                _check_nodes(row, nodes)
         self.frontier = frontier
 
     def _head(self, signed: SignedHead, which: str) -> None:
@@ -116,13 +112,11 @@ class LedgerWalk:
             what = f"the head held elsewhere (size {head.size})"
             if head.ledger != identity.ledger:
                 raise Damaged(f"{what} is of ledger {head.ledger}, this is {identity.ledger}")
-            lost = _lost(identity, signed)
-            if lost is not None:
-                raise Damaged(
-                    f"{what} covers entries that are gone: the ledger was restored from a backup "
-                    f"of {lost} entries",
-                    lost + 1,
-                )
+            # The size to which a later epoch was restored may cut off what the head covers.
+            lost = min(identity.restored_from[head.epoch :], default=head.size)
+            if lost < head.size:
+                gone = f"the ledger was restored from a backup of {lost} entries"
+                raise Damaged(f"{what} covers entries that are gone: {gone}", lost + 1)
             if head.epoch > identity.epoch or head.size > self.frontier.size:
                 raise Damaged(f"{what} covers more than the {self.frontier.size} entries here")
             if problem := identity.check_signature(signed):
@@ -141,12 +135,6 @@ class LedgerWalk:
             raise Damaged(f"a blob of entry {seq} is missing", seq)
         if complaint := self.view.complaint():
             raise Damaged(f"the database is damaged: {complaint}")
-
-
-def _lost(identity: LedgerIdentity, signed: SignedHead) -> int | None:
-    """The size to which a later epoch was restored, if that cut off what the head covers."""
-    later = identity.restored_from[signed.head.epoch :]
-    return min(later) if later and min(later) < signed.head.size else None
 
 
 def _batches(rows: Iterable[StoredRow], cuts: Iterable[int]) -> Iterator[list[StoredRow]]:
@@ -172,19 +160,14 @@ def _entry(row: StoredRow) -> Entry:
 
 def _check_index(row: StoredRow, data: bytes) -> None:
     """What an entry is found by must be what it says."""
-    try:
-        index = index_of(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"entry {row.seq} cannot be read: {error}", row.seq) from error
+    index = index_of(data, row.seq)
     if (index.seq, index.kind, index.plan_id, index.effect) != row[:4]:
         raise Damaged(f"entry {row.seq} is kept under other names than it says", row.seq)
 
 
-def _difference(completed: list[bytes], batch: list[StoredRow]) -> Damaged:
-    """Where the tree that was grown again first differs from the stored one."""
-    row, nodes = next(
-        (row, nodes) for row, nodes in zip(batch, completed, strict=True) if row.nodes != nodes
-    )
+def _check_nodes(row: StoredRow, nodes: bytes) -> None:
+    """The nodes that grow again from the entries must be the stored ones."""
     if row.nodes[:HASH_BYTES] != nodes[:HASH_BYTES]:
-        return Damaged(f"entry {row.seq} is not the one that the tree was built from", row.seq)
-    return Damaged(f"a node of the tree above entry {row.seq} was changed", row.seq)
+        raise Damaged(f"entry {row.seq} is not the one that the tree was built from", row.seq)
+    if row.nodes != nodes:
+        raise Damaged(f"a node of the tree above entry {row.seq} was changed", row.seq)

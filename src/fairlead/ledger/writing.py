@@ -90,8 +90,8 @@ class StoreWriter(StoreReader, ABC, Generic[C]):
     def archive(self, directory: Path, *, last: int, time_ms: int, author: str) -> Path:
         """Move the content of the entries up to `last` into a segment; returns its file.
 
-        Their places in the tree stay, so everything still proves and verifies; so do their plans
-        and effects. Kinds that are never moved are in the segment too, but are kept.
+        Their places in the tree stay, so everything still proves and verifies. Kinds that are
+        never moved are in both.
         """
         signed, archived_to = store.read_kept(self._query)
         first, head = archived_to + 1, signed.head

@@ -41,10 +41,7 @@ Link = RecordHead | RecordEntry | Mark
 
 
 def seal(previous: bytes, document: Document) -> tuple[bytes, bytes]:
-    """The next line of a chain, and its hash.
-
-    "hash" sorts before every other key in use, so the line is canonical.
-    """
+    """The next line of a chain, canonical because "hash" sorts first, and its hash."""
     body = canonical(document)
     hash = sha256(previous + body).digest()
     return b'{"hash":"%s",%s\n' % (hash.hex().encode(), body[1:]), hash

@@ -116,10 +116,7 @@ def links(paths: list[Path], chain: RecordChain) -> Iterator[Link]:
 
 
 def read(path: str | Path) -> Iterator[RecordEntry]:
-    """The entries of a directory or of one segment, oldest first, verified as they come.
-
-    Raises `CorruptRecord` where the chain breaks; what came before that is good.
-    """
+    """The entries of a directory or a segment, verified as they come; raises `CorruptRecord`."""
     with _opening(path) as paths:
         for found in links(paths, RecordChain()):
             if isinstance(found, RecordEntry):

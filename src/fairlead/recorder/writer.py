@@ -238,10 +238,7 @@ def _part(path: Path) -> _Part:
 
 
 def _create(path: Path, header: bytes) -> int:
-    """Make a segment appear under its name with its header whole, or not at all; open it.
-
-    A leftover of an earlier try is overwritten; no reader looks at its name.
-    """
+    """Make a segment appear under its name with its header whole, or not at all; open it."""
     draft = path.with_suffix(".draft")
     descriptor = os.open(draft, _APPEND | os.O_CREAT | os.O_TRUNC, 0o640)
     try:
