@@ -143,12 +143,12 @@ def test_asking_does_not_take_the_lock(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_single_writer_names_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    descriptor = files.lock_alone(path, of=path)
+    descriptor = files.lock_alone(path)
     with pytest.raises(files.LockHeld, match=f"process {os.getpid()}") as caught:
-        files.lock_alone(path, of=path)
+        files.lock_alone(path)
     assert caught.value.holder == str(os.getpid())
     os.close(descriptor)
-    os.close(files.lock_alone(path, of=path))
+    os.close(files.lock_alone(path))
 
 
 def test_holding_waits_for_the_holder(tmp_path: Path) -> None:

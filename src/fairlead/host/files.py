@@ -163,7 +163,7 @@ def try_lock(path: Path, *, mode: int = 0o600) -> int | None:
     return descriptor
 
 
-def lock_alone(path: Path, *, of: Path, mode: int = 0o640) -> int:
+def lock_alone(path: Path, *, of: Path | None = None, mode: int = 0o640) -> int:
     """The lock `of` a single writer, with its process number in the file; `LockHeld` if taken.
 
     The file stays: removing it would let two writers hold two files of the same name.
@@ -172,7 +172,7 @@ def lock_alone(path: Path, *, of: Path, mode: int = 0o640) -> int:
     if descriptor is None:
         with open(path, "rb") as file:
             holder = file.read(20).decode("ascii", "replace").strip()
-        raise LockHeld(of, holder or "unknown")
+        raise LockHeld(of or path, holder or "unknown")
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor

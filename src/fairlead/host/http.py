@@ -146,6 +146,13 @@ def stream(
         yield HttpStream(response, timed)
 
 
+def exchange(endpoint: HttpEndpoint, method: str, target: str, *, timeout_s: float) -> HttpStream:
+    """The same with the whole body (`body`), all within `timeout_s`."""
+    with stream(endpoint, method, target, timeout_s=timeout_s) as reply:
+        reply.read()
+        return reply
+
+
 class _Timed(io.RawIOBase):
     """A socket as http.client uses it, whose every wait ends at one deadline.
 

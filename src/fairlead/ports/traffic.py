@@ -17,18 +17,16 @@ class SignalSource(Protocol):
     """Applications that report more than a dataplane can see."""
 
     def covers(self, group: str) -> Collection[str]:
-        """The fields of `Reading` that are asked for in this group; for these the dataplane's own
-        figures are not used, or a silent application would look like an idle one."""
+        """The fields of `Reading` that are asked for in this group."""
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         """By group and backend. Those that have not answered lately are left out."""
 
 
 class NodeSensor(Protocol):
-    """Sees the machines under the backends."""
+    """Sees the machines under the backends, as many as can be seen now."""
 
-    def read(self, now_ms: int) -> Sequence[NodeReading]:
-        """Every machine that can be seen now."""
+    def read(self, now_ms: int) -> Sequence[NodeReading]: ...
 
 
 class Prober(Protocol):
@@ -49,7 +47,8 @@ class Transition:
     """A change that people ask about later: of admission, of a backend's isolation, of liveness.
 
     `what` is `mode`, `isolation` or `failsafe`; `before` and `after` are modes, causes of isolation
-    (None: in service) or what the dataplane concluded about its agent.
+    (None: in service) or what the dataplane concluded about its agent; `record` is the tick that
+    led to it, in the flight recorder.
     """
 
     time_ms: int
@@ -60,15 +59,12 @@ class Transition:
     reasons: tuple[str, ...]
     backend: str | None = None
     record: RecordHead | None = None
-    """The tick that led to it, in the flight recorder."""
 
 
 class EventLog(Protocol):
     """Where transitions and the roots of the record are kept for good. Never waits for a disk."""
 
-    def transition(self, transition: Transition) -> None:
-        """Keep this change."""
-
+    def transition(self, transition: Transition) -> None: ...
     def anchor(self, now_ms: int, heads: Mapping[str, RecordHead]) -> None:
         """Keep the ends of the groups' records: what is before them can no longer be changed."""
 

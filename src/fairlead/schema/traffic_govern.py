@@ -24,7 +24,7 @@ from fairlead.core.traffic import (
     settle,
 )
 from fairlead.core.units import OutOfRange
-from fairlead.schema.border import BadInput, check_shape, parse_json
+from fairlead.schema.border import BadInput, check_shape, read_document
 from fairlead.schema.traffic import from_plan
 from fairlead.schema.traffic_state import plain
 
@@ -134,6 +134,6 @@ def _begin(document: GovernDocument, before: Settled | None) -> tuple[GroupMemor
 
 def replay_govern(input: Mapping[str, Any], before: Any) -> tuple[Mapping[str, Any], Settled]:
     """An entry of `traffic.govern` decided again, given what the one before it led to."""
-    document = check_shape(parse_json(canonical(input)), GovernDocument)
+    document = read_document(canonical(input), GovernDocument)
     now = follow(document, before)
     return output_of(now.memory, now.decision), now
