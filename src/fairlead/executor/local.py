@@ -83,9 +83,6 @@ class JobFolder:
         files.replace_json(self.path / name, request, durable=durable)
         self.wake()
 
-    def confinement(self) -> confine.Confinement:
-        return confine.described(self.job)
-
     def launches(self) -> int:
         """How many shims were launched, by this executor and those before it."""
         with contextlib.suppress(FileNotFoundError):
@@ -190,7 +187,8 @@ class LocalExecutor:
                 folder = self._open.get(exit.job)
                 if folder is None or folder.exit is None:
                     continue
-                folder.confinement().remove()  # where the shim was killed after it wrote the exit
+                # Where the shim was killed after it wrote the exit.
+                confine.described(folder.job).remove()
                 shutil.rmtree(self._widths / folder.path.name, ignore_errors=True)
                 with contextlib.suppress(FileNotFoundError):  # another executor was faster
                     folder.path.rename(self._done / folder.path.name)
@@ -305,7 +303,7 @@ class LocalExecutor:
 
     def _settle(self, folder: JobFolder) -> bool:
         """Without a shim: end what has begun, and say whether what has not may begin."""
-        job, holding = folder.job, folder.confinement()
+        job, holding = folder.job, confine.described(folder.job)
         begun = files.read_json(folder.path / shim.COMMAND)  # None: it was never let go
         how: dict[str, Any]
         if begun is not None:

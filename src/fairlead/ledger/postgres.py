@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 from uuid import UUID, uuid4
 
 import msgspec
@@ -34,10 +34,8 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
         "a ledger in PostgreSQL needs psycopg: pip install 'fairlead[postgres]'"
     ) from error
 
-T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
-Cursor = psycopg.Cursor[tuple[Any, ...]]
-Execute = Callable[..., Cursor]
+Execute = Callable[..., psycopg.Cursor[tuple[Any, ...]]]
 
 LOCK_TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_S = 10
@@ -119,7 +117,7 @@ class Session:
             undo.pop_all()
         return connection
 
-    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def run(self, doing: str, work: Callable[[Connection], store.T]) -> store.T:
         """Do some work; if the connection turns out to be broken, once more on a new one."""
         with self._lock, postgres_faults(doing):
             try:
@@ -157,7 +155,7 @@ class Session:
                 name = f"stream_{next(streams)}"
                 with postgres_faults(DOING), connection.cursor(name) as cursor:
                     cursor.itersize = 1 if "blobs" in text else _PAGE
-                    cursor.execute(_with_marks(text, values), values, binary=True)
+                    cursor.execute(_marked(text, values), values, binary=True)
                     yield from cursor
 
             with connection.transaction():
@@ -349,15 +347,11 @@ def _recorded(execute: Execute, drafts: Sequence[Prepared]) -> dict[store.Effect
 
 
 def _executing(connection: Connection) -> Execute:
-    """Runs texts in which `?` stands for a value: bytes are sent as they are."""
-
-    def execute(text: str, *values: object) -> Cursor:
-        return connection.execute(_with_marks(text, values), values, binary=True)
-
-    return execute
+    return lambda text, *values: connection.execute(_marked(text, values), values, binary=True)
 
 
-def _with_marks(text: str, values: Sequence[object]) -> bytes:
+def _marked(text: str, values: Sequence[object]) -> bytes:
+    """psycopg's marks in place of `?`: bytes are sent as they are."""
     for value in values:
         text = text.replace("?", "%b" if isinstance(value, bytes) else "%s", 1)
     return text.encode()

@@ -1,17 +1,18 @@
 """The reading half of the port, as queries that every database answers."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
-from fairlead.core.audit import Proof, SignedHead, TreeNode, consistency_proof, inclusion_proof
+from fairlead.core.audit import Proof, SignedHead, consistency_proof, inclusion_proof
 from fairlead.core.invariant import require
 from fairlead.core.units import INTEGER_MAX
 from fairlead.host import files
 from fairlead.ledger.entries import entry_of
 from fairlead.ledger.segment import verify_archive, write_segment
 from fairlead.ledger.statements import CREATED, EPOCH, ROTATED, LedgerIdentity
-from fairlead.ledger.store import Execute, Found, SqlSource, read_kept, read_nodes
+from fairlead.ledger.store import Execute, Found, SqlSession, read_kept, read_nodes
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import faults
 from fairlead.ports.ledger import Damaged, Entry, Progress, ProjectionSnapshot, Verification
@@ -23,8 +24,9 @@ LIMIT_MAX = 100_000
 class StoreReader:
     """A `LedgerReader` over the tables of any database. May be used from several threads."""
 
-    def __init__(self, source: SqlSource) -> None:
+    def __init__(self, source: SqlSession[Any]) -> None:
         self._source, self._query = source, source.query
+        self._nodes = partial(read_nodes, source.query)
 
     def entry(self, seq: int) -> Entry | None:
         found = min(seq, INTEGER_MAX)  # no database takes any number
@@ -71,9 +73,6 @@ class StoreReader:
     def consistency(self, old_size: int, new_size: int) -> Proof:
         require(0 <= old_size <= new_size <= self.head().head.size, "a log only grows")
         return consistency_proof(old_size, new_size, self._nodes)
-
-    def _nodes(self, nodes: Sequence[TreeNode]) -> list[bytes]:
-        return read_nodes(self._query, nodes)
 
     def blob_get(self, digest: str) -> bytes | None:
         rows = self._query("SELECT data FROM blobs WHERE digest = ?", digest)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from fairlead.core.audit import SignedHead
 from fairlead.host import files
@@ -27,7 +27,6 @@ from fairlead.ledger.writing import StoreWriter, begin
 from fairlead.ports.faults import Fault, PermanentFault, TemporaryFault, faults
 from fairlead.ports.ledger import Damaged, Entry, HeadMoved
 
-T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 # Pages that may wait in the log before they are moved into the file: a bulk of appends then
 # syncs the file once per 16 MiB rather than once per 4.
@@ -117,7 +116,7 @@ class SqliteSession:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection, self._lock = path, connection, threading.Lock()
 
-    def run(self, doing: str, work: Callable[[sqlite3.Connection], T]) -> T:
+    def run(self, doing: str, work: Callable[[sqlite3.Connection], store.T]) -> store.T:
         with self._lock, sqlite_faults(doing):
             return work(self._connection)
 

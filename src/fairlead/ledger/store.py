@@ -4,13 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from importlib.resources import files as resources
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from fairlead.core.audit import Head, SignedHead, TreeNode
 from fairlead.core.audit.tree import HASH_BYTES
 from fairlead.ports.faults import PermanentFault
 from fairlead.ports.ledger import Damaged
 
+if TYPE_CHECKING:
+    from fairlead.ledger.entries import Numbered
+
+C = TypeVar("C")
+T = TypeVar("T")
 CHECKPOINT_EVERY = 10_000
 """A signed head is kept each time the log passes a multiple of this: an opening verifies at most
 about so many entries, 0.1 s."""
@@ -40,21 +45,32 @@ Effect = tuple[str | None, str | None]
 Row = tuple[Any, ...]
 
 
-class SqlSource(Protocol):
-    """Runs queries in which `?` stands for a value; each sees the newest durable state."""
+Execute = Callable[..., Iterable[Row]]
+"""A text, in which `?` stands for a value, and its values to its rows."""
+
+
+class SqlSession(Protocol[C]):
+    """One connection to the tables, used by one thread at a time."""
 
     def query(self, text: str, *values: object) -> list[Row]:
-        """All rows."""
+        """All rows, of the newest durable state."""
 
     def view(self) -> AbstractContextManager["SqlView"]:
         """The whole at one moment, on a connection that does not hold up the others."""
+
+    def run(self, doing: str, work: Callable[[C], T]) -> T:
+        """Do some work, which must bear being done twice."""
+
+    def changing(self, connection: C) -> AbstractContextManager[Execute]:
+        """A transaction beside which no other appends: all of it, durably, or nothing."""
+
+    def store(self, connection: C, done: "Numbered") -> None:
+        """All rows of a step, inside such a transaction."""
 
     def close(self) -> None:
         """Let go."""
 
 
-Execute = Callable[..., Iterable[Row]]
-"""A text and its values to its rows; for a statement inside the caller's transaction, to none."""
 _COLUMNS = (*(field.name for field in fields(Head)), "signature")
 _HEAD, _MARKS = ", ".join(_COLUMNS), ", ".join("?" * len(_COLUMNS))
 _EXCLUDED = ", ".join(f"excluded.{name}" for name in _COLUMNS)

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from fairlead.core.audit import Frontier, Head, SignedHead
 from fairlead.core.invariant import require
@@ -15,33 +15,21 @@ from fairlead.ledger.entries import Numbered, Position, Prepared, entry_of, firs
 from fairlead.ledger.keys import KeyDirectory
 from fairlead.ledger.reading import StoreReader, identity_at
 from fairlead.ledger.statements import ARCHIVED, EPOCH, KEPT, ROTATED, LedgerIdentity, statement
-from fairlead.ledger.store import SqlSource
+from fairlead.ledger.store import C, SqlSession
 from fairlead.ledger.verify import LedgerWalk
 from fairlead.ports.faults import Fault
 from fairlead.ports.ledger import Damaged, Draft, Entry, HeadMoved
-
-C = TypeVar("C")
-T = TypeVar("T")
-
-
-class SqlSession(SqlSource, Protocol[C]):
-    """One connection that writes, used by one thread at a time."""
-
-    def run(self, doing: str, work: Callable[[C], T]) -> T:
-        """Do some work, which must bear being done twice."""
-
-    def changing(self, connection: C) -> AbstractContextManager[store.Execute]:
-        """A transaction beside which no other appends: all of it, durably, or nothing."""
-
-    def store(self, connection: C, done: Numbered) -> None:
-        """All rows of a step, inside such a transaction."""
 
 
 class StoreWriter(StoreReader, ABC, Generic[C]):
     """A `Ledger` over any database that can record. Takes over `resources`."""
 
     def __init__(
-        self, session: SqlSession[C], source: SqlSource, keys: KeyDirectory, resources: ExitStack
+        self,
+        session: SqlSession[C],
+        source: SqlSession[C],
+        keys: KeyDirectory,
+        resources: ExitStack,
     ) -> None:
         super().__init__(source)
         self._session, self._signers = session, keys
@@ -159,7 +147,7 @@ def begin(
         session.run("begin a ledger", start)
 
 
-def check_opening(source: SqlSource, signers: KeyDirectory) -> Position:
+def check_opening(source: SqlSession[C], signers: KeyDirectory) -> Position:
     """Verify what came since the last checkpoint, and find where to go on appending.
 
     About 10 µs for each entry since then, whatever the length of the log; what lies before is what
