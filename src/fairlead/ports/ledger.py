@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from fairlead.core.audit import Proof, SignedHead
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 
@@ -44,9 +46,8 @@ class Draft:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One recorded fact."""
+class EntryFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The members of an entry's canonical JSON."""
 
     seq: int
     kind: str
@@ -58,7 +59,12 @@ class Entry:
     input_digest: str | None
     version: int
     reasons: tuple[str, ...]
-    data: bytes = field(repr=False)
+
+
+class Entry(EntryFields, frozen=True, kw_only=True):
+    """One recorded fact."""
+
+    data: bytes
     """The canonical JSON of everything above: what is hashed, stored and proved."""
 
 
@@ -99,7 +105,11 @@ class Archived(PermanentFault):
 
 
 class Damaged(PermanentFault):
-    """What is stored is not what was written."""
+    """What is stored is not what was written: the first such entry, where that is known."""
+
+    def __init__(self, message: str, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 class LedgerReader(Protocol):
