@@ -36,7 +36,9 @@ for as long as records of it are around.
 
 Sequel = Callable[[Mapping[str, Any], Any], tuple[Mapping[str, Any], Any]]
 """(input, what the entry before left or None) to (result, what this entry leaves)."""
-SEQUELS: Mapping[tuple[str, int], Sequel] = {(KIND, VERSION): replay_govern}
+SEQUELS: Mapping[tuple[str, int], Sequel] = {
+    (KIND, version): partial(replay_govern, version=version) for version in range(1, VERSION + 1)
+}
 """Decisions whose input is whole only in the first entry of a segment; raises BadInput."""
 
 

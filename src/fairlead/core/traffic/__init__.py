@@ -15,7 +15,7 @@ from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
 from fairlead.core.traffic.govern import GroupDecision, govern
 from fairlead.core.traffic.health import BackendHealth, Cause, Evidence, HealthRules, Tracked, track
 from fairlead.core.traffic.limits import Limits, liveness
-from fairlead.core.traffic.memory import GroupMemory, GroupRules
+from fairlead.core.traffic.memory import CHECK_FAILURES, GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
     Backend,
@@ -39,6 +39,7 @@ from fairlead.core.traffic.state import AdmissionMode, Regime, State
 from fairlead.core.traffic.tick import tick
 
 __all__ = [
+    "CHECK_FAILURES",
     "DEFAULT_CONFIG",
     "Admission",
     "AdmissionMode",

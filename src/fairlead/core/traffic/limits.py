@@ -91,14 +91,6 @@ class Split:
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckState:
-    """What a backend's health check has shown so far."""
-
-    failures_in_a_row: int = 0
-    ok: bool | None = None
-
-
 def plan_limits(
     slots: Mapping[str, int],
     admission: Admission,
@@ -215,12 +207,6 @@ def may_be_starting(waited_ms: int, every_ms: int, timeout_ms: int) -> bool:
 def succeeded(status: int) -> bool:
     """Whether an HTTP status is a success of the backend; a client's errors are not its fault."""
     return status < SERVER_ERROR
-
-
-def after_check(before: CheckState, *, ok: bool, failures_max: int) -> CheckState:
-    """One more answer to a health check: so many failures in a row are believed."""
-    failures = 0 if ok else before.failures_in_a_row + 1
-    return CheckState(failures, failures < failures_max)
 
 
 def p95(latencies: Sequence[float]) -> float | None:

@@ -26,6 +26,7 @@ from fairlead.core.traffic.counters import (
 )
 from fairlead.core.traffic.health import Cause, Evidence, Tracked, median, track
 from fairlead.core.traffic.learn import latency_reference, queue_reference
+from fairlead.core.traffic.limits import is_fresh, may_be_starting
 from fairlead.core.traffic.memory import BackendHistory, Backoff, GroupMemory, GroupRules
 from fairlead.core.traffic.model import Backend, Snapshot, TickPlan
 from fairlead.core.traffic.nodes import observe_nodes
@@ -58,7 +59,7 @@ def observe(
     memory: GroupMemory, sighting: Sighting, rules: GroupRules, *, group: str
 ) -> tuple[GroupMemory, Observed]:
     """Judge the backends' health and draw up what the tick looks at."""
-    clock_ms = memory.clock_ms
+    sighting, clock_ms = _current(sighting, rules), memory.clock_ms
     if memory.now_ms is not None:
         clock_ms += max(0, sighting.now_ms - memory.now_ms)
     judged, seen = _judge(memory, sighting, rules, clock_ms), sighting.seen
@@ -126,15 +127,43 @@ def rested(memory: GroupMemory) -> GroupMemory:
 # --- probes and signals
 
 
+def _current(sighting: Sighting, rules: GroupRules) -> Sighting:
+    """The sighting without reports that are too old. Applications of which none has answered yet
+    may not have had the time: until then they count as not asked, and the group is not blind.
+    """
+    now_ms, asked_ms, readings = sighting.now_ms, sighting.asked_ms, sighting.readings
+    starting = not readings and asked_ms is not None
+    if starting and may_be_starting(asked_ms or 0, rules.scrape_every_ms, rules.scrape_timeout_ms):
+        sighting = replace(sighting, covered=())
+    fresh = {
+        name: reading
+        for name, reading in readings.items()
+        if reading.at_ms is None or is_fresh(now_ms - reading.at_ms, rules.scrape_every_ms)
+    }
+    if len(fresh) < len(readings):
+        sighting = replace(sighting, readings=fresh)
+    nodes = tuple(
+        node
+        for node in sighting.nodes or ()
+        if node.at_ms is None or is_fresh(now_ms - node.at_ms, rules.node_every_ms.get(node.id, 0))
+    )
+    return sighting if len(nodes) == len(sighting.nodes or ()) else replace(sighting, nodes=nodes)
+
+
 def _take_probes(memory: GroupMemory, sighting: Sighting) -> Histories:
-    """The histories of the group's members, with the answers of probes in them."""
+    """The histories of the group's members, with the answers of probes and checks in them."""
     known = {history.id: history for history in memory.backends if history.id in sighting.members}
     isolated = memory.isolated
     for probed in sighting.probed:
         history = known.get(probed.backend)
         if history is not None and probed.backend in isolated:  # else it came back, or left
             known[probed.backend] = _probed(history, probed)
-    return {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
+    histories = {name: known.get(name) or BackendHistory(name) for name in sorted(sighting.members)}
+    for checked in sighting.checked:
+        if history := histories.get(checked.backend):
+            failures = 0 if checked.ok else (history.check_failures or 0) + 1
+            histories[checked.backend] = replace(history, check_failures=failures)
+    return histories
 
 
 def _probed(history: BackendHistory, probed: Probed) -> BackendHistory:
@@ -237,7 +266,7 @@ def _judge(memory: GroupMemory, sighting: Sighting, rules: GroupRules, clock_ms:
             connect_failures_in_a_row=history.probe_failures
             if name in isolated  # its counter stands still and would never let it back
             else _failures_in_a_row(sighting.seen, history, reads[name].signals),
-            check_ok=sighting.checks.get(name),
+            check_ok=_check_ok(history, rules),
             operator_isolated=name in sighting.commands,
             failing=name in broken,
         )
@@ -297,6 +326,13 @@ def _failures_in_a_row(seen: GroupSeen | None, history: BackendHistory, signals:
     """Connects of traffic that failed in a row since it came back."""
     since = _connect_failures(seen, history.id) - history.failures_before
     return min(signals.connect_failures_in_a_row, max(0, since))
+
+
+def _check_ok(history: BackendHistory, rules: GroupRules) -> bool | None:
+    """What its health check says; None where it has none, or none has answered yet."""
+    if rules.check_failures is None or history.check_failures is None:
+        return None
+    return history.check_failures < rules.check_failures
 
 
 def _connect_failures(seen: GroupSeen | None, name: str) -> int:

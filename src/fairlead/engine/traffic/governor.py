@@ -25,16 +25,16 @@ from fairlead.core.traffic import (
     settle,
 )
 from fairlead.ports.recorder import FlightRecorder, RecordEntry
-from fairlead.schema.border import BadInput, check_shape
+from fairlead.schema.border import BadInput
 from fairlead.schema.traffic_govern import (
     KIND,
     VERSION,
-    GovernDocument,
     Settled,
     follow,
     from_memory,
     input_of,
     output_of,
+    read_input,
     to_memory,
 )
 
@@ -134,7 +134,8 @@ class GroupGovernor:
         last: Settled | None = None
         try:
             for entry in entries:
-                last = follow(check_shape(dict(entry.input), GovernDocument), last)
+                document = read_input(entry.input, entry.version)
+                last = follow(document, last, version=entry.version)
         except BadInput as error:
             raise BadTrafficState(f"group {self.name!r}: {error}") from error
         if last is not None:

@@ -124,6 +124,7 @@ class TrafficLoop:
             seen,
             {} if signals is None else signals.read(now_ms),
             () if prober is None else prober.results(),
+            () if prober is None else prober.checked(),
             nodes,
             self.ports.orders(),
         )
@@ -138,7 +139,7 @@ class TrafficLoop:
         return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
 
     def _sighting(self, group: Group, sights: Sights) -> Sighting:
-        name, prober, signals = group.route.name, self.ports.prober, self.ports.signals
+        name, signals = group.route.name, self.ports.signals
         members = sorted(backend.id for backend in group.route.backends)
         return Sighting(
             now_ms=sights.now_ms,
@@ -148,13 +149,10 @@ class TrafficLoop:
                 id: sights.readings[name, id] for id in members if (name, id) in sights.readings
             },
             covered=() if signals is None else tuple(sorted(signals.covers(name))),
+            asked_ms=None if signals is None else signals.asked_ms(name, sights.now_ms),
             nodes=sights.nodes,
             probed=tuple(probed for probed in sights.probed if probed.group == name),
-            checks={
-                id: ok
-                for id in members
-                if prober is not None and (ok := prober.check_ok(name, id)) is not None
-            },
+            checked=tuple(checked for checked in sights.checked if checked.group == name),
             commands={
                 id: OperatorCommand(command)
                 for id, command in sorted(sights.orders.get(name, {}).items())

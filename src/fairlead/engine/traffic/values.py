@@ -84,6 +84,7 @@ class Sights:
     seen: Mapping[str, GroupSeen]
     readings: Mapping[tuple[str, str], Reading]
     probed: Sequence[Probed]
+    checked: Sequence[Probed]
     nodes: tuple[NodeReading, ...] | None
     orders: Orders
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.core.traffic.counters import ERRORS_MIN, LOOKS, SPAN_MS, Streak, outcomes
-from fairlead.core.traffic.limits import LATENCY_QUANTILE, is_fresh, may_be_starting
+from fairlead.core.traffic.limits import LATENCY_QUANTILE
 from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
@@ -218,7 +218,7 @@ class Scraper:
         self._began_ms: dict[str, int] = {}
         self._tasks: dict[tuple[str, Backend], Future[None]] = {}
         self._lock = threading.Lock()
-        self._readings: dict[tuple[str, str], tuple[int, Reading]] = {}
+        self._readings: dict[tuple[str, str], Reading] = {}
 
     def watch(
         self, rules: Mapping[str, ScrapeDocument], members: Mapping[str, Sequence[Backend]]
@@ -237,24 +237,15 @@ class Scraper:
             self._tasks[group, backend] = self._begin(group, backend)
 
     def covers(self, group: str) -> Collection[str]:
-        """What is scraped in this group. Before any backend can have replied it is nothing: an
-        agent that has just started is not blind, and must not restrict admission for it."""
-        rules = self._rules.get(group)
-        if rules is None:
-            return ()
-        with self._lock:
-            heard = any(name == group for name, _ in self._readings)
-        waiting_ms = self._clock_ms() - self._began_ms[group]
-        starting = may_be_starting(waiting_ms, rules.every_ms, rules.timeout_ms)
-        return () if starting and not heard else _covered(rules)
+        """What is scraped in this group."""
+        return _covered(self._rules[group]) if group in self._rules else ()
+
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
+        return now_ms - self._began_ms[group] if group in self._began_ms else None
 
     def read(self, now_ms: int) -> Mapping[tuple[str, str], Reading]:
         with self._lock:
-            return {
-                key: reading
-                for key, (at_ms, reading) in self._readings.items()
-                if is_fresh(now_ms - at_ms, self._rules[key[0]].every_ms)
-            }
+            return dict(self._readings)
 
     def _begin(self, group: str, backend: Backend) -> Future[None]:
         rules = self._rules[group]
@@ -269,7 +260,7 @@ class Scraper:
             with self._lock:
                 if group not in self._rules:
                     return  # it was dropped while the reply was read
-                self._readings[group, backend.id] = (self._clock_ms(), reading)
+                self._readings[group, backend.id] = replace(reading, at_ms=self._clock_ms())
             if fails:
                 self._alarm()
 

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fairlead.core.traffic import Resource, StallTotals
-from fairlead.core.traffic.limits import is_fresh
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
@@ -135,9 +134,8 @@ class Machines:
         clock_ms: Callable[[], int],
     ) -> None:
         self._local, self._clock_ms = local, clock_ms
-        self._remote = {node.name: node for node in remote}
         self._lock = threading.Lock()
-        self._readings: dict[str, tuple[int, NodeReading]] = {}
+        self._readings: dict[str, NodeReading] = {}
         self._tasks: list[Future[None]] = [
             poller.repeat(node.every_ms, self._request(node), phase=node.name) for node in remote
         ]
@@ -145,11 +143,7 @@ class Machines:
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         local = [] if self._local is None else self._local.read(now_ms)
         with self._lock:
-            return local + [
-                reading
-                for name, (at_ms, reading) in self._readings.items()
-                if is_fresh(now_ms - at_ms, self._remote[name].every_ms)
-            ]
+            return [*local, *self._readings.values()]
 
     def _request(self, node: RemoteNodeDocument) -> Request:
         parts = urlsplit(node.url)
@@ -164,7 +158,7 @@ class Machines:
                 return
             now_ms = self._clock_ms()
             with self._lock:
-                self._readings[node.name] = (now_ms, as_reading(node.name, now_ms, read))
+                self._readings[node.name] = as_reading(node.name, now_ms, read)
 
         return request
 
@@ -178,7 +172,7 @@ def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeRead
     totals = StallTotals(now_ms * 1000, stalled) if stalled else None
     total, iowait = (gauge(read, Selector(_CPU, labels)) for labels in ((), (("mode", "iowait"),)))
     cpu = None if total is None or iowait is None else CpuTimes(now_ms, total, iowait)
-    return NodeReading(name, totals, tuple(_resources(read)), cpu)
+    return NodeReading(name, totals, tuple(_resources(read)), cpu, now_ms)
 
 
 def _resources(read: Sequence[MetricSample]) -> Iterator[Resource]:

@@ -104,8 +104,11 @@ class SimSignals:
 
         backend.take(SimCall(backend.now_ms, done))
 
-    def check_ok(self, group: str, backend: str) -> bool | None:
+    def asked_ms(self, group: str, now_ms: int) -> int | None:
         return None
+
+    def checked(self) -> Sequence[Probed]:
+        return ()
 
 
 class SimHost:
