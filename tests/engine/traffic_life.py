@@ -82,14 +82,15 @@ class EventfulWorld(TrafficWorld):
             self.backends[f"n{self.next}"] = Behaviour()
             self.next += 1
         self.eyes.asked = [(group, id) for group, id in self.eyes.asked if id in self.backends]
-        self.loop.reconfigure([self.group(self.governor)])
+        self.loop.reconfigure([self.group(self.governor)], self.now_ms)
 
     def _kill(self) -> None:
         """The next agent goes on from what was kept."""
         stored, fresh = self.governor.export(), GroupGovernor("web", self.governor.rules)
         fresh.restore(stored)
         if self.rng.random() < 0.7:
-            fresh.resume(self.recorder.tail(KIND), applied=not self.recorder.unapplied())
+            waiting = {entry.kind for entry in self.recorder.unapplied()}
+            fresh.resume(self.recorder.tail(KIND), applied=KIND not in waiting)
         self.restart(fresh)
 
     def _broken(self) -> dict[str, GroupSeen]:

@@ -22,7 +22,7 @@ from fairlead.schema.traffic_config import (
     from_config,
     to_config,
 )
-from fairlead.schema.traffic_state import StateDocument, from_state, plain, to_state
+from fairlead.schema.traffic_state import Slots, StateDocument, from_state, plain, to_state
 
 Measure = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -127,6 +127,36 @@ class TickResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     scale_hint: bool
     bypass: list[str]
     reasons: list[TrafficReason]
+
+
+class ConfigureDocument(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Input of `traffic.configure`: a group whose backends were configured."""
+
+    group: str
+    backends: list[str]
+    slots: Annotated[dict[str, Slots], Meta(description="in force, by backend id")] = {}
+    isolated: list[str] = []
+
+
+class ConfigureResult(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Output of `traffic.configure`: what the group goes by until the first tick."""
+
+    slots: dict[str, int]
+    fallback: list[str]
+
+
+def decide_configure(document: ConfigureDocument) -> dict[str, Any]:
+    """Who gets what before the first tick, and which backends serve without an agent."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(document.backends):
+        if first.setdefault(name, index) != index:
+            raise BadInput(f"backends[{index}]", f"repeats backends[{first[name]}], {name!r}")
+    return from_split(traffic.split(document.backends, document.slots, document.isolated))
+
+
+def from_split(split: traffic.Split) -> dict[str, Any]:
+    """The document of a split."""
+    return {"slots": dict(split.slots), "fallback": list(split.members)}
 
 
 def decide_tick(document: TickDocument) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fairlead.core.traffic.admission import Bucket, admit, rendezvous
 from fairlead.core.traffic.config import DEFAULT_CONFIG, Config, Theta
 from fairlead.core.traffic.govern import GroupDecision, govern
 from fairlead.core.traffic.health import BackendHealth, Cause, Evidence, HealthRules, Tracked, track
-from fairlead.core.traffic.limits import Limits, liveness
+from fairlead.core.traffic.limits import Limits, Split, liveness, split
 from fairlead.core.traffic.memory import CHECK_FAILURES, GroupMemory, GroupRules
 from fairlead.core.traffic.model import (
     Admission,
@@ -64,6 +64,7 @@ __all__ = [
     "Resource",
     "Sighting",
     "Snapshot",
+    "Split",
     "StallTotals",
     "State",
     "Theta",
@@ -79,6 +80,7 @@ __all__ = [
     "rendezvous",
     "rested",
     "settle",
+    "split",
     "tick",
     "track",
 ]

@@ -158,16 +158,19 @@ def retry_after_s(admission: Admission) -> int:
     return min(RETRY_AFTER_S_MAX, max(1, ceil(1 / rate))) if rate > 0 else RETRY_AFTER_S_MAX
 
 
-def split(ids: Collection[str], before: Mapping[str, int] | None = None) -> Split:
+def split(
+    ids: Collection[str], before: Mapping[str, int] | None = None, isolated: Collection[str] = ()
+) -> Split:
     """The slots of a group whose backends were configured: what remains of the slots before.
 
-    Newcomers wait for the next table. A group in which no backend has slots is split evenly, to the
-    slot; what does not divide goes to the first ids.
+    Newcomers wait for the next table. A group in which no backend has slots is split evenly over
+    those that are not isolated, to the slot; what does not divide goes to the first ids.
     """
     ordered = sorted(ids)
     slots = {id: (before or {}).get(id, 0) for id in ordered}
     if not any(slots.values()):
-        even = largest_remainder(UNPLANNED_SLOTS, [1] * len(ordered))
+        shares = [int(id not in isolated) for id in ordered]
+        even = largest_remainder(UNPLANNED_SLOTS, shares if any(shares) else [1] * len(ordered))
         slots = dict(zip(ordered, even, strict=True))
     return Split(slots, fallback_members(slots))
 

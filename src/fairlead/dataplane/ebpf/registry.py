@@ -117,10 +117,11 @@ class Registry:
         before = self._maps.tables[2 * placed.index + (placed.word & 1)]
         now = active(group, placed.active)
         word = layout.next_word(placed.word, layout.epoch_of(placed.word))
-        kept = ("decision", "mode", "fallback_mode", "inside_max", "room_least")
+        kept = ("mode", "fallback_mode", "inside_max", "room_least")
         encoded = layout.KernelTable(
             budget=before.budget,
             fallback=before.fallback,
+            decision=layout.encode_limits(now).decision,
             **{field: getattr(before, field) for field in kept},
         )
         layout.encode_slots(encoded, word, now.table.slots, now.table.limits.fallback.members, at)

@@ -9,7 +9,10 @@ The loop and the harness drive it; `export`, `restore` and `resume` carry it acr
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
 
 from fairlead.core.invariant import known
 from fairlead.core.traffic import (
@@ -23,9 +26,12 @@ from fairlead.core.traffic import (
     plausible,
     rested,
     settle,
+    split,
 )
+from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordEntry
 from fairlead.schema.border import BadInput
+from fairlead.schema.traffic import ConfigureDocument, from_split
 from fairlead.schema.traffic_govern import (
     KIND,
     VERSION,
@@ -37,6 +43,8 @@ from fairlead.schema.traffic_govern import (
     read_input,
     to_memory,
 )
+
+CONFIGURE = "traffic.configure"
 
 
 class BadTrafficState(ValueError):
@@ -114,6 +122,20 @@ class GroupGovernor:
         made, self._made = known(self._made, "a decision was made"), None
         self.memory = settle(made.memory, made.decision.plan, applied=applied)
         self._applied = applied
+
+    def configure(self, route: RouteGroup, recorder: FlightRecorder, now_ms: int) -> RouteGroup:
+        """The route with the slots that it begins with, as they are decided and recorded."""
+        document = ConfigureDocument(
+            self.name,
+            sorted(backend.id for backend in route.backends),
+            {} if self.state is None else {b.id: b.slots for b in self.state.backends},
+            sorted(self.isolated),
+        )
+        decided = split(document.backends, document.slots, document.isolated)
+        sequence = recorder.append(
+            CONFIGURE, version=1, time_ms=now_ms, input=asdict(document), output=from_split(decided)
+        )
+        return replace(route, split=decided, decision=sequence)
 
     # --- across a restart
 

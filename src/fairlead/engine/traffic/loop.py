@@ -13,7 +13,7 @@ closed on the decision of an agent that cannot act any more.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.core.invariant import require
+from fairlead.core.invariant import known, require
 from fairlead.core.traffic import AdmissionMode, OperatorCommand, Sighting, liveness
 from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
@@ -26,7 +26,7 @@ from fairlead.engine.traffic.values import (
     TickRound,
     transitions,
 )
-from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, Stale, Table
+from fairlead.ports.dataplane import SCHEMA_VERSION, Dataplane, RouteGroup, Stale, Table
 from fairlead.ports.faults import Fault, PermanentFault
 from fairlead.ports.recorder import RecordHead, Status
 from fairlead.ports.traffic import Transition
@@ -57,7 +57,7 @@ class TrafficLoop:
                 f"the {self.plane.name} plane is of schema version {version}, this agent of "
                 f"{SCHEMA_VERSION}: remove the plane and start again"
             )
-        self.plane.configure([group.route for group in self.groups.values()])
+        self._configure(self.groups, now_ms)
         # What a predecessor left in force is not news.
         for name, group in self.groups.items():
             state = group.governor.state
@@ -69,14 +69,29 @@ class TrafficLoop:
         """What the dataplane thought of our predecessor; the next tick reports it."""
         self._stale = liveness
 
-    def reconfigure(self, groups: Sequence[Group]) -> None:
+    def reconfigure(self, groups: Sequence[Group], now_ms: int) -> None:
         """Other groups, or other backends. Governors of groups that stay are to be the same."""
         by_name = self._recorded(groups)
-        self.plane.configure([group.route for group in groups])
+        self._configure(by_name, now_ms)
         self.groups = by_name
         for kept in (self._tables, self._status):
             for name in kept.keys() - self.groups.keys():
                 del kept[name]
+
+    def _configure(self, groups: Mapping[str, Group], now_ms: int) -> None:
+        """Each group with slots that are recorded before the dataplane goes by them."""
+        routes: dict[str, RouteGroup] = {}
+        try:
+            for name, group in groups.items():
+                recorder = self.ports.record(name)
+                routes[name] = group.governor.configure(group.route, recorder, now_ms)
+            self.plane.configure([*routes.values()])
+        except Fault as fault:
+            for name, route in routes.items():
+                self._mark(name, route.decision, now_ms, f"not applied: {fault}")
+            raise
+        for name, route in routes.items():
+            self._mark(name, route.decision, now_ms, "")
 
     def _recorded(self, groups: Sequence[Group]) -> dict[str, Group]:
         """By name. This loop acts, and only what is recorded may be acted upon."""
@@ -250,10 +265,11 @@ class TrafficLoop:
             self.plane.limit(table.group, table.limits.concurrency.room, decision=decision)
         return False
 
-    def _mark(self, name: str, sequence: int, now_ms: int, problem: str) -> str:
+    def _mark(self, name: str, sequence: int | None, now_ms: int, problem: str) -> str:
         status: Status = "voided" if problem else "applied"
+        decision = known(sequence, "what is marked was recorded")
         try:
-            self.ports.record(name).mark(sequence, status, time_ms=now_ms, note=problem)
+            self.ports.record(name).mark(decision, status, time_ms=now_ms, note=problem)
         except Fault as fault:
             return f"not marked: {fault}"
         return ""

@@ -26,9 +26,8 @@ from fairlead.ports.faults import PermanentFault
 from fairlead.ports.recorder import Mark, RecordEntry
 from fairlead.recorder.chain import RecordChain
 from fairlead.recorder.reader import links, segments
-from fairlead.schema.border import check_shape
 from fairlead.schema.traffic import from_snapshot
-from fairlead.schema.traffic_govern import GovernDocument, Settled, follow
+from fairlead.schema.traffic_govern import KIND, Settled, follow, read_input
 from fairlead.schema.traffic_scenario import EventDocument, TrafficScenarioDocument, scenario_config
 from fairlead.sim.clock import Entropy
 from fairlead.sim.record import SimEvent
@@ -77,8 +76,8 @@ def read_ticks(
     voided: set[int] = set()
     life: Settled | None = None
     for link in links(segments(record), RecordChain()):
-        if isinstance(link, RecordEntry):
-            life = follow(check_shape(dict(link.input), GovernDocument), life)
+        if isinstance(link, RecordEntry) and link.kind == KIND:
+            life = follow(read_input(link.input, link.version), life)
             entries.append((link, from_snapshot(life.decision.snapshot)))
         elif isinstance(link, Mark) and link.status == "voided":
             voided.add(link.entry_seq)

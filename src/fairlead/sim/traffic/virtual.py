@@ -243,7 +243,7 @@ class VirtualRun:
             fresh = GroupGovernor(GROUP, self._rules)
             fresh.restore(stored)
             if may_resume(dead_ms):
-                applied = not self._recorder.unapplied()
+                applied = all(entry.kind != KIND for entry in self._recorder.unapplied())
                 fresh.resume(self._recorder.tail(KIND), applied=applied)
             self._loop = self._new_loop(fresh)
             self._loop.found_stale(liveness(dead_ms))
@@ -282,7 +282,7 @@ class VirtualRun:
     def _rejoin(self) -> None:
         """A backend joined or left: the groups are configured anew, as the agent would."""
         governor = self._loop.groups[GROUP].governor
-        self._loop.reconfigure([Group(self._route(), governor)])
+        self._loop.reconfigure([Group(self._route(), governor)], self.clock.now_ms)
         self._log("backends: " + ", ".join(backend.id for backend in self._route().backends))
 
     def _route(self) -> RouteGroup:
