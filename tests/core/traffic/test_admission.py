@@ -12,7 +12,6 @@ from fairlead.core.traffic import (
     rendezvous,
 )
 from fairlead.core.traffic.admission import (
-    Triggers,
     admission_of,
     advance_admission,
     crisis_ahead,
@@ -20,6 +19,7 @@ from fairlead.core.traffic.admission import (
     recovery_rate,
     relaxes,
     scramble,
+    triggered_level,
 )
 from fairlead.core.traffic.limits import fallback_admission
 from fairlead.core.traffic.model import Admission, Pressure
@@ -35,7 +35,7 @@ RECOVERING = AdmissionState(SOFT, Regime.RECOVERY, 1_000, 10.0)
 def level(**triggers: object) -> AdmissionMode:
     quiet = {"unroutable": False, "stall": False, "ttf_s": None, "retry_index": None}
     quiet["blind"] = False
-    return Triggers(**(quiet | triggers)).level(CONFIG)  # type: ignore[arg-type]
+    return triggered_level(CONFIG, **(quiet | triggers))  # type: ignore[arg-type]
 
 
 def test_every_trigger_asks_for_its_level() -> None:

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from fairlead.core.invariant import known, require
 from fairlead.core.traffic import AdmissionMode, OperatorCommand, Sighting, liveness
-from fairlead.core.traffic.explain import agent_reasons
 from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading
+from fairlead.core.traffic.tick import agent_reasons
 from fairlead.engine.traffic.values import (
     Group,
     GroupRound,
