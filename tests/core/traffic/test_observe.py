@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.core.traffic import AdmissionMode, Config, GroupRules, Liveness, Resource, Sighting
+from fairlead.core.traffic import (
+    AdmissionMode,
+    Config,
+    GroupRules,
+    Liveness,
+    Resource,
+    Sighting,
+    counters,
+)
 from fairlead.core.traffic.counters import LOOKS, SPAN_MS, Streak, find_broken, outcomes
 from fairlead.core.traffic.learn import LEAST_EACH, AdmissionBudget, InsideBound
 from fairlead.core.traffic.observe import inside, served
@@ -249,8 +257,8 @@ def lasts(**counted: tuple[int, int]) -> dict[str, Streak]:
     for name, (failed, served_) in counted.items():
         streak = Streak()
         for clock_ms, part in ((0, 0), (400, 1)):
-            streak = streak.advance(clock_ms, part * served_, part * failed)
-            streak = streak.send(clock_ms, part * (served_ + failed))
+            sent = part * (served_ + failed)
+            streak = streak.advance(clock_ms, part * served_, part * failed, None, sent)
         made[name] = streak
     return made
 
@@ -416,8 +424,8 @@ def test_requests_that_were_sent_in_the_last_moments_are_counted() -> None:
         (1_200, 9, 6),
         (1_400, None, 0),
     ]:
-        streak = streak.send(clock_ms, admitted)
-        assert streak.came == came
+        streak = streak.advance(clock_ms, None, None, None, admitted)
+        assert (counters.counted(streak.sent) or 0) == came
 
 
 def counted(errors: dict[str, int]) -> GroupSeen:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum
 
 from fairlead.core.traffic.config import Config, LatencyMs
-from fairlead.core.traffic.counters import Window
+from fairlead.core.traffic.counters import Window, covering
 from fairlead.core.traffic.health import median
 from fairlead.core.traffic.state import AdmissionMode
 
@@ -158,16 +158,11 @@ class AdmissionBudget:
 
     def _look(self, clock_ms: int, served: int | None) -> "AdmissionBudget":
         """How much was served in the last second, where that is counted."""
-        reach_ms = clock_ms - KEEP_MS
-        recent = self.recent
-        while recent and recent[0][0] <= reach_ms:
-            recent = recent[1:]
+        recent = tuple(past for past in self.recent if past[0] > clock_ms - KEEP_MS)
         if served is None:
             return replace(self, served=(), recent=recent, at_ms=clock_ms)
         past = self.served if not self.served or served >= self.served[-1][1] else ()
-        past = (*past, (clock_ms, served))
-        while len(past) > 2 and past[1][0] <= clock_ms - LOOK_MS:
-            past = past[1:]
+        past = covering((*past, (clock_ms, served)), clock_ms - LOOK_MS)
         first_ms, first = past[0]
         if clock_ms - first_ms < LOOK_MS:
             return replace(self, served=past, recent=recent, at_ms=clock_ms)

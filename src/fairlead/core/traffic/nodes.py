@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fairlead.core.traffic.config import Config, Theta
+from fairlead.core.traffic.counters import covering
 from fairlead.core.traffic.model import STALL_KINDS, Node, Psi, Resource
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading, StallTotals
 from fairlead.core.traffic.state import NodeMemory, State, Trail
@@ -59,10 +60,7 @@ def observe_totals(
 
     A counter or a clock that goes back is another boot: the window starts anew.
     """
-    reach = sample.time_us - WINDOW_US
-    # The newest reading that is old enough, so that the window covers 10 s and not less.
-    old = [index for index, past in enumerate(window) if past.time_us <= reach]
-    kept = window[old[-1] if old else 0 :]
+    kept = covering(tuple(window), sample.time_us - WINDOW_US, attrgetter("time_us"))
     if not kept or _restarted(kept[0], sample) or _restarted(kept[-1], sample):
         return (sample,), None
     first, elapsed_us = kept[0], sample.time_us - kept[0].time_us
@@ -105,11 +103,10 @@ def follow(
     if used is not None and advanced:
         smoothed = ewma(smoothed, used, config.alpha)
         history = (*history, (clock_ms, smoothed))
-    reach_ms = clock_ms - config.derivative_window_ms
     # The newest sample that is a window old is the one to compare with; older ones are done with,
     # also when time went on without a sample.
-    old = [place for place, (at, _) in enumerate(history) if at <= reach_ms]
-    return Trail(trail.name, smoothed, history[old[-1] :] if old else history)
+    history = covering(history, clock_ms - config.derivative_window_ms)
+    return Trail(trail.name, smoothed, history)
 
 
 def time_to_failure(
@@ -224,9 +221,7 @@ def _iowait(
         return (), None
     if times and (now.total < times[-1].total or now.at_ms < times[-1].at_ms):
         times = ()
-    times = (*times, now)
-    while len(times) > 1 and times[1].at_ms <= now.at_ms - WINDOW_US // 1000:
-        times = times[1:]
+    times = covering((*times, now), now.at_ms - WINDOW_US // 1000, attrgetter("at_ms"))
     passed = now.total - times[0].total
     if passed <= 0:
         return times, None
