@@ -2,22 +2,17 @@
 
 import pytest
 
-from fairlead.core.traffic import (
-    AdmissionMode,
-    Bucket,
-    Config,
-    Liveness,
-    admit,
-    liveness,
-    rendezvous,
-)
+from fairlead.core.traffic import AdmissionMode, Config, Liveness, liveness
 from fairlead.core.traffic.admission import (
+    Bucket,
     admission_of,
+    admit,
     advance_admission,
     crisis_ahead,
     fnv1a,
     recovery_rate,
     relaxes,
+    rendezvous,
     scramble,
     triggered_level,
 )

@@ -2,18 +2,16 @@
 
 import pytest
 
-from fairlead.core.traffic import (
-    Config,
-    Node,
-    Psi,
-    Resource,
-    Sighting,
-    StallTotals,
-    Theta,
+from fairlead.core.traffic import Config, Node, Psi, Resource, Sighting, StallTotals, plausible
+from fairlead.core.traffic.config import Theta
+from fairlead.core.traffic.nodes import (
+    follow,
     observe_totals,
-    plausible,
+    stalls,
+    sustained,
+    time_to_failure,
+    watch_nodes,
 )
-from fairlead.core.traffic.nodes import follow, stalls, sustained, time_to_failure, watch_nodes
 from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.core.traffic.state import NodeMemory, State, Trail
 from tests.core.traffic.groups import HEALTHY, Group, reasons

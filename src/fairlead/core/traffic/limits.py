@@ -29,14 +29,10 @@ REQUEST_BIAS = 0.6
 one that stalls got up to 13 of 100."""
 FULL_RETRY_AFTER_S, RETRY_AFTER_S_MAX = 1, 60
 LATENCY_WINDOW_MS, LATENCY_QUANTILE = 5_000, 0.95
-SERVER_ERROR = 500
 STALE_ROUNDS = 3
 """A signal that is older than three of its periods is missing."""
 RESTART_PAUSE_MS = 5_000
 """Between attempts to start a proxy that died: a start takes longer than a tick."""
-JITTER_PARTS = 10
-"""A tick comes up to a tenth of its period late, by an amount that depends only on its number and
-on the agent's name: a fleet of agents does not tick in step, and a run can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +95,7 @@ def plan_limits(
     inside_max: int | None = None,
     open: Mapping[str, int | None] | None = None,
 ) -> Limits:
-    """The limits that go with these slots and this admission.
-
-    `stored` is what `hard` relaxes to in fallback, `open` what each backend holds now.
-    """
+    """`stored` is what `hard` relaxes to in fallback, `open` what each backend holds now."""
     alone = fallback_admission(admission, stored)
     fallback = Fallback(fallback_members(slots), alone, retry_after_s(alone))
     bound = None
@@ -177,7 +170,7 @@ def split(
 
 def liveness(age_ms: int) -> Liveness:
     """normal < 3 s <= hold < 15 s <= fallback. A heartbeat from the future predates a reboot."""
-    if not 0 <= age_ms < FALLBACK_AFTER_MS:
+    if not may_resume(age_ms):
         return Liveness.FALLBACK
     return Liveness.HOLD if age_ms >= HOLD_AFTER_MS else Liveness.NORMAL
 
@@ -193,8 +186,10 @@ def restart_wait_ms(since_failure_ms: int | None) -> int:
 
 
 def tick_delay_us(agent: str, number: int, period_ms: int) -> int:
-    """How late tick `number` is on purpose."""
-    return scramble(fnv1a(agent.encode()) ^ number) % max(1, period_ms * 1000 // JITTER_PARTS)
+    """How late tick `number` is on purpose: up to a tenth of the period, by an amount that depends
+    only on its number and on the agent's name. A fleet of agents does not tick in step, and a run
+    can be repeated."""
+    return scramble(fnv1a(agent.encode()) ^ number) % max(1, period_ms * 1000 // 10)
 
 
 def is_fresh(age_ms: int, every_ms: int) -> bool:
@@ -209,7 +204,7 @@ def may_be_starting(waited_ms: int, every_ms: int, timeout_ms: int) -> bool:
 
 def succeeded(status: int) -> bool:
     """Whether an HTTP status is a success of the backend; a client's errors are not its fault."""
-    return status < SERVER_ERROR
+    return status < 500  # from there on HTTP blames the server
 
 
 def p95(latencies: Sequence[float]) -> float | None:

@@ -183,17 +183,17 @@ def plausible(sighting: Sighting) -> Sighting:
 
 def _backend(seen: BackendSeen) -> BackendSeen:
     return BackendSeen(
-        admitted=min(max(0, seen.admitted), SIZE_MAX),
-        connect_failures=_count(seen.connect_failures),
-        consecutive_failures=_count(seen.consecutive_failures),
-        successes=_count(seen.successes),
-        errors=_count(seen.errors),
-        open=None if seen.open is None else min(max(0, seen.open), SIZE_MAX),
-        queue=_count(seen.queue),
-        p95_ms=_measure(seen.p95_ms),
-        rtt_ms=_measure(seen.rtt_ms),
-        retransmits=_count(seen.retransmits),
-        jitter_ms=_measure(seen.jitter_ms),
+        min(max(0, seen.admitted), SIZE_MAX),
+        _count(seen.connect_failures),
+        _count(seen.consecutive_failures),
+        _count(seen.successes),
+        _count(seen.errors),
+        None if seen.open is None else min(max(0, seen.open), SIZE_MAX),
+        _count(seen.queue),
+        _measure(seen.p95_ms),
+        _measure(seen.rtt_ms),
+        _count(seen.retransmits),
+        _measure(seen.jitter_ms),
     )
 
 
@@ -212,11 +212,8 @@ def _reading(reading: Reading) -> Reading:
 def _node(reading: NodeReading) -> NodeReading:
     totals, cpu = reading.totals, reading.cpu
     if totals is not None:
-        stalled_us = {
-            kind: total
-            for kind, total in sorted(totals.stalled_us.items())
-            if _count(total) is not None
-        }
+        pairs = sorted(totals.stalled_us.items())
+        stalled_us = {kind: total for kind, total in pairs if _count(total) is not None}
         totals = StallTotals(totals.time_us, stalled_us) if stalled_us else None
     if cpu is not None:
         total, iowait = _measure(cpu.total), _measure(cpu.iowait)
