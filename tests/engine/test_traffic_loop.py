@@ -27,7 +27,7 @@ from fairlead.ports.dataplane import Backend, Proto, RouteGroup, Table
 from fairlead.ports.faults import PermanentFault, TemporaryFault
 from fairlead.ports.recorder import RecordHead
 from fairlead.recorder import FileRecorder, read, replay, verify
-from tests.engine.traffic_worlds import Eyes, MemoryRecorder, TrafficWorld
+from tests.engine.traffic_worlds import Eyes, Machines, MemoryRecorder, TrafficWorld
 
 HEALTHY = {"a": 128, "b": 128}
 
@@ -130,7 +130,7 @@ def two_groups(
         )
         for name, port in (("api", 8000), ("web", 9000))
     ]
-    loop = TrafficLoop(plane, groups, Ports(record=record, prober=eyes))
+    loop = TrafficLoop(plane, groups, Ports(record, eyes, Machines(eyes), eyes))
     loop.start(clock[0])
     return plane, loop
 

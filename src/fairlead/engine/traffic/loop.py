@@ -10,7 +10,7 @@ no longer record a group stops beating: then the dataplane holds, falls back, an
 closed on the decision of an agent that cannot act any more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.core.invariant import known, require
@@ -22,7 +22,6 @@ from fairlead.engine.traffic.values import (
     GroupRound,
     GroupStatus,
     Ports,
-    Sights,
     TickRound,
     transitions,
 )
@@ -58,12 +57,19 @@ class TrafficLoop:
                 f"{SCHEMA_VERSION}: remove the plane and start again"
             )
         self._configure(self.groups, now_ms)
-        # What a predecessor left in force is not news.
+        voided = 0
         for name, group in self.groups.items():
+            # What a predecessor left in force is not news.
             state = group.governor.state
             mode = AdmissionMode.NORMAL if state is None else state.admission.mode
             self._status[name] = GroupStatus(mode, isolated=group.governor.isolated)
-        return sum(self._heal(name, now_ms) for name in self.groups)
+            # A plan of a dead agent is about a state that is gone: the next tick decides.
+            for entry in self.ports.record(name).unapplied():
+                self.ports.record(name).mark(
+                    entry.seq, "voided", time_ms=now_ms, note="agent restarted"
+                )
+                voided += 1
+        return voided
 
     def found_stale(self, liveness: Liveness) -> None:
         """What the dataplane thought of our predecessor; the next tick reports it."""
@@ -103,12 +109,12 @@ class TrafficLoop:
     def tick(self, now_ms: int) -> TickRound:
         """See, decide and record every group; beat; apply. A fault in one leaves the others be."""
         faults: list[str] = []
-        sights = self._look(now_ms, faults)
-        liveness = self._liveness(sights.seen, now_ms)
+        sightings = self._look(now_ms, faults)
+        liveness = self._liveness(sightings.values(), now_ms)
         made: dict[str, GroupRound] = {}
         changed: list[Transition] = []
-        for name in sorted(self.groups):
-            made[name] = self._decide(self.groups[name], sights, liveness)
+        for name, sighting in sightings.items():
+            made[name] = self._decide(name, sighting, liveness)
             changed += self._changes(name, now_ms, made[name], liveness)
         self._beat(now_ms, made, faults)
         done = {name: self._apply(name, now_ms, group) for name, group in made.items()}
@@ -120,84 +126,63 @@ class TrafficLoop:
 
     # --- see
 
-    def _look(self, now_ms: int, faults: list[str]) -> Sights:
-        signals, prober, sensor = self.ports.signals, self.ports.prober, self.ports.nodes
-        seen: Mapping[str, GroupSeen] = {}
-        nodes: tuple[NodeReading, ...] | None = ()
+    def _look(self, now_ms: int, faults: list[str]) -> dict[str, Sighting]:
+        """What was seen of each group; everything is read once."""
+        ports, seen = self.ports, dict[str, GroupSeen]()
+        nodes: tuple[NodeReading, ...] | None = None
         try:
-            seen = self.plane.read()
+            seen = dict(self.plane.read())
         except Fault as fault:
             faults.append(f"plane: {fault}")
-        if sensor is not None:
-            try:
-                nodes = tuple(sensor.read(now_ms))
-            except Fault as fault:
-                nodes = None
-                faults.append(f"nodes: {fault}")
-        return Sights(
-            now_ms,
-            seen,
-            {} if signals is None else signals.read(now_ms),
-            () if prober is None else prober.results(),
-            () if prober is None else prober.checked(),
-            nodes,
-            self.ports.orders(),
-        )
+        try:
+            nodes = tuple(ports.nodes.read(now_ms))
+        except Fault as fault:
+            faults.append(f"nodes: {fault}")
+        readings, orders = ports.signals.read(now_ms), ports.orders()
+        probed, checked = ports.prober.results(), ports.prober.checked()
+        return {
+            name: Sighting(
+                now_ms=now_ms,
+                members={id: group.nodes.get(id) for id in group.members},
+                seen=seen.get(name),
+                readings={id: readings[name, id] for id in group.members if (name, id) in readings},
+                covered=tuple(sorted(ports.signals.covers(name))),
+                asked_ms=ports.signals.asked_ms(name, now_ms),
+                nodes=nodes,
+                probed=tuple(result for result in probed if result.group == name),
+                checked=tuple(result for result in checked if result.group == name),
+                commands={
+                    id: OperatorCommand(command)
+                    for id, command in sorted(orders.get(name, {}).items())
+                },
+            )
+            for name, group in sorted(self.groups.items())
+        }
 
-    def _liveness(self, seen: Mapping[str, GroupSeen], now_ms: int) -> Liveness:
+    def _liveness(self, sightings: Iterable[Sighting], now_ms: int) -> Liveness:
         """What the dataplane thought of us until now; by our own clock where it cannot be read."""
         stale, self._stale = self._stale, Liveness.NORMAL
         if stale is not Liveness.NORMAL:
             return stale
-        for group in seen.values():
-            return group.liveness
+        for sighting in sightings:
+            if sighting.seen is not None:
+                return sighting.seen.liveness
         return Liveness.NORMAL if self.beat_ms is None else liveness(max(0, now_ms - self.beat_ms))
-
-    def _sighting(self, group: Group, sights: Sights) -> Sighting:
-        name, signals = group.route.name, self.ports.signals
-        members = sorted(backend.id for backend in group.route.backends)
-        return Sighting(
-            now_ms=sights.now_ms,
-            members={id: group.nodes.get(id) for id in members},
-            seen=sights.seen.get(name),
-            readings={
-                id: sights.readings[name, id] for id in members if (name, id) in sights.readings
-            },
-            covered=() if signals is None else tuple(sorted(signals.covers(name))),
-            asked_ms=None if signals is None else signals.asked_ms(name, sights.now_ms),
-            nodes=sights.nodes,
-            probed=tuple(probed for probed in sights.probed if probed.group == name),
-            checked=tuple(checked for checked in sights.checked if checked.group == name),
-            commands={
-                id: OperatorCommand(command)
-                for id, command in sorted(sights.orders.get(name, {}).items())
-            },
-        )
 
     # --- decide and record
 
-    def _decide(self, group: Group, sights: Sights, liveness: Liveness) -> GroupRound:
-        governor, recorder = group.governor, self.ports.record(group.route.name)
-        seen = sights.seen.get(group.route.name)
-        decision = governor.decide(self._sighting(group, sights))
+    def _decide(self, name: str, sighting: Sighting, liveness: Liveness) -> GroupRound:
+        governor = self.groups[name].governor
+        decision = governor.decide(sighting)
         sequence, problem = None, ""
         try:
-            sequence = governor.record(recorder)
+            sequence = governor.record(self.ports.record(name))
         except Fault as fault:
             problem = f"not recorded: {fault}"
-        reasons = agent_reasons(
-            decision.plan, full=decision.observed.full, stale=liveness is not Liveness.NORMAL
-        )
+        stale = liveness is not Liveness.NORMAL
+        reasons = agent_reasons(decision.plan, full=decision.observed.full, stale=stale)
         said = tuple(reason.value for reason in reasons)
-        return GroupRound(decision, seen, said, sequence, fault=problem)
-
-    def _heal(self, name: str, now_ms: int) -> int:
-        """A plan of a dead agent is about a state that is gone: void it, the next tick decides."""
-        recorder = self.ports.record(name)
-        left = recorder.unapplied()
-        for entry in left:
-            recorder.mark(entry.seq, "voided", time_ms=now_ms, note="agent restarted")
-        return len(left)
+        return GroupRound(decision, sighting.seen, said, sequence, fault=problem)
 
     def _changes(
         self, name: str, now_ms: int, made: GroupRound, liveness: Liveness
@@ -289,12 +274,9 @@ class TrafficLoop:
 
     def _probe(self, done: Mapping[str, GroupRound]) -> None:
         """Begin the probes of recorded decisions, also of those whose table was not applied."""
-        prober = self.ports.prober
-        if prober is None:
-            return
         for name, made in done.items():
             if made.decision.observed.probes and made.sequence is not None:
-                prober.probe(name, made.decision.observed.probes)
+                self.ports.prober.probe(name, made.decision.observed.probes)
 
     def _anchor(self, now_ms: int, faults: list[str]) -> None:
         """The ends of the records into the event log, in time for one every 10 s."""

@@ -1,11 +1,11 @@
 """The values of the traffic loop: what it drives, through which ports, and what a tick came to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairlead.core.traffic import AdmissionMode, Cause, GroupDecision, Snapshot, TickPlan
-from fairlead.core.traffic.sighting import GroupSeen, Liveness, NodeReading, Probed, Reading
+from fairlead.core.traffic.sighting import GroupSeen, Liveness
 from fairlead.engine.traffic.governor import GroupGovernor
 from fairlead.ports.dataplane import RouteGroup
 from fairlead.ports.recorder import FlightRecorder, RecordHead
@@ -24,16 +24,20 @@ class Group:
     nodes: Mapping[str, str] = field(default_factory=dict)
     """The machines of its backends, where they are known."""
 
+    @property
+    def members(self) -> list[str]:
+        return sorted(backend.id for backend in self.route.backends)
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything but the dataplane; what is None is not there."""
+    """Everything but the dataplane."""
 
     record: Callable[[str], FlightRecorder]
     """The flight recorder of a group; each has its own."""
-    signals: SignalSource | None = None
-    nodes: NodeSensor | None = None
-    prober: Prober | None = None
+    signals: SignalSource
+    nodes: NodeSensor
+    prober: Prober
     events: EventLog | None = None
     orders: Callable[[], Orders] = dict
 
@@ -74,19 +78,6 @@ class TickRound:
     transitions: tuple[Transition, ...]
     faults: tuple[str, ...]
     """What went wrong outside of any single group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sights:
-    """What one tick has seen of everything."""
-
-    now_ms: int
-    seen: Mapping[str, GroupSeen]
-    readings: Mapping[tuple[str, str], Reading]
-    probed: Sequence[Probed]
-    checked: Sequence[Probed]
-    nodes: tuple[NodeReading, ...] | None
-    orders: Orders
 
 
 class GroupStatus(NamedTuple):
