@@ -13,7 +13,7 @@ from fairlead.core.traffic.limits import succeeded
 from fairlead.core.traffic.sighting import Probed
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import connect, get
-from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
 from fairlead.ports.faults import TemporaryFault
 from fairlead.schema.traffic_agent import CheckDocument, ProbeDocument, ProbeKind
@@ -70,13 +70,7 @@ class NetworkProber:
             for group, check in checks.items()
             for backend in members.get(group, ())
         }
-        for key in self._checks.keys() - wanted:
-            self._checks.pop(key).cancel()
-        for group, backend, check in wanted - self._checks.keys():
-            phase = f"check {group}/{backend.id}"
-            self._checks[group, backend, check] = self._poller.repeat(
-                check.every_ms, partial(self._check, group, backend, check), phase=phase
-            )
+        follow(self._checks, wanted, self._begin_check)
 
     def probe(self, group: str, backends: Sequence[str]) -> None:
         """Probe each once, unless its last probe is still waiting for the reply."""
@@ -103,6 +97,10 @@ class NetworkProber:
         with self._lock:
             self._under_way.discard((group, backend.id))
             self._results.append(Probed(group, backend.id, ok, latency_ms))
+
+    def _begin_check(self, group: str, backend: Backend, rules: CheckDocument) -> Future[None]:
+        request, phase = partial(self._check, group, backend, rules), f"check {group}/{backend.id}"
+        return self._poller.repeat(rules.every_ms, request, phase=phase)
 
     async def _check(self, group: str, backend: Backend, rules: CheckDocument) -> None:
         ok, latency_ms = await probe(backend, rules)
@@ -140,21 +138,15 @@ class DnsServices:
         tasks, before = set(self._tasks), dict(self._found)
         wanted = set(services.items())
         fresh = self._look_up(wanted - self._tasks.keys())
-        for key in self._tasks.keys() - wanted:
-            self._tasks.pop(key).cancel()
+        follow(self._tasks, wanted, self._begin)
         with self._lock:
             self._found = {group: self._found[group] for group in services if group in self._found}
             self._found |= {group: backends for (group, _), backends in fresh.items()}
-        for key in fresh:
-            self._tasks[key] = self._begin(*key)
 
         def undo() -> None:
-            for key in self._tasks.keys() - tasks:
-                self._tasks.pop(key).cancel()
+            follow(self._tasks, tasks, self._begin)
             with self._lock:
                 self._found = before
-            for key in tasks - self._tasks.keys():
-                self._tasks[key] = self._begin(*key)
 
         return undo
 

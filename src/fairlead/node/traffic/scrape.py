@@ -23,7 +23,7 @@ from fairlead.core.traffic.limits import LATENCY_QUANTILE
 from fairlead.core.traffic.sighting import Reading
 from fairlead.host.http import NoReply
 from fairlead.host.http_async import get
-from fairlead.node.traffic.poller import Poller
+from fairlead.node.traffic.poller import Poller, follow
 from fairlead.ports.dataplane import Backend
 from fairlead.schema.selector import Selector
 from fairlead.schema.traffic_agent import SCRAPED, ScrapeDocument, Unit, selectors
@@ -216,25 +216,25 @@ class Scraper:
         self._poller, self._clock_ms = poller, clock_ms
         self._rules: dict[str, ScrapeDocument] = {}
         self._began_ms: dict[str, int] = {}
-        self._tasks: dict[tuple[str, Backend], Future[None]] = {}
+        self._tasks: dict[tuple[str, Backend, ScrapeDocument], Future[None]] = {}
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], Reading] = {}
 
     def watch(
         self, rules: Mapping[str, ScrapeDocument], members: Mapping[str, Sequence[Backend]]
     ) -> None:
-        wanted = {(group, backend) for group in rules for backend in members.get(group, ())}
-        kept = {key for key in wanted & self._tasks.keys() if rules[key[0]] == self._rules[key[0]]}
-        for key in self._tasks.keys() - kept:
-            self._tasks.pop(key).cancel()
+        wanted = {
+            (group, backend, rule)
+            for group, rule in rules.items()
+            for backend in members.get(group, ())
+        }
         now_ms = self._clock_ms()
         self._began_ms = {group: self._began_ms.get(group, now_ms) for group in rules}
         with self._lock:
             self._rules = dict(rules)
-            names = {(group, backend.id) for group, backend in kept}
-            self._readings = {key: seen for key, seen in self._readings.items() if key in names}
-        for group, backend in wanted - kept:
-            self._tasks[group, backend] = self._begin(group, backend)
+            kept = {(group, backend.id) for group, backend, _ in wanted & self._tasks.keys()}
+            self._readings = {key: seen for key, seen in self._readings.items() if key in kept}
+        follow(self._tasks, wanted, self._begin)
 
     def covers(self, group: str) -> Collection[str]:
         """What is scraped in this group."""
@@ -247,8 +247,7 @@ class Scraper:
         with self._lock:
             return dict(self._readings)
 
-    def _begin(self, group: str, backend: Backend) -> Future[None]:
-        rules = self._rules[group]
+    def _begin(self, group: str, backend: Backend, rules: ScrapeDocument) -> Future[None]:
         target = _Target(backend, rules, self._window_ms)
 
         async def request() -> None:

@@ -4,9 +4,8 @@ import contextlib
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ from fairlead.core.traffic.sighting import CpuTimes, NodeReading
 from fairlead.host.http import NoReply, target_of
 from fairlead.host.http_async import get
 from fairlead.node.kernel_files import pressure
-from fairlead.node.traffic.poller import Poller, Request
+from fairlead.node.traffic.poller import Poller
 from fairlead.node.traffic.probes import DnsService, DnsServices, NetworkProber
 from fairlead.node.traffic.scrape import BadExposition, MetricSample, Scraper, gauge, samples
 from fairlead.ports.dataplane import Backend
@@ -134,33 +133,24 @@ class Machines:
         clock_ms: Callable[[], int],
     ) -> None:
         self._local, self._clock_ms = local, clock_ms
-        self._lock = threading.Lock()
         self._readings: dict[str, NodeReading] = {}
-        self._tasks: list[Future[None]] = [
-            poller.repeat(node.every_ms, self._request(node), phase=node.name) for node in remote
-        ]
+        for node in remote:
+            poller.repeat(node.every_ms, partial(self._ask, node), phase=node.name)
 
     def read(self, now_ms: int) -> Sequence[NodeReading]:
         local = [] if self._local is None else self._local.read(now_ms)
-        with self._lock:
-            return [*local, *self._readings.values()]
+        return [*local, *self._readings.copy().values()]
 
-    def _request(self, node: RemoteNodeDocument) -> Request:
-        parts = urlsplit(node.url)
-        host, port = parts.hostname or "", parts.port or 80
-        path = target_of(parts)
-
-        async def request() -> None:
-            try:
-                status, body = await get(host, port, path, timeout_ms=node.timeout_ms)
-                read = samples(body, _NAMES) if status == 200 else []
-            except (NoReply, BadExposition):
-                return
-            now_ms = self._clock_ms()
-            with self._lock:
-                self._readings[node.name] = as_reading(node.name, now_ms, read)
-
-        return request
+    async def _ask(self, node: RemoteNodeDocument) -> None:
+        url = urlsplit(node.url)
+        try:
+            status, body = await get(
+                url.hostname or "", url.port or 80, target_of(url), timeout_ms=node.timeout_ms
+            )
+            read = samples(body, _NAMES) if status == 200 else []
+        except (NoReply, BadExposition):
+            return
+        self._readings[node.name] = as_reading(node.name, self._clock_ms(), read)
 
 
 def as_reading(name: str, now_ms: int, read: Sequence[MetricSample]) -> NodeReading:
@@ -197,7 +187,8 @@ class NetworkSensors:
         self._poller = Poller()
         node, window_ms = document.node, document.window_ms
         local = LocalMachine(name, disks=[Path(disk) for disk in node.disks])
-        self.signals = Scraper(self._poller, clock_ms, self._notify, window_ms=window_ms)
+        alarm = lambda: self.alarm()  # noqa: E731, PLW0108 - the agent sets it later
+        self.signals = Scraper(self._poller, clock_ms, alarm, window_ms=window_ms)
         self.prober = NetworkProber(self._poller)
         self.nodes = Machines(local if node.watch else None, document.nodes, self._poller, clock_ms)
         self._services = DnsServices(self._poller, every_ms=document.service_every_ms)
@@ -243,9 +234,6 @@ class NetworkSensors:
             {group.name: group.check for group in groups if group.check is not None},
             members,
         )
-
-    def _notify(self) -> None:
-        self.alarm()
 
     def members(self, group: str) -> Sequence[Backend] | None:
         """Backends that were looked up; None for a group whose backends are listed."""
